@@ -1,0 +1,109 @@
+"""The bound log N - L with its company: ceiling, standard error, accuracy, strategy, split.
+
+K steps, B sequences, G batches.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cpc.losses.contrast import Contrast
+
+SCHEMA = 1
+SATURATION_NATS = 0.3
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One evaluation of the bound; every list runs over the steps k = 1..K, NaN where a step had no row.
+
+    Attributes:
+        strategy: whose latents were the candidates; `cpc.candidates.reading_of` says what the number means.
+        split: the part of the data.
+        num_rows: rows averaged.
+        loss_nats: mean InfoNCE loss L.
+        num_candidates: mean N, the positive included.
+        mi_ceiling_nats: mean log N, which no critic exceeds.
+        mi_bound_nats: mean log N - L.
+        standard_error_nats: of `mi_bound_nats`, over batches.
+        accuracy: rate at which no negative scores higher than the positive, ties shared.
+    """
+
+    strategy: str
+    split: str
+    num_rows: list[int]
+    loss_nats: list[float]
+    num_candidates: list[float]
+    mi_ceiling_nats: list[float]
+    mi_bound_nats: list[float]
+    standard_error_nats: list[float]
+    accuracy: list[float]
+
+    @property
+    def saturated(self) -> list[bool]:
+        """Steps whose bound is within 0.3 nats of the ceiling: more candidates would show more."""
+        return [c - b < SATURATION_NATS for c, b in zip(self.mi_ceiling_nats, self.mi_bound_nats, strict=True)]
+
+    def mean(self, name: str) -> float:
+        """The unweighted mean of a list over the steps that had rows."""
+        values = [v for v in getattr(self, name) if not math.isnan(v)]
+        return sum(values) / len(values) if values else math.nan
+
+    def record(self, step: int) -> dict[str, Any]:
+        """One line of `bound.jsonl`: the fields with the training step; None where a step had no row."""
+        lists = {
+            name: [None if isinstance(v, float) and not math.isfinite(v) else v for v in value]
+            if isinstance(value, list)
+            else value
+            for name, value in asdict(self).items()
+        }
+        return {"schema": SCHEMA, "step": step, **lists}
+
+
+class BoundTally:
+    """Adds up `Contrast`s, batch by batch, into a `Bound`.
+
+    Sums and counts are added, never means: a ragged last batch weighs what it holds. The standard error treats
+    batches as independent and the rows of one batch as not (they share candidates); of a single batch, its sequences
+    are the units, which understates the error a little.
+    """
+
+    def __init__(self) -> None:
+        self.sums: list[Tensor] = []  # one [5, K, B] per batch
+
+    def update(self, contrast: Contrast) -> None:
+        """Add a batch."""
+        self.sums.append(torch.stack(contrast[1:]).detach().to("cpu", torch.float64))
+
+    def compute(self, strategy: str, split: str) -> Bound:
+        """The bound over everything added so far.
+
+        Raises:
+            ValueError: if nothing was added.
+        """
+        if not self.sums:
+            raise ValueError(f"no batch of split {split!r} to compute a bound from")
+        if len(self.sums) > 1:
+            units = torch.stack([batch.sum(2) for batch in self.sums])  # [G, 5, K]
+        else:
+            units = self.sums[0].permute(2, 0, 1)  # [B, 5, K]
+        num_rows, loss, log_n, n, accuracy = units.sum(0)
+        bound = (log_n - loss) / num_rows
+        residuals = units[:, 2] - units[:, 1] - units[:, 0] * bound  # a ratio of sums: linearised, unit by unit
+        num_units = len(units)
+        correction = num_units / (num_units - 1) if num_units > 1 else math.nan
+        standard_error = (correction * residuals.square().sum(0)).sqrt() / num_rows
+        return Bound(
+            strategy=strategy,
+            split=split,
+            num_rows=[int(v) for v in num_rows],
+            loss_nats=(loss / num_rows).tolist(),
+            num_candidates=(n / num_rows).tolist(),
+            mi_ceiling_nats=(log_n / num_rows).tolist(),
+            mi_bound_nats=bound.tolist(),
+            standard_error_nats=standard_error.tolist(),
+            accuracy=(accuracy / num_rows).tolist(),
+        )

@@ -1,0 +1,50 @@
+"""Sequences whose information is known: a stationary vector autoregression of first order.
+
+B sequences, T time steps, D dimensions.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class VectorAR1:
+    """x_t = a x_{t-1} + sqrt(1 - a^2) e_t with standard normal e_t, independent in each dimension.
+
+    The process is Markov, so I(x_{t+k}; x_<=t) = I(x_{t+k}; x_t) = -D/2 ln(1 - a^(2k)): the closed form that a
+    context network must approach and may never exceed.
+    """
+
+    coefficient: float
+    dim: int
+
+    def __post_init__(self) -> None:
+        if not 0 < abs(self.coefficient) < 1:
+            raise ValueError(f"coefficient={self.coefficient} must lie in (-1, 1) without 0: the process is stationary")
+
+    def mutual_information_nats(self, step: int) -> float:
+        """I(x_{t+k}; x_t) for k = `step`, in nats."""
+        return -self.dim / 2 * math.log1p(-(self.coefficient ** (2 * step)))
+
+    def sample(self, num_sequences: int, num_steps: int, generator: torch.Generator) -> Float[Tensor, "B T D"]:
+        """Independent stationary sequences."""
+        noise = torch.randn(num_steps, num_sequences, self.dim, generator=generator)
+        x = [noise[0]]
+        for e in noise[1:]:
+            x.append(self.coefficient * x[-1] + math.sqrt(1 - self.coefficient**2) * e)
+        return rearrange(x, "t b d -> b t d")
+
+    def optimal_scores(
+        self, x: Float[Tensor, "M D"], y: Float[Tensor, "N D"], step: int
+    ) -> Float[Tensor, "M N"]:
+        """The best critic there is: log p(y | x) / p(y) for y = x_{t+k}; infoNCE with it reads the most N allows."""
+        a = self.coefficient**step
+        variance = 1 - a**2
+        squared_error = torch.cdist(a * x.double(), y.double()).square()
+        marginal = rearrange(y.double().square().sum(1), "n -> 1 n")
+        return -0.5 * (squared_error / variance + self.dim * math.log(variance) - marginal)

@@ -1,0 +1,62 @@
+"""Negative strategies: whose latents a sequence is compared with (Table 2 of van den Oord et al. 2018).
+
+B sequences of a batch. Row b of an `allowed` matrix says which sequences lend their latents to the queries of b.
+"""
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+from einops import rearrange
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+Strategy = Literal["mixed", "same_speaker", "mixed_excluding", "same_speaker_excluding", "sequence_only"]
+
+_RULES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mixed": lambda same, speaker: same | ~same,
+    "same_speaker": lambda same, speaker: speaker,
+    "mixed_excluding": lambda same, speaker: ~same,
+    "same_speaker_excluding": lambda same, speaker: speaker & ~same,
+    "sequence_only": lambda same, speaker: same,
+}
+STRATEGIES: tuple[str, ...] = get_args(Strategy)
+
+
+def allowed_matrix(
+    strategy: str, sequence_id: Int[Tensor, " B"], group_id: Int[Tensor, " B"] | None = None
+) -> Bool[Tensor, "B B"]:
+    """Which sequences (columns) give candidates to the queries of which (rows).
+
+    Args:
+        strategy: a name in `STRATEGIES`.
+        sequence_id: sequences that may overlap share an id: windows of one file, columns of one image.
+        group_id: the speaker; needed by the same-speaker strategies, -1 where unknown.
+
+    Raises:
+        ValueError: on an unknown strategy, or a same-speaker strategy without speakers.
+    """
+    if strategy not in _RULES:
+        raise ValueError(f"negatives={strategy!r} is not one of {', '.join(STRATEGIES)}")
+    needs_groups = strategy.startswith("same_speaker")
+    if needs_groups and (group_id is None or bool((group_id < 0).any())):
+        raise ValueError(
+            f"negatives={strategy!r} needs the speaker of every sequence; give the manifest a 'speaker' column or "
+            "choose negatives='mixed'"
+        )
+    same = rearrange(sequence_id, "q -> q 1") == rearrange(sequence_id, "c -> 1 c")
+    speaker = same if group_id is None else rearrange(group_id, "q -> q 1") == rearrange(group_id, "c -> 1 c")
+    return _RULES[strategy](same, speaker)
+
+
+def bounds_information(strategy: str) -> bool:
+    """Whether `log N - L` with this strategy bounds I(z_{t+k}; c_t) from below: docs/theory.md says why."""
+    return strategy == "mixed_excluding"
+
+
+def reading_of(strategy: str) -> str:
+    """What a curve of `log N - L` with this strategy is, in words for a legend."""
+    if bounds_information(strategy):
+        return "lower bound on I(z; c)"
+    if strategy == "same_speaker_excluding":
+        return "information given the speaker, no bound on I(z; c)"
+    return "in-sequence candidates, no bound on I(z; c)"

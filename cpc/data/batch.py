@@ -1,0 +1,26 @@
+"""What one step of training sees, whatever the modality.
+
+B batch, S samples, T latents.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Batch(NamedTuple):
+    """A batch of observations with the identities that negative strategies need.
+
+    Attributes:
+        x: `[B, S]` float32 waveforms (other modalities: their own observation).
+        num_valid: `[B]` int64, samples of `x` that are signal; the rest is zero padding.
+        sequence_id: `[B]` int64, the file a window comes from: windows of one file may overlap.
+        group_id: `[B]` int64, the speaker, or -1 where unknown.
+        labels: `[B, T]` int64 frame labels, -100 where unknown; `[B, 0]` if the data have none.
+    """
+
+    x: Tensor
+    num_valid: Tensor
+    sequence_id: Tensor
+    group_id: Tensor
+    labels: Tensor

@@ -1,0 +1,47 @@
+"""g_enc for sequences of vectors: the same small network for every time step."""
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+
+class VectorEncoder(nn.Module):
+    """A two-layer network per time step: known-information tasks, sensor frames, features of another model.
+
+    Args:
+        input_dim: width of each observed vector.
+        dim: width of the latents.
+        hidden_dim: width of the hidden layer.
+    """
+
+    hop_samples = 1
+    receptive_field_samples = 1
+    first_centre_samples = 0.0
+
+    def __init__(self, input_dim: int, dim: int = 64, hidden_dim: int = 128, sample_rate_hz: int = 1) -> None:
+        super().__init__()
+        self.input_dim = input_dim
+        self.dim = dim
+        self.hidden_dim = hidden_dim
+        self.sample_rate_hz = sample_rate_hz
+        self.layers = nn.Sequential(nn.Linear(input_dim, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, dim))
+
+    def forward(self, x: Float[Tensor, "B T I"]) -> Float[Tensor, "B T D"]:
+        """Encode every vector by itself."""
+        return self.layers(x)
+
+    def num_latents(self, num_samples: Int[Tensor, " B"] | int) -> Int[Tensor, " B"] | int:
+        """One latent a vector."""
+        return num_samples
+
+    def initialise_from(self, x: Float[Tensor, "B T I"]) -> None:
+        """Standardise the hidden units on this batch."""
+        with torch.no_grad():
+            linear = self.layers[0]
+            std, mean = torch.std_mean(rearrange(linear(x), "b t h -> (b t) h"), 0)
+            linear.weight.div_(rearrange(std.clamp(min=1e-6), "h -> h 1"))
+            linear.bias.sub_(mean).div_(std.clamp(min=1e-6))
+
+    def set_statistics(self, mean: float, std: float) -> None:
+        """Vectors come as they are."""

@@ -1,0 +1,136 @@
+"""InfoNCE for every prediction step of a batch of sequences: the training loss of CPC.
+
+K steps, B sequences, T latents, D latent dim.
+"""
+
+from typing import NamedTuple
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cpc.candidates.draws import draw_negatives
+from cpc.candidates.strategies import allowed_matrix
+from cpc.losses.info_nce import info_nce
+
+
+class Contrast(NamedTuple):
+    """The loss of a batch, and per step and sequence the sums from which every mean follows.
+
+    Attributes:
+        loss: scalar, nats: the unweighted mean over steps of the mean over rows; carries the gradients.
+        num_rows: `[K, B]`, rows (b, t) whose z_t and z_{t+k} are both valid.
+        loss_nats: `[K, B]`, sum over rows.
+        log_num_candidates: `[K, B]`, sum over rows of log N_i.
+        num_candidates: `[K, B]`, sum over rows of N_i.
+        accuracy: `[K, B]`, sum over rows.
+    """
+
+    loss: Tensor
+    num_rows: Tensor
+    loss_nats: Tensor
+    log_num_candidates: Tensor
+    num_candidates: Tensor
+    accuracy: Tensor
+
+
+def contrast(
+    queries: Float[Tensor, "K B T D"],
+    latents: Float[Tensor, "B T D"],
+    *,
+    strategy: str = "mixed",
+    num_valid: Int[Tensor, " B"] | None = None,
+    sequence_id: Int[Tensor, " B"] | None = None,
+    group_id: Int[Tensor, " B"] | None = None,
+    num_negatives: int | None = None,
+    shared_across_steps: bool = False,
+    generator: torch.Generator | None = None,
+) -> Contrast:
+    """Score z_{t+k} against the row's candidates with the query W_k c_t, for every step k and every t.
+
+    Candidates are all valid latents of the allowed sequences, the same set for every k, plus the positive.
+
+    Args:
+        queries: W_k c_t, steps first.
+        latents: z.
+        strategy: whose latents a sequence is compared with, a name in `cpc.candidates.STRATEGIES`.
+        num_valid: how many latents of each sequence are signal (the rest is padding, neither target nor candidate);
+            None: all.
+        sequence_id: sequences that may overlap share an id; None: all distinct.
+        group_id: the speaker of each sequence, -1 where unknown.
+        num_negatives: drawn per row and step, uniformly with replacement; None: all candidates.
+        shared_across_steps: draw once per (b, t) for all steps, as CPC_audio does; where such a draw is z_{t+k}
+            itself it is drawn anew for that step, so that each step's draws stay uniform over its negatives.
+        generator: source of the draws.
+
+    Raises:
+        ValueError: if no sequence is longer than one step, or the strategy leaves a row without negatives.
+    """
+    num_steps, num_sequences, num_latents, _ = queries.shape
+    if latents.shape != queries.shape[1:]:
+        raise ValueError(f"queries {tuple(queries.shape)} are [K, *latents], but latents are {tuple(latents.shape)}")
+    device = latents.device
+    if num_valid is None:
+        num_valid = torch.full((num_sequences,), num_latents, device=device)
+    if sequence_id is None:
+        sequence_id = torch.arange(num_sequences, device=device)
+    allowed = allowed_matrix(strategy, sequence_id, group_id)
+
+    sequence = repeat(torch.arange(num_sequences, device=device), "b -> (b t)", t=num_latents)
+    time = repeat(torch.arange(num_latents, device=device), "t -> (b t)", b=num_sequences)
+    length = num_valid[sequence]
+    valid = time < length
+    pool = allowed[:, sequence] & valid
+    _check_rows(strategy, pool.sum(1) - allowed.diagonal().long(), num_valid)
+
+    candidates = rearrange(latents, "b t d -> (b t) d")
+    shared = None
+    if shared_across_steps and num_negatives is not None:
+        shared = draw_negatives(pool, sequence, None, num_negatives, generator)
+
+    losses = []
+    sums = torch.zeros(5, num_steps, num_sequences, device=device)
+    for step in range(1, num_steps + 1):
+        rows = (time + step < length).nonzero()[:, 0]
+        if len(rows) == 0:
+            continue  # no sequence of this batch is that long: num_rows says so
+        positives = rows + step
+        negatives = None
+        if shared is not None:
+            redrawn = draw_negatives(pool, sequence[rows], positives, num_negatives, generator)
+            negatives = torch.where(shared[rows] == rearrange(positives, "m -> m 1"), redrawn, shared[rows])
+        row = info_nce(
+            rearrange(queries[step - 1], "b t d -> (b t) d")[rows],
+            candidates,
+            positives,
+            query_sequence=sequence[rows],
+            candidate_sequence=sequence,
+            allowed=allowed,
+            valid=valid,
+            num_negatives=num_negatives,
+            negatives=negatives,
+            generator=generator,
+        )
+        losses.append(row.loss)
+        counts = row.num_candidates.float()
+        per_row = torch.stack([torch.ones_like(counts), row.loss_nats.float(), counts.log(), counts, row.accuracy])
+        sums[:, step - 1].index_add_(1, sequence[rows], per_row)
+    return Contrast(torch.stack(losses).mean(), *sums)
+
+
+def _check_rows(strategy: str, num_negatives_each: Tensor, num_valid: Tensor) -> None:
+    """Refuse a batch that cannot be contrasted, before any score is computed."""
+    longest = int(num_valid.max())
+    if longest < 2:
+        raise ValueError(
+            f"the longest sequence has {longest} latents, a prediction needs at least 2: use longer windows "
+            "(data.window_samples) or leave such short files out"
+        )
+    alone = (num_negatives_each < 1) & (num_valid > 1)
+    if bool(alone.any()):
+        raise ValueError(
+            f"negatives={strategy!r} leaves {int(alone.sum())} of {len(alone)} sequences of the batch without a "
+            "single negative; raise data.batch_size, or, for a same-speaker strategy, choose "
+            "data.sampler='same_speaker', which puts several sequences of a speaker in each batch"
+        )

@@ -1,0 +1,160 @@
+"""InfoNCE on tensors, for anyone's training loop.
+
+M queries (rows), N candidates, D latent dim, B sequences, R drawn negatives.
+"""
+
+from typing import NamedTuple
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from cpc.candidates.draws import draw_negatives
+
+
+class InfoNCE(NamedTuple):
+    """The loss of each row with its company; only `loss` carries gradients.
+
+    Attributes:
+        loss: scalar, nats: the mean of `loss_nats`.
+        loss_nats: `[M]`, minus the log probability of the positive among the row's candidates.
+        num_candidates: `[M]`, N of each row, the positive included.
+        accuracy: `[M]`, [no negative scores higher] / (1 + ties): equal scores give exactly 1/N.
+    """
+
+    loss: Tensor
+    loss_nats: Tensor
+    num_candidates: Tensor
+    accuracy: Tensor
+
+
+def info_nce(
+    queries: Float[Tensor, "M D"],
+    candidates: Float[Tensor, "N D"],
+    positives: Int[Tensor, " M"],
+    *,
+    query_sequence: Int[Tensor, " M"] | None = None,
+    candidate_sequence: Int[Tensor, " N"] | None = None,
+    allowed: Bool[Tensor, "B B"] | None = None,
+    valid: Bool[Tensor, " N"] | None = None,
+    log_q: Float[Tensor, " N"] | None = None,
+    num_negatives: int | None = None,
+    generator: torch.Generator | None = None,
+    negatives: Int[Tensor, "M R"] | None = None,
+    temperature: float = 1.0,
+) -> InfoNCE:
+    """Contrast each query's positive with the other candidates: eq. 4 of van den Oord et al. 2018 (arXiv:1807.03748).
+
+    L = -log( exp s(q, z+) / sum over candidates of exp s(q, z) ) with s(q, z) = q . z / temperature, where q = W_k c
+    for CPC. The softmax runs over candidates, never over queries; the positive enters its sum exactly once, also
+    where its own sequence is not allowed. Scores and log-sum-exp are float32 (float64 for float64 input) whatever the
+    autocast dtype.
+
+    Args:
+        queries: predictions W_k c.
+        candidates: latents; those of padding are marked by `valid`.
+        positives: index of each query's positive among the candidates.
+        query_sequence: which sequence (row of `allowed`) each query belongs to.
+        candidate_sequence: which sequence (column of `allowed`) each candidate belongs to.
+        allowed: whose latents a sequence is compared with (`cpc.candidates.allowed_matrix`); None: everyone's.
+        valid: candidates that exist; None: all.
+        log_q: log expected count of each candidate in the drawn set, subtracted from every score
+            (the posterior correction of sampled softmax).
+        num_negatives: draw so many negatives per row, uniformly with replacement, instead of taking all.
+        generator: source of those draws.
+        negatives: the negatives of each row, instead of drawing them here.
+        temperature: divides the scores.
+
+    Returns:
+        `InfoNCE`, reduced to the mean over rows in `.loss`.
+
+    Raises:
+        ValueError: on shapes that do not fit each other, or a row without negatives.
+
+    Example:
+        >>> zeros = torch.zeros(3, 8)
+        >>> result = info_nce(zeros, zeros, torch.arange(3))
+        >>> bool(torch.isclose(result.loss, torch.tensor(3.0).log())), result.accuracy.tolist()
+        (True, [0.3333333432674408, 0.3333333432674408, 0.3333333432674408])
+    """
+    _check(queries, candidates, positives, query_sequence, candidate_sequence, allowed, num_negatives, temperature)
+    with torch.autocast(queries.device.type, enabled=False):
+        dtype = torch.float64 if queries.dtype == torch.float64 else torch.float32
+        scores = (queries.to(dtype) / temperature) @ rearrange(candidates.to(dtype), "n d -> d n")  # [M, N]
+        if log_q is not None:
+            scores = scores - log_q.to(dtype)
+        positive_scores = scores.gather(1, rearrange(positives, "m -> m 1"))  # [M, 1]
+
+        if allowed is None:
+            query_sequence = torch.zeros_like(positives)
+        pool = _pool(candidates, candidate_sequence, allowed, valid)  # [B, N]
+        if num_negatives is not None and negatives is None:
+            negatives = draw_negatives(pool, query_sequence, positives, num_negatives, generator)
+        if negatives is None:
+            num_candidates = pool.sum(1)[query_sequence] - pool[query_sequence, positives].long() + 1
+            if not pool.all():
+                shut_out = ~pool[query_sequence].scatter(1, rearrange(positives, "m -> m 1"), True)
+                scores = scores.masked_fill(shut_out, -torch.inf)
+            log_normaliser = scores.logsumexp(1)
+            negative_scores = scores.detach().scatter(1, rearrange(positives, "m -> m 1"), -torch.inf)
+        else:
+            num_candidates = torch.full_like(positives, negatives.shape[1] + 1)
+            negative_scores = scores.gather(1, negatives)
+            log_normaliser = torch.cat([positive_scores, negative_scores], 1).logsumexp(1)
+        if bool((num_candidates < 2).any()):
+            raise ValueError(
+                f"{int((num_candidates < 2).sum())} of {len(positives)} rows have no negative: their loss is 0 and "
+                "teaches nothing; allow more sequences or put more of them in the batch"
+            )
+        loss_nats = log_normaliser - positive_scores[:, 0]
+        accuracy = _accuracy(positive_scores.detach()[:, 0], negative_scores.detach())
+    return InfoNCE(loss_nats.mean(), loss_nats.detach(), num_candidates, accuracy)
+
+
+def _pool(
+    candidates: Tensor, candidate_sequence: Tensor | None, allowed: Tensor | None, valid: Tensor | None
+) -> Tensor:
+    """`[B, N]`, or `[1, N]` without sequences: the candidates that each sequence's queries may meet."""
+    everyone = torch.ones(1, len(candidates), dtype=torch.bool, device=candidates.device)
+    pool = everyone if allowed is None else allowed[:, candidate_sequence]
+    return pool if valid is None else pool & valid
+
+
+def _accuracy(positive_scores: Tensor, negative_scores: Tensor) -> Tensor:
+    """[no negative higher] / (1 + ties), where only rows whose best negative equals the positive count their ties."""
+    best_negative = negative_scores.amax(1)
+    accuracy = (best_negative < positive_scores).float()
+    tied = (best_negative == positive_scores).nonzero()[:, 0]
+    num_ties = (negative_scores[tied] == rearrange(positive_scores[tied], "m -> m 1")).sum(1)
+    return accuracy.index_put((tied,), 1 / (1 + num_ties.float()))
+
+
+def _check(
+    queries: Tensor,
+    candidates: Tensor,
+    positives: Tensor,
+    query_sequence: Tensor | None,
+    candidate_sequence: Tensor | None,
+    allowed: Tensor | None,
+    num_negatives: int | None,
+    temperature: float,
+) -> None:
+    if len(queries) == 0:
+        raise ValueError("no queries: every sequence is too short for this prediction step")
+    if len({queries.device, candidates.device, positives.device}) > 1:
+        raise ValueError(
+            f"queries, candidates and positives are on {queries.device}, {candidates.device} and {positives.device}; "
+            "move them to one device"
+        )
+    if int(positives.min()) < 0 or int(positives.max()) >= len(candidates):
+        raise ValueError(
+            f"positives index the {len(candidates)} candidates, got values from {int(positives.min())} to "
+            f"{int(positives.max())}"
+        )
+    if allowed is not None and (query_sequence is None or candidate_sequence is None):
+        raise ValueError("allowed is given: query_sequence and candidate_sequence must say who belongs to whom")
+    if num_negatives is not None and num_negatives < 1:
+        raise ValueError(f"num_negatives={num_negatives} must be at least 1, or None for all candidates")
+    if not temperature > 0:
+        raise ValueError(f"temperature={temperature} must be positive")

@@ -1,0 +1,128 @@
+"""The model: x -> z, c and the contrastive loss; pure torch.
+
+B batch, S samples, T latents, D latent dim, C context dim, K prediction steps.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from cpc.candidates.strategies import STRATEGIES
+from cpc.losses.contrast import Contrast, contrast
+
+
+class Output(NamedTuple):
+    """Latents `[B, T, D]`, contexts `[B, T, C]`, and the state from which encoding goes on."""
+
+    latents: Tensor
+    contexts: Tensor
+    state: Any
+
+
+class CPC(nn.Module):
+    """Contrastive Predictive Coding (van den Oord et al. 2018, arXiv:1807.03748).
+
+    Args:
+        encoder: g_enc, x -> z.
+        context: g_ar, z_<=t -> c_t.
+        predictor: c_t -> the queries W_k c_t of the steps k = 1..K.
+        negatives: whose latents the positive is compared with, a name in `cpc.candidates.STRATEGIES`.
+        num_negatives: drawn per row and step, uniformly with replacement; None: every candidate of the batch.
+        shared_across_steps: use the same draws for all steps (see `cpc.losses.contrast`).
+
+    Raises:
+        ValueError: on an unknown strategy or fewer than one negative.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        context: nn.Module,
+        predictor: nn.Module,
+        negatives: str = "mixed",
+        num_negatives: int | None = None,
+        shared_across_steps: bool = False,
+    ) -> None:
+        super().__init__()
+        if negatives not in STRATEGIES:
+            raise ValueError(f"negatives={negatives!r} is not one of {', '.join(STRATEGIES)}")
+        if num_negatives is not None and num_negatives < 1:
+            raise ValueError(f"num_negatives={num_negatives} must be at least 1, or None for all candidates")
+        self.encoder = encoder
+        self.context = context
+        self.predictor = predictor
+        self.negatives = negatives
+        self.num_negatives = num_negatives
+        self.shared_across_steps = shared_across_steps
+        context.connect(encoder.dim)
+        predictor.connect(context.dim, encoder.dim)
+        self.is_initialised: Tensor
+        self.register_buffer("is_initialised", torch.zeros((), dtype=torch.bool))
+
+    def forward(self, x: Float[Tensor, "B *S"], state: Any = None) -> Output:
+        """Encode observations; pass the last `state` on to continue sequences rather than begin them."""
+        latents = self.encoder(x)  # [B, T, D]
+        contexts, state = self.context(latents, state)  # [B, T, C]
+        return Output(latents, contexts, state)
+
+    def loss(
+        self,
+        x: Float[Tensor, "B *S"],
+        *,
+        num_valid: Int[Tensor, " B"] | None = None,
+        sequence_id: Int[Tensor, " B"] | None = None,
+        group_id: Int[Tensor, " B"] | None = None,
+        strategy: str | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Contrast:
+        """Contrast every z_{t+k} with its candidates.
+
+        Args:
+            x: observations.
+            num_valid: samples of each row of `x` that are signal; None: all.
+            sequence_id: rows that may overlap share an id; None: all distinct.
+            group_id: the speaker of each row, -1 where unknown.
+            strategy: another than the model's own, for evaluation.
+            generator: source of the negatives' draws.
+        """
+        latents, contexts, _ = self(x)
+        return self.contrast(
+            latents,
+            contexts,
+            num_valid=None if num_valid is None else self.encoder.num_latents(num_valid),
+            sequence_id=sequence_id,
+            group_id=group_id,
+            strategy=strategy,
+            generator=generator,
+        )
+
+    def contrast(
+        self,
+        latents: Float[Tensor, "B T D"],
+        contexts: Float[Tensor, "B T C"],
+        *,
+        num_valid: Int[Tensor, " B"] | None = None,
+        sequence_id: Int[Tensor, " B"] | None = None,
+        group_id: Int[Tensor, " B"] | None = None,
+        strategy: str | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Contrast:
+        """The loss from latents and contexts at hand; `num_valid` counts latents here."""
+        return contrast(
+            self.predictor(contexts),
+            latents,
+            strategy=strategy or self.negatives,
+            num_valid=num_valid,
+            sequence_id=sequence_id,
+            group_id=group_id,
+            num_negatives=self.num_negatives,
+            shared_across_steps=self.shared_across_steps,
+            generator=generator,
+        )
+
+    def initialise_from(self, x: Float[Tensor, "B *S"]) -> None:
+        """Data-dependent initialisation of the encoder; before the model is wrapped, compiled or trained."""
+        self.encoder.initialise_from(x)
+        self.is_initialised.fill_(True)
