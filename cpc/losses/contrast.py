@@ -91,7 +91,8 @@ def contrast(
 
     losses = []
     sums = torch.zeros(5, num_steps, num_sequences, device=device)
-    for step in range(1, num_steps + 1):
+    # unbind, not indexing: its gradient is one stack, indexing's a full-size sum per step
+    for step, step_queries in enumerate(rearrange(queries, "k b t d -> k (b t) d").unbind(0), start=1):
         rows = (time + step < length).nonzero()[:, 0]
         if len(rows) == 0:
             continue  # no sequence of this batch is that long: num_rows says so
@@ -101,7 +102,7 @@ def contrast(
             redrawn = draw_negatives(pool, sequence[rows], positives, num_negatives, generator)
             negatives = torch.where(shared[rows] == rearrange(positives, "m -> m 1"), redrawn, shared[rows])
         row = info_nce(
-            rearrange(queries[step - 1], "b t d -> (b t) d")[rows],
+            step_queries.index_select(0, rows),
             candidates,
             positives,
             query_sequence=sequence[rows],

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.draws import draw_negatives
+from cpc.losses.fused import MeanInfoNCE
 
 
 class InfoNCE(NamedTuple):
@@ -79,37 +80,32 @@ def info_nce(
         (True, [0.3333333432674408, 0.3333333432674408, 0.3333333432674408])
     """
     _check(queries, candidates, positives, query_sequence, candidate_sequence, allowed, num_negatives, temperature)
+    if allowed is None:
+        query_sequence = torch.zeros_like(positives)
+    pool = _pool(candidates, candidate_sequence, allowed, valid)  # [B, N]
+    if num_negatives is not None and negatives is None:
+        negatives = draw_negatives(pool, query_sequence, positives, num_negatives, generator)
+    if negatives is None:
+        num_candidates = pool.sum(1)[query_sequence] - pool[query_sequence, positives].long() + 1
+    else:
+        num_candidates = torch.full_like(positives, negatives.shape[1] + 1)
+    if bool((num_candidates < 2).any()):
+        raise ValueError(
+            f"{int((num_candidates < 2).sum())} of {len(positives)} rows have no negative: their loss is 0 and "
+            "teaches nothing; allow more sequences or put more of them in the batch"
+        )
     with torch.autocast(queries.device.type, enabled=False):
         dtype = torch.float64 if queries.dtype == torch.float64 else torch.float32
-        scores = (queries.to(dtype) / temperature) @ rearrange(candidates.to(dtype), "n d -> d n")  # [M, N]
-        if log_q is not None:
-            scores = scores - log_q.to(dtype)
-        positive_scores = scores.gather(1, rearrange(positives, "m -> m 1"))  # [M, 1]
-
-        if allowed is None:
-            query_sequence = torch.zeros_like(positives)
-        pool = _pool(candidates, candidate_sequence, allowed, valid)  # [B, N]
-        if num_negatives is not None and negatives is None:
-            negatives = draw_negatives(pool, query_sequence, positives, num_negatives, generator)
-        if negatives is None:
-            num_candidates = pool.sum(1)[query_sequence] - pool[query_sequence, positives].long() + 1
-            if not pool.all():
-                shut_out = ~pool[query_sequence].scatter(1, rearrange(positives, "m -> m 1"), True)
-                scores = scores.masked_fill(shut_out, -torch.inf)
-            log_normaliser = scores.logsumexp(1)
-            negative_scores = scores.detach().scatter(1, rearrange(positives, "m -> m 1"), -torch.inf)
-        else:
-            num_candidates = torch.full_like(positives, negatives.shape[1] + 1)
-            negative_scores = scores.gather(1, negatives)
-            log_normaliser = torch.cat([positive_scores, negative_scores], 1).logsumexp(1)
-        if bool((num_candidates < 2).any()):
-            raise ValueError(
-                f"{int((num_candidates < 2).sum())} of {len(positives)} rows have no negative: their loss is 0 and "
-                "teaches nothing; allow more sequences or put more of them in the batch"
-            )
-        loss_nats = log_normaliser - positive_scores[:, 0]
-        accuracy = _accuracy(positive_scores.detach()[:, 0], negative_scores.detach())
-    return InfoNCE(loss_nats.mean(), loss_nats.detach(), num_candidates, accuracy)
+        loss, loss_nats, accuracy = MeanInfoNCE.apply(
+            queries.to(dtype) / temperature,
+            candidates.to(dtype),
+            positives,
+            None if bool(pool.all()) else pool,
+            query_sequence,
+            None if log_q is None else -log_q.to(dtype),
+            negatives,
+        )
+    return InfoNCE(loss, loss_nats, num_candidates, accuracy)
 
 
 def _pool(
@@ -119,15 +115,6 @@ def _pool(
     everyone = torch.ones(1, len(candidates), dtype=torch.bool, device=candidates.device)
     pool = everyone if allowed is None else allowed[:, candidate_sequence]
     return pool if valid is None else pool & valid
-
-
-def _accuracy(positive_scores: Tensor, negative_scores: Tensor) -> Tensor:
-    """[no negative higher] / (1 + ties), where only rows whose best negative equals the positive count their ties."""
-    best_negative = negative_scores.amax(1)
-    accuracy = (best_negative < positive_scores).float()
-    tied = (best_negative == positive_scores).nonzero()[:, 0]
-    num_ties = (negative_scores[tied] == rearrange(positive_scores[tied], "m -> m 1")).sum(1)
-    return accuracy.index_put((tied,), 1 / (1 + num_ties.float()))
 
 
 def _check(

@@ -1,0 +1,47 @@
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from cpc.candidates import draw_negatives
+
+
+def test_uniform_over_exactly_the_rows_negatives() -> None:
+    """Chi-square against the uniform law on the pool without the positive (facts T1, T2)."""
+    generator = torch.Generator().manual_seed(0)
+    pool = torch.rand(3, 20, generator=generator) < 0.6
+    query_sequence = torch.tensor([0, 0, 1, 2, 2])
+    positives = torch.tensor([0, 19, 7, 11, 3])  # inside and outside of their pools
+    inside = pool[query_sequence, positives]
+    assert inside.any()
+    assert not inside.all()
+    draws = draw_negatives(pool, query_sequence, positives, 40_000, generator)
+    for row, sequence, positive in zip(draws, query_sequence, positives, strict=True):
+        eligible = pool[sequence].clone()
+        eligible[positive] = False
+        counts = torch.bincount(row, minlength=20)
+        assert counts[~eligible].sum() == 0
+        assert chisquare(counts[eligible]).pvalue > 1e-4
+
+
+def test_excludes_nothing_without_a_positive() -> None:
+    draws = draw_negatives(torch.ones(1, 3, dtype=torch.bool), torch.zeros(1, dtype=torch.long), None, 1000)
+    assert draws.unique().tolist() == [0, 1, 2]
+
+
+def test_rows_draw_independently() -> None:
+    pool = torch.ones(1, 50, dtype=torch.bool)
+    draws = draw_negatives(pool, torch.zeros(2, dtype=torch.long), torch.tensor([0, 1]), 30)
+    assert (draws[0] != draws[1]).any()
+
+
+def test_leaves_the_global_generator_alone() -> None:
+    before = torch.get_rng_state()
+    pool = torch.ones(1, 5, dtype=torch.bool)
+    draw_negatives(pool, torch.tensor([0]), torch.tensor([1]), 10, torch.Generator().manual_seed(1))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_row_without_negatives_is_refused() -> None:
+    pool = torch.tensor([[False, True, False]])
+    with pytest.raises(ValueError, match="1 of 1 rows have no negative"):
+        draw_negatives(pool, torch.tensor([0]), torch.tensor([1]), 2)

@@ -1,0 +1,29 @@
+import pytest
+import torch
+from oracles import is_allowed
+
+from cpc.candidates import STRATEGIES, allowed_matrix, bounds_information
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_matches_the_definition_pair_by_pair(strategy: str) -> None:
+    ids, groups = [0, 1, 1, 2, 3], [0, 0, 0, 1, 1]
+    allowed = allowed_matrix(strategy, torch.tensor(ids), torch.tensor(groups))
+    for b in range(5):
+        for c in range(5):
+            assert bool(allowed[b, c]) == is_allowed(strategy, b, c, ids, groups)
+
+
+def test_unknown_strategy_is_named() -> None:
+    with pytest.raises(ValueError, match=r"negatives='all' is not one of mixed, same_speaker"):
+        allowed_matrix("all", torch.arange(2))
+
+
+@pytest.mark.parametrize("groups", [None, torch.tensor([0, -1])])
+def test_same_speaker_needs_speakers(groups: torch.Tensor | None) -> None:
+    with pytest.raises(ValueError, match="'speaker' column"):
+        allowed_matrix("same_speaker", torch.arange(2), groups)
+
+
+def test_only_mixed_excluding_bounds_the_information() -> None:
+    assert [s for s in STRATEGIES if bounds_information(s)] == ["mixed_excluding"]

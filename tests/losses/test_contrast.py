@@ -1,0 +1,136 @@
+import inspect
+import math
+
+import pytest
+import torch
+from oracles import contrast_rows
+
+from cpc.candidates import STRATEGIES
+from cpc.losses import contrast
+
+K, B, T, D = 3, 5, 6, 4
+IDS, GROUPS = [0, 1, 1, 2, 3], [0, 0, 0, 1, 1]
+
+
+def random_inputs(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(K, B, T, D, generator=generator), torch.randn(B, T, D, generator=generator)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("num_valid", [[6, 6, 6, 6, 6], [6, 2, 5, 4, 3]])
+def test_equals_the_loop_reference(strategy: str, num_valid: list[int]) -> None:
+    queries, latents = random_inputs()
+    result = contrast(
+        queries,
+        latents,
+        strategy=strategy,
+        num_valid=torch.tensor(num_valid),
+        sequence_id=torch.tensor(IDS),
+        group_id=torch.tensor(GROUPS),
+    )
+    reference = contrast_rows(queries, latents, strategy, num_valid, IDS, GROUPS)
+    for k, rows in enumerate(reference):
+        for b in range(B):
+            mine = [row for row in rows if row[0] == b]
+            assert result.num_rows[k, b] == len(mine)
+            assert result.loss_nats[k, b].item() == pytest.approx(sum(r[1] for r in mine), rel=1e-4, abs=1e-5)
+            assert result.num_candidates[k, b] == sum(r[2] for r in mine)
+            assert result.log_num_candidates[k, b].item() == pytest.approx(sum(math.log(r[2]) for r in mine), rel=1e-5)
+            assert result.accuracy[k, b].item() == pytest.approx(sum(r[3] for r in mine))
+    step_means = [sum(row[1] for row in rows) / len(rows) for rows in reference]
+    assert result.loss.item() == pytest.approx(sum(step_means) / K, rel=1e-5)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_zero_scores_give_log_n_and_chance(strategy: str) -> None:
+    result = contrast(
+        torch.zeros(K, B, T, D),
+        random_inputs()[1],
+        strategy=strategy,
+        sequence_id=torch.tensor(IDS),
+        group_id=torch.tensor(GROUPS),
+    )
+    torch.testing.assert_close(result.loss_nats, result.log_num_candidates)
+    assert result.accuracy.sum() < result.num_rows.sum()
+
+
+def test_every_step_finds_its_own_target() -> None:
+    """Distinct latents and queries that ask for z_{t+k}: only the right alignment is always right (facts T26)."""
+    latents = torch.eye(B * T).reshape(B, T, B * T)
+    queries = torch.stack([10 * latents.roll(-k, 1) for k in range(1, K + 1)])
+    result = contrast(queries, latents)
+    assert torch.equal(result.accuracy, result.num_rows)
+    assert result.num_rows.sum(1).tolist() == [B * (T - k) for k in range(1, K + 1)]
+    misaligned = contrast(queries.roll(1, 0), latents)
+    assert misaligned.accuracy.sum() == 0
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_drawn_negatives_are_never_the_positive(shared: bool, strategy: str) -> None:
+    """The positive alone scores 100: one draw of it among the negatives would lift the loss to ln 2 (facts T1)."""
+    latents = torch.eye(B * T).reshape(B, T, B * T)
+    queries = torch.stack([100 * latents.roll(-k, 1) for k in range(1, K + 1)])
+    result = contrast(
+        queries,
+        latents,
+        strategy=strategy,
+        sequence_id=torch.tensor(IDS),
+        group_id=torch.tensor(GROUPS),
+        num_negatives=200,
+        shared_across_steps=shared,
+        generator=torch.Generator().manual_seed(0),
+    )
+    assert result.loss.item() < 1e-6
+    assert torch.equal(result.num_candidates, 201 * result.num_rows)
+
+
+def test_drawn_loss_averages_to_that_of_its_law() -> None:
+    """With very many draws the loss tends to log(s+ + n mean s-) of the full set."""
+    queries, latents = random_inputs(1)
+    drawn = contrast(queries, latents, num_negatives=20_000, generator=torch.Generator().manual_seed(0))
+    full = contrast(queries, latents)
+    # log N - L converges to the same quantity up to the factor between n and the full number of negatives
+    bound_drawn = (drawn.log_num_candidates - drawn.loss_nats).sum() / drawn.num_rows.sum()
+    bound_full = (full.log_num_candidates - full.loss_nats).sum() / full.num_rows.sum()
+    assert abs(bound_drawn - bound_full) < 0.15
+
+
+def test_batch_order_does_not_matter() -> None:
+    queries, latents = random_inputs()
+    order = torch.tensor([3, 0, 4, 1, 2])
+    options = {"strategy": "same_speaker", "sequence_id": torch.tensor(IDS), "group_id": torch.tensor(GROUPS)}
+    permuted = {n: v[order] if isinstance(v, torch.Tensor) else v for n, v in options.items()}
+    first = contrast(queries, latents, **options)
+    second = contrast(queries[:, order], latents[order], **permuted)
+    torch.testing.assert_close(first.loss_nats[:, order], second.loss_nats)
+
+
+def test_padding_neither_counts_nor_gets_gradients() -> None:
+    queries, latents = random_inputs()
+    latents.requires_grad_()
+    num_valid = torch.tensor([6, 3, 6, 6, 2])
+    contrast(queries, latents, num_valid=num_valid).loss.backward()
+    for b in range(B):
+        assert latents.grad[b, num_valid[b] :].abs().sum() == 0
+        assert latents.grad[b, : num_valid[b]].abs().sum() > 0
+
+
+def test_too_short_sequences_for_the_last_step_leave_it_out() -> None:
+    queries, latents = random_inputs()
+    result = contrast(queries, latents, num_valid=torch.full((B,), 3))
+    assert result.num_rows.sum(1).tolist() == [10, 5, 0]
+    assert torch.isfinite(result.loss)
+
+
+def test_bad_input_is_named() -> None:
+    queries, latents = random_inputs()
+    with pytest.raises(ValueError, match=r"same_speaker_excluding.*without a single negative.*data.sampler"):
+        contrast(
+            queries, latents, strategy="same_speaker_excluding", group_id=torch.arange(B), sequence_id=torch.arange(B)
+        )
+    with pytest.raises(ValueError, match="longest sequence has 1 latents"):
+        contrast(queries, latents, num_valid=torch.ones(B, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"queries \(3, 5, 6, 4\)"):
+        inspect.unwrap(contrast)(queries, latents[:, :5])  # without the tests' own shape checks

@@ -1,0 +1,160 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracles import info_nce_loss
+
+from cpc.losses import info_nce
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 7), st.integers(2, 9), st.integers(1, 5), st.integers(0, 10_000))
+def test_equals_the_loop_reference(num_queries: int, num_candidates: int, dim: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    queries = torch.randn(num_queries, dim, generator=generator)
+    candidates = torch.randn(num_candidates, dim, generator=generator)
+    positives = torch.randint(num_candidates, (num_queries,), generator=generator)
+    query_sequence = torch.randint(3, (num_queries,), generator=generator)
+    candidate_sequence = torch.randint(3, (num_candidates,), generator=generator)
+    allowed = torch.rand(3, 3, generator=generator) < 0.7
+    valid = torch.rand(num_candidates, generator=generator) < 0.9
+    log_q = torch.randn(num_candidates, generator=generator)
+    sets = [
+        [j for j in range(num_candidates) if j != p and bool(allowed[b, candidate_sequence[j]]) and bool(valid[j])]
+        for b, p in zip(query_sequence.tolist(), positives.tolist(), strict=True)
+    ]
+    arguments = {
+        "query_sequence": query_sequence,
+        "candidate_sequence": candidate_sequence,
+        "allowed": allowed,
+        "valid": valid,
+        "log_q": log_q,
+        "temperature": 0.5,
+    }
+    if any(not members for members in sets):
+        with pytest.raises(ValueError, match="no negative"):
+            info_nce(queries, candidates, positives, **arguments)
+        return
+    result = info_nce(queries, candidates, positives, **arguments)
+    scores = queries.double() @ candidates.double().T / 0.5 - log_q.double()
+    assert result.loss.item() == pytest.approx(info_nce_loss(scores, positives.tolist(), sets), rel=1e-5)
+    assert result.num_candidates.tolist() == [1 + len(members) for members in sets]
+    for i, members in enumerate(sets):
+        wins = all(scores[i, positives[i]] > scores[i, j] for j in members)
+        assert result.accuracy[i] == wins
+
+
+def test_drawn_negatives_equal_the_loop_reference() -> None:
+    generator = torch.Generator().manual_seed(0)
+    queries, candidates = torch.randn(5, 4, generator=generator), torch.randn(9, 4, generator=generator)
+    positives = torch.tensor([0, 3, 3, 8, 1])
+    negatives = torch.randint(9, (5, 6), generator=generator)
+    result = info_nce(queries, candidates, positives, negatives=negatives)
+    expected = info_nce_loss(queries.double() @ candidates.double().T, positives.tolist(), negatives.tolist())
+    assert result.loss.item() == pytest.approx(expected, rel=1e-5)
+    assert result.num_candidates.tolist() == [7] * 5
+
+
+def test_gradients_in_float64() -> None:
+    generator = torch.Generator().manual_seed(0)
+    queries = torch.randn(4, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    candidates = torch.randn(6, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    positives = torch.tensor([0, 2, 2, 5])
+    sequence = torch.tensor([0, 0, 1, 1])
+    options = {
+        "query_sequence": sequence,
+        "candidate_sequence": torch.tensor([0, 0, 0, 1, 1, 1]),
+        "allowed": torch.tensor([[False, True], [True, True]]),
+        "valid": torch.tensor([True, True, True, True, False, True]),
+    }
+    assert torch.autograd.gradcheck(
+        lambda q, c: info_nce(q, c, positives, **options).loss, (queries, candidates)
+    )
+    negatives = torch.tensor([[1, 1, 3], [0, 5, 5], [4, 4, 4], [0, 1, 2]])  # duplicates must add up
+    assert torch.autograd.gradcheck(
+        lambda q, c: info_nce(q, c, positives, negatives=negatives).loss, (queries, candidates)
+    )
+
+
+def test_collapsed_latents_score_exactly_one_in_n() -> None:
+    """Fifteen equal scores: loss ln 15, accuracy 1/15, wherever the positive stands (style A7)."""
+    queries = torch.randn(15, 64, generator=torch.Generator().manual_seed(0))
+    result = info_nce(queries, torch.ones(15, 64) * 0.37, torch.arange(15))
+    torch.testing.assert_close(result.loss_nats, torch.full((15,), math.log(15)))
+    assert result.accuracy.tolist() == [torch.tensor(1 / 15).item()] * 15
+
+
+def test_duplicates_of_the_positive_floor_the_loss() -> None:
+    """With m copies of the positive among the negatives no critic gets below ln(1 + m) (facts section 7)."""
+    candidates = torch.tensor([[50.0], [50.0], [50.0], [0.0]])
+    result = info_nce(torch.ones(1, 1), candidates, torch.tensor([0]))
+    assert result.loss.item() == pytest.approx(math.log(3), abs=1e-5)
+    assert result.accuracy.item() == pytest.approx(1 / 3)
+
+
+def test_softmax_runs_over_candidates() -> None:
+    """An asymmetric score matrix tells the axes apart (facts T3)."""
+    scores = torch.tensor([[3.0, 0.0], [2.0, 1.0]])
+    result = info_nce(scores, torch.eye(2), torch.tensor([0, 1]))
+    expected = [-(3 - math.log(math.exp(3) + 1)), -(1 - math.log(math.exp(2) + math.exp(1)))]
+    assert result.loss_nats.tolist() == pytest.approx(expected)
+
+
+def test_invariant_to_candidate_order_and_score_offset() -> None:
+    generator = torch.Generator().manual_seed(3)
+    queries, candidates = torch.randn(6, 5, generator=generator), torch.randn(8, 5, generator=generator)
+    positives = torch.tensor([0, 1, 2, 3, 4, 5])
+    order = torch.randperm(8, generator=generator)
+    loss = info_nce(queries, candidates, positives).loss
+    permuted = info_nce(queries, candidates[order], order.argsort()[positives]).loss
+    shifted = info_nce(queries, candidates, positives, log_q=torch.full((8,), 7.0)).loss
+    torch.testing.assert_close(permuted, loss)
+    torch.testing.assert_close(shifted, loss)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e2])
+def test_stable_for_scores_of_ten_thousand(scale: float) -> None:
+    queries = torch.tensor([[1e2], [-1e2]], requires_grad=True)
+    result = info_nce(queries, torch.tensor([[scale], [-scale], [0.5 * scale]]), torch.tensor([0, 0]))
+    assert torch.isfinite(result.loss)
+    result.loss.backward()
+    assert torch.isfinite(queries.grad).all()
+    expected = info_nce_loss(
+        queries.detach().double() @ torch.tensor([[scale, -scale, 0.5 * scale]]).double(), [0, 0], [[1, 2], [1, 2]]
+    )
+    assert result.loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_scores_are_float32_under_autocast() -> None:
+    """512 entries of about 12 give 73 728, beyond float16's largest number (facts T17)."""
+    queries = torch.full((2, 512), 12.0, dtype=torch.float16)
+    candidates = torch.stack([torch.full((512,), 12.0), torch.full((512,), -12.0)]).half()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = info_nce(queries, candidates, torch.tensor([0, 0]))
+    assert result.loss_nats.dtype == torch.float32
+    assert result.loss.item() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"positives": torch.tensor([0, 9])}, "positives index the 4 candidates"),
+        ({"num_negatives": 0}, "num_negatives=0 must be at least 1"),
+        ({"temperature": 0.0}, "temperature=0.0 must be positive"),
+        ({"allowed": torch.ones(1, 1, dtype=torch.bool)}, "query_sequence and candidate_sequence"),
+        ({"queries": torch.zeros(0, 3), "positives": torch.zeros(0, dtype=torch.long)}, "no queries"),
+        ({"valid": torch.tensor([True, True, False, False]), "positives": torch.tensor([0, 1])}, None),
+        ({"valid": torch.tensor([True, False, False, False]), "positives": torch.tensor([0, 0])}, "no negative"),
+    ],
+)
+def test_bad_input_is_named(change: dict, message: str | None) -> None:
+    arguments = {"queries": torch.zeros(2, 3), "candidates": torch.zeros(4, 3), "positives": torch.tensor([0, 1])}
+    arguments.update(change)
+    queries, candidates, positives = (arguments.pop(name) for name in ("queries", "candidates", "positives"))
+    if message is None:
+        info_nce(queries, candidates, positives, **arguments)
+        return
+    with pytest.raises(ValueError, match=message):
+        info_nce(queries, candidates, positives, **arguments)
