@@ -1,0 +1,182 @@
+"""The command line: `cpc COMMAND ...`. Nothing heavy is imported before a command needs it."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from cpc import __version__
+from cpc.allocator import keep_freed_memory
+
+STRATEGY_NAMES = ("mixed", "same_speaker", "mixed_excluding", "same_speaker_excluding", "sequence_only")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command; a user's mistake ends with a message and exit status 2, not with a traceback."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    keep_freed_memory()
+    try:
+        if arguments[:1] == ["pretrain"]:
+            _pretrain(arguments[1:])
+        else:
+            options = _parser().parse_args(arguments)
+            options.run(options)
+    except (ValueError, OSError, FloatingPointError) as error:
+        print(f"cpc: error: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+    except KeyboardInterrupt:
+        print("cpc: interrupted", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+def _pretrain(arguments: list[str]) -> None:
+    from cpc.pretraining.command import pretrain
+
+    pretrain(arguments)
+
+
+def _quickstart(options: argparse.Namespace) -> None:
+    from cpc.quickstart import quickstart
+
+    quickstart(options.out, seed=options.seed)
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    from cpc.evaluation import evaluate
+
+    evaluate(
+        options.model,
+        options.data,
+        strategies=options.negatives,
+        split=options.split,
+        num_batches=options.num_batches,
+        batch_size=options.batch_size,
+        window_samples=options.window_samples,
+        seed=options.seed,
+        out=options.out,
+    )
+
+
+def _probe(options: argparse.Namespace) -> None:
+    from cpc.probes.report import probe_command
+
+    probe_command(options)
+
+
+def _embed(options: argparse.Namespace) -> None:
+    from cpc.probes.embed import embed
+
+    embed(options.model, options.paths, options.out, features=options.features, format=options.format)
+
+
+def _index(options: argparse.Namespace) -> None:
+    from cpc.data.manifest import index_folder
+
+    manifest = index_folder(
+        options.folder,
+        options.out,
+        speaker_level=options.speaker_level,
+        speaker_pattern=options.speaker_pattern,
+        split_level=options.split_level,
+        skip_bad=options.skip_bad,
+    )
+    print(f"{len(manifest)} files indexed")
+
+
+def _pack(options: argparse.Namespace) -> None:
+    from cpc.data.manifest import read_manifest
+    from cpc.data.pack import pack
+
+    packed = pack(read_manifest(options.data), options.sample_rate_hz, options.out, skip_bad=options.skip_bad)
+    seconds = int(packed.num_samples.sum()) / packed.sample_rate_hz
+    print(f"{packed.num_files} files, {seconds / 3600:.2f} h at {packed.sample_rate_hz} Hz in {packed.folder}")
+
+
+def _synthesize(options: argparse.Namespace) -> None:
+    from cpc.data.synthesis import synthesize
+
+    synthesize(
+        options.folder,
+        num_speakers=options.num_speakers,
+        minutes=options.minutes,
+        num_heldout_speakers=options.num_heldout_speakers,
+        seed=options.seed,
+    )
+
+
+def _doctor(options: argparse.Namespace) -> None:
+    from cpc import doctor
+
+    doctor.main()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("cpc", description="Contrastive Predictive Coding.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"cpc {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name: str, run: object, text: str, within: argparse._SubParsersAction = commands) -> argparse.ArgumentParser:
+        added = within.add_parser(
+            name,
+            help=text,
+            description=text[0].upper() + text[1:] + ".",
+            allow_abbrev=False,
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )
+        added.set_defaults(run=run)
+        return added
+
+    quickstart = command("quickstart", _quickstart, "synthesise speech, pretrain, measure the bound, probe; ten minutes")
+    quickstart.add_argument("--out", type=Path, default=Path("runs/quickstart"), help="where everything goes")
+    quickstart.add_argument("--seed", type=int, default=0, help="of corpus, model and batches")
+
+    command("pretrain", None, "train a model from a config: see `cpc pretrain --help`")
+
+    evaluate = command("evaluate", _evaluate, "measure the held-out bound log N - L of a model")
+    evaluate.add_argument("model", type=Path, help="a model folder, or a run folder that holds one")
+    evaluate.add_argument("--data", type=Path, required=True, help="manifest CSV, or the folder that holds it")
+    evaluate.add_argument(
+        "--negatives", nargs="+", choices=STRATEGY_NAMES, help="strategies; the model's and mixed_excluding if not given"
+    )
+    evaluate.add_argument("--split", default="valid", help="value of the manifest's split column")
+    evaluate.add_argument("--num_batches", type=int, default=64, help="batches to average over")
+    evaluate.add_argument("--batch_size", type=int, default=8, help="windows per batch")
+    evaluate.add_argument("--window_samples", type=int, default=20480, help="length of a window")
+    evaluate.add_argument("--seed", type=int, default=0, help="of batches and draws")
+    evaluate.add_argument("--out", type=Path, help="JSON file; bound.json in the model's folder if not given")
+
+    probe = command("probe", _probe, "judge features with linear probes, beside baselines and the bound")
+    probe.add_argument("model", type=Path, help="a model folder, or a run folder that holds one")
+
+    embed = command("embed", _embed, "write features of audio files with their hop and offset")
+    embed.add_argument("model", type=Path, help="a model folder, or a run folder that holds one")
+    embed.add_argument("paths", nargs="+", type=Path, help="audio files or folders")
+    embed.add_argument("--out", type=Path, required=True, help="folder for the features")
+    embed.add_argument("--features", choices=("c", "z"), default="c", help="contexts or latents")
+    embed.add_argument("--format", choices=("npy", "safetensors"), default="npy", help="file format")
+
+    data = command("data", None, "index, pack or synthesise a corpus").add_subparsers(metavar="ACTION", required=True)
+    index = command("index", _index, "write a folder's manifest.csv; an interrupted run goes on", data)
+    index.add_argument("folder", type=Path, help="a folder of audio")
+    index.add_argument("--out", type=Path, help="the CSV; manifest.csv in the folder if not given")
+    index.add_argument("--speaker_level", type=int, help="folder level that names the speaker, 0 the topmost")
+    index.add_argument("--speaker_pattern", help="regular expression on the path; named groups become columns")
+    index.add_argument("--split_level", type=int, help="folder level that names the split")
+    index.add_argument("--skip_bad", action="store_true", help="leave out files that cannot be read, and count them")
+    pack = command("pack", _pack, "decode a corpus once into an int16 memory map, as training does by itself", data)
+    pack.add_argument("data", type=Path, help="manifest CSV, or the folder that holds it")
+    pack.add_argument("--sample_rate_hz", type=int, default=16000, help="rate to resample to")
+    pack.add_argument("--out", type=Path, help="folder; .cpc_cache beside the manifest if not given")
+    pack.add_argument("--skip_bad", action="store_true", help="leave out files that cannot be used, and count them")
+    synthesize = command("synthesize", _synthesize, "make a speech corpus with exact phone alignments (espeak-ng)", data)
+    synthesize.add_argument("folder", type=Path, help="where the corpus goes")
+    synthesize.add_argument("--num_speakers", type=int, default=48, help="voices in all")
+    synthesize.add_argument("--num_heldout_speakers", type=int, default=8, help="voices of the test split alone")
+    synthesize.add_argument("--minutes", type=float, default=60.0, help="speech in all")
+    synthesize.add_argument("--seed", type=int, default=0, help="of voices, sentences, noise and levels")
+
+    command("doctor", _doctor, "say which parts of this installation work")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""What a run shows while it runs: the bound, its ceiling, windows per second, time left."""
+
+import time
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import ProgressBar
+from tqdm import tqdm
+
+from cpc.bounds import BoundTally
+from cpc.data.batch import Batch
+from cpc.pretraining.module import Pretraining
+
+
+class Progress(ProgressBar):
+    """One line, rewritten on a terminal, a fresh line every half minute elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_enabled = True
+
+    def disable(self) -> None:
+        """Show nothing (ranks other than zero)."""
+        self._is_enabled = False
+
+    def enable(self) -> None:
+        """Show the line."""
+        self._is_enabled = True
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Open the line at the step that training starts from."""
+        self._bar = tqdm(
+            total=trainer.max_steps,
+            initial=trainer.global_step,
+            unit="step",
+            dynamic_ncols=True,
+            disable=not self._is_enabled,
+            mininterval=0.5,
+        )
+        if self._is_enabled and not self._bar.fp.isatty():
+            self._bar.mininterval = self._bar.maxinterval = 30.0
+        self._num_windows = 0
+        self._since = time.perf_counter()
+
+    def on_train_batch_end(  # type: ignore[override]
+        self, trainer: pl.Trainer, pl_module: Pretraining, outputs: Any, batch: Batch, batch_index: int
+    ) -> None:
+        """Move on; refresh bound and speed about twice a second."""
+        self._num_windows += len(batch.x) * trainer.world_size
+        seconds = time.perf_counter() - self._since
+        if seconds > self._bar.mininterval and pl_module.tally.sums:
+            latest = BoundTally()
+            latest.sums = pl_module.tally.sums[-20:]
+            bound = latest.compute("", "train")
+            self._bar.set_postfix_str(
+                f"bound {bound.mean('mi_bound_nats'):.2f} of {bound.mean('mi_ceiling_nats'):.2f} nats, "
+                f"{self._num_windows / seconds:.0f} windows/s",
+                refresh=False,
+            )
+            self._num_windows = 0
+            self._since = time.perf_counter()
+        self._bar.update(trainer.global_step - self._bar.n)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Close the line."""
+        self._bar.close()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Leave the line so that the error starts on its own."""
+        if hasattr(self, "_bar"):
+            self._bar.close()

@@ -1,0 +1,203 @@
+"""A run's folder: bound.jsonl, checkpoints (last, best), the exported model, config.yaml.
+
+    run_dir/
+      config.yaml             what was asked for, in full
+      bound.jsonl             one line per evaluation and strategy
+      probe.jsonl             one line per evaluation of the online probe
+      checkpoints/last.ckpt   to resume from
+      checkpoints/best.ckpt   the best held-out bound so far
+      model/                  model.safetensors and config.json: cpc.load_pretrained(run_dir)
+      tensorboard/
+"""
+
+import json
+import math
+import os
+import signal
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.utilities import rank_zero_info
+from torch import Tensor
+
+from cpc.bounds import Bound
+from cpc.checkpoint import save_pretrained
+from cpc.data.batch import Batch
+from cpc.pretraining.module import Pretraining
+from cpc.probes.online import OnlineProbe
+
+
+class RunFolder(Checkpoint):
+    """Measures, records and saves; nothing that is there is lost when a write fails.
+
+    The held-out evaluation happens here, between the optimiser's step and the save, so that a checkpoint always stands
+    after its own step's records: a resumed run neither repeats nor misses one.
+
+    Args:
+        folder: the run's folder.
+        record_every_steps: the training bound is recorded this often.
+        eval_every_steps: the held-out bound is measured this often, and at the end.
+        checkpoint_every_steps: `last.ckpt` is written this often, and at the end.
+    """
+
+    def __init__(
+        self, folder: Path, record_every_steps: int, eval_every_steps: int, checkpoint_every_steps: int
+    ) -> None:
+        self.folder = folder
+        self.record_every_steps = record_every_steps
+        self.eval_every_steps = eval_every_steps
+        self.checkpoint_every_steps = checkpoint_every_steps
+        self.best_bound_nats = -math.inf
+        self._last_step = -1
+        self._interrupted = False
+
+    @property
+    def last_checkpoint(self) -> Path:
+        """Where to resume from."""
+        return self.folder / "checkpoints" / "last.ckpt"
+
+    @property
+    def best_checkpoint(self) -> Path:
+        """The state with the best held-out bound."""
+        return self.folder / "checkpoints" / "best.ckpt"
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best bound so far."""
+        return {"best_bound_nats": self.best_bound_nats}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue with the best bound of the checkpoint."""
+        self.best_bound_nats = state_dict["best_bound_nats"]
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Drop the records that a resumed run will write again; let the first Ctrl-C save before it stops."""
+        self._last_step = trainer.global_step
+        if trainer.is_global_zero:
+            for name in ("bound.jsonl", "probe.jsonl"):
+                drop_records_after(self.folder / name, trainer.global_step)
+        self._former_handler = signal.getsignal(signal.SIGINT)
+        signal.signal(signal.SIGINT, partial(self._stop_softly, trainer))
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Pretraining, *_: Any) -> None:  # type: ignore[override]
+        """Record, evaluate and save at the steps asked for, once each under gradient accumulation."""
+        step = trainer.global_step
+        if step == self._last_step:
+            return
+        self._last_step = step
+        is_last = step == trainer.max_steps
+        if step % self.record_every_steps == 0 or is_last:
+            self._record(trainer, pl_module.take_training_bound(), step)
+        if step % self.eval_every_steps == 0 or is_last:
+            self._evaluate(trainer, pl_module, step)
+        if step % self.checkpoint_every_steps == 0 or is_last or trainer.should_stop:
+            self._save(trainer, self.last_checkpoint)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Give Ctrl-C back, and say how to go on after one."""
+        signal.signal(signal.SIGINT, self._former_handler)
+        if self._interrupted:
+            rank_zero_info(
+                f"interrupted at step {trainer.global_step} of {trainer.max_steps}, saved; continue with "
+                f"--run_dir {self.folder} --ckpt_path last"
+            )
+
+    def _stop_softly(self, trainer: pl.Trainer, signal_number: int, frame: FrameType | None) -> None:
+        self._interrupted = True
+        trainer.should_stop = True
+        signal.signal(signal.SIGINT, self._former_handler)
+        rank_zero_info("stopping after this step; Ctrl-C once more stops at once")
+
+    def _evaluate(self, trainer: pl.Trainer, module: Pretraining, step: int) -> None:
+        """Measure the held-out bound and the online probes on the same batches; keep and export the best model."""
+        probes = [callback for callback in trainer.callbacks if isinstance(callback, OnlineProbe)]
+
+        def show_probes(batch: Batch, latents: Tensor, contexts: Tensor) -> None:
+            for probe in probes:
+                probe.add_held_out(batch, latents, contexts)
+
+        data = trainer.datamodule
+        bounds = module.held_out_bounds(data.held_out_batches(), data.eval_split, show_probes)
+        for bound in bounds:
+            self._record(trainer, bound, step)
+        for probe in probes:
+            record = probe.held_out_record(trainer, step, bounds[0])
+            self._log(trainer, {f"probe/{probe.task}/accuracy": record["accuracy"]}, step)
+            if trainer.is_global_zero:
+                append_record(self.folder / "probe.jsonl", record)
+        if bounds[0].mean("mi_bound_nats") > self.best_bound_nats:
+            self.best_bound_nats = bounds[0].mean("mi_bound_nats")
+            self._save(trainer, self.best_checkpoint)
+            self._export(trainer, module, bounds)
+
+    def _record(self, trainer: pl.Trainer, bound: Bound, step: int) -> None:
+        prefix = f"{bound.split}/"
+        if bound.strategy != trainer.lightning_module.model.negatives:
+            prefix += f"{bound.strategy}/"
+        metrics = {}
+        for name in ("loss_nats", "mi_bound_nats", "mi_ceiling_nats", "accuracy"):
+            metrics[prefix + name] = bound.mean(name)
+            for k, value in enumerate(getattr(bound, name), start=1):
+                metrics[f"{prefix}k={k:02}/{name}"] = value
+        self._log(trainer, metrics, step)
+        if trainer.is_global_zero:
+            append_record(self.folder / "bound.jsonl", bound.record(step))
+
+    def _log(self, trainer: pl.Trainer, metrics: dict[str, float], step: int) -> None:
+        for logger in trainer.loggers:
+            logger.log_metrics(metrics, step)
+        trainer.callback_metrics.update({name: torch.tensor(value) for name, value in metrics.items()})
+
+    def _save(self, trainer: pl.Trainer, path: Path) -> None:
+        """Write beside the old checkpoint, then take its place: a kill or a full disk leaves the old one whole."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(".new")
+        try:
+            trainer.save_checkpoint(new)
+            if trainer.is_global_zero:
+                os.replace(new, path)
+        except (OSError, RuntimeError) as error:  # torch wraps a failed write in a RuntimeError
+            raise OSError(
+                f"could not save {path}: {error}; is the disk full? The checkpoint of an earlier step is kept; free "
+                f"space, then continue with --run_dir {self.folder} --ckpt_path last"
+            ) from error
+        finally:
+            if trainer.is_global_zero:
+                new.unlink(missing_ok=True)
+
+    def _export(self, trainer: pl.Trainer, module: Pretraining, bounds: list[Bound]) -> None:
+        if trainer.is_global_zero:
+            provenance = {
+                "step": trainer.global_step,
+                "manifest": str(trainer.datamodule.manifest),
+                "held_out": [bound.record(trainer.global_step) for bound in bounds],
+            }
+            save_pretrained(module.model, self.folder / "model", provenance=provenance)
+
+
+def append_record(path: Path, record: dict[str, Any]) -> None:
+    """Add one line of JSON in a single write, so that a kill tears at most the last line."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """All whole lines of a JSONL file; a torn last line is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines[:-1]]  # what follows the last newline is empty or torn
+
+
+def drop_records_after(path: Path, step: int) -> None:
+    """Keep the records up to `step`: what a resumed run will write again must not stand twice."""
+    if not path.exists():
+        return
+    kept = [record for record in read_records(path) if record["step"] <= step]
+    new = path.with_suffix(".new")
+    new.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+    os.replace(new, path)

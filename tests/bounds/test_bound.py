@@ -1,0 +1,78 @@
+import math
+
+import pytest
+import torch
+
+from cpc.bounds import BoundTally
+from cpc.losses import Contrast, contrast
+
+
+def a_contrast(num_sequences: int, seed: int, num_valid: int = 6) -> Contrast:
+    generator = torch.Generator().manual_seed(seed)
+    queries = torch.randn(2, num_sequences, 6, 4, generator=generator)
+    latents = torch.randn(num_sequences, 6, 4, generator=generator)
+    return contrast(queries, latents, num_valid=torch.full((num_sequences,), num_valid))
+
+
+def test_ragged_batches_weigh_their_rows() -> None:
+    """The mean over all rows, not the mean of batch means (facts T11)."""
+    batches = [a_contrast(4, 0), a_contrast(2, 1, num_valid=3)]
+    tally = BoundTally()
+    for batch in batches:
+        tally.update(batch)
+    bound = tally.compute("mixed", "valid")
+    for k in range(2):
+        rows = sum(b.num_rows[k].sum().item() for b in batches)
+        loss = sum(b.loss_nats[k].sum().item() for b in batches) / rows
+        log_n = sum(b.log_num_candidates[k].sum().item() for b in batches) / rows
+        assert bound.num_rows[k] == rows
+        assert bound.loss_nats[k] == pytest.approx(loss)
+        assert bound.mi_bound_nats[k] == pytest.approx(log_n - loss)
+        assert bound.mi_ceiling_nats[k] == pytest.approx(log_n)
+
+
+def test_zero_scores_give_bound_zero() -> None:
+    tally = BoundTally()
+    tally.update(contrast(torch.zeros(3, 4, 8, 2), torch.randn(4, 8, 2)))
+    bound = tally.compute("mixed", "valid")
+    assert bound.mi_bound_nats == pytest.approx([0, 0, 0], abs=1e-6)
+    assert bound.loss_nats == pytest.approx([math.log(32)] * 3)
+    assert bound.accuracy == pytest.approx([1 / 32] * 3)
+
+
+def test_standard_error_is_that_of_independent_batches() -> None:
+    """Spread of the estimate over 300 repetitions against the mean of what each claims."""
+    estimates, claimed = [], []
+    for repetition in range(300):
+        tally = BoundTally()
+        for batch in range(12):
+            tally.update(a_contrast(2, 1000 * repetition + batch))
+        bound = tally.compute("mixed", "valid")
+        estimates.append(bound.mi_bound_nats[0])
+        claimed.append(bound.standard_error_nats[0])
+    assert torch.tensor(claimed).mean().item() == pytest.approx(torch.tensor(estimates).std().item(), rel=0.15)
+
+
+def test_a_step_without_rows_is_null_in_the_record() -> None:
+    tally = BoundTally()
+    tally.update(a_contrast(4, 0, num_valid=2))
+    bound = tally.compute("mixed", "valid")
+    record = bound.record(step=7)
+    assert record["schema"] == 1
+    assert record["step"] == 7
+    assert record["loss_nats"][1] is None
+    assert record["num_rows"] == [4, 0]
+    assert bound.mean("mi_bound_nats") == bound.mi_bound_nats[0]
+
+
+def test_saturation_is_flagged_within_three_tenths_of_the_ceiling() -> None:
+    latents = torch.eye(12).reshape(2, 6, 12)
+    queries = torch.stack([scale * latents.roll(-k, 1) for k, scale in ((1, 20.0), (2, 1.0))])
+    tally = BoundTally()
+    tally.update(contrast(queries, latents))
+    assert tally.compute("mixed", "valid").saturated == [True, False]
+
+
+def test_nothing_added_is_named() -> None:
+    with pytest.raises(ValueError, match="no batch of split 'valid'"):
+        BoundTally().compute("mixed", "valid")
