@@ -75,6 +75,7 @@ def contrast(
         num_valid = torch.full((num_sequences,), num_latents, device=device)
     if sequence_id is None:
         sequence_id = torch.arange(num_sequences, device=device)
+    check_rows(strategy, num_valid, sequence_id, group_id)
     allowed = allowed_matrix(strategy, sequence_id, group_id)
 
     sequence = repeat(torch.arange(num_sequences, device=device), "b -> (b t)", t=num_latents)
@@ -82,7 +83,6 @@ def contrast(
     length = num_valid[sequence]
     valid = time < length
     pool = allowed[:, sequence] & valid
-    _check_rows(strategy, pool.sum(1) - allowed.diagonal().long(), num_valid)
 
     candidates = rearrange(latents, "b t d -> (b t) d")
     shared = None
@@ -120,18 +120,29 @@ def contrast(
     return Contrast(torch.stack(losses).mean(), *sums)
 
 
-def _check_rows(strategy: str, num_negatives_each: Tensor, num_valid: Tensor) -> None:
-    """Refuse a batch that cannot be contrasted, before any score is computed."""
+def check_rows(
+    strategy: str,
+    num_valid: Int[Tensor, " B"],
+    sequence_id: Int[Tensor, " B"],
+    group_id: Int[Tensor, " B"] | None = None,
+) -> None:
+    """Refuse a batch that cannot be contrasted, from its identities alone.
+
+    Raises:
+        ValueError: if no sequence is longer than one latent, or the strategy leaves a row without negatives.
+    """
     longest = int(num_valid.max())
     if longest < 2:
         raise ValueError(
             f"the longest sequence has {longest} latents, a prediction needs at least 2: use longer windows "
             "(data.window_samples) or leave such short files out"
         )
-    alone = (num_negatives_each < 1) & (num_valid > 1)
+    allowed = allowed_matrix(strategy, sequence_id, group_id)
+    num_negatives = (allowed * num_valid).sum(1) - allowed.diagonal().long()
+    alone = (num_negatives < 1) & (num_valid > 1)
     if bool(alone.any()):
         raise ValueError(
-            f"negatives={strategy!r} leaves {int(alone.sum())} of {len(alone)} sequences of the batch without a "
-            "single negative; raise data.batch_size, or, for a same-speaker strategy, choose "
-            "data.sampler='same_speaker', which puts several sequences of a speaker in each batch"
+            f"negatives={strategy!r} leaves {int(alone.sum())} of {len(alone)} sequences of a batch without a single "
+            "negative: raise data.batch_size, or, for a same-speaker strategy, choose data.sampler=same_speaker, "
+            "which puts several sequences of a speaker in each batch"
         )

@@ -1,0 +1,80 @@
+"""What every context network promises, and the checks that all of them share.
+
+B batch, T latents, D latent dim, C context dim.
+"""
+
+from abc import abstractmethod
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+State = tuple[Tensor, ...] | None
+
+
+class Context(nn.Module):
+    """g_ar: z_<=t -> c_t. A subclass gives `_allocate` and `_encode`.
+
+    The promises: c_t depends on z_<=t alone; sequences of a batch do not see each other; nothing is remembered between
+    calls but what `state` carries, so that chunks encoded one after the other, each with the state of the one before,
+    give the contexts of the whole sequence.
+
+    Attributes:
+        dim: width of the contexts.
+        input_dim: width of the latents; None before `connect`.
+    """
+
+    dim: int
+    input_dim: int | None = None
+
+    def connect(self, input_dim: int) -> None:
+        """Allocate the parameters for latents of width `input_dim`; `CPC` calls it with its encoder's `dim`.
+
+        Raises:
+            ValueError: if latents of another width were connected before.
+        """
+        if self.input_dim == input_dim:
+            return
+        if self.input_dim is not None:
+            raise ValueError(
+                f"this {type(self).__name__} is connected to latents of width {self.input_dim} and cannot take "
+                f"width {input_dim} as well: build one context per encoder"
+            )
+        if input_dim < 1:
+            raise ValueError(f"latents of width {input_dim} cannot be connected: input_dim must be at least 1")
+        self._allocate(input_dim)
+        self.input_dim = input_dim
+
+    def forward(self, z: Float[Tensor, "B T D"], state: State = None) -> tuple[Float[Tensor, "B T C"], State]:
+        """Encode latents into contexts, from the start of the sequences or from where `state` left them.
+
+        Args:
+            z: latents; T may be 0.
+            state: what the call on the preceding chunk returned, sequences first in every tensor; None at the start.
+                Detaching it is up to the caller.
+
+        Returns:
+            Contexts, and the state after the last latent.
+
+        Raises:
+            ValueError: before `connect`, on latents of another width, or on a state of another number of sequences.
+        """
+        name = type(self).__name__
+        if self.input_dim is None:
+            raise ValueError(f"this {name} has no parameters yet: call connect(input_dim), or build a CPC with it")
+        num_sequences, num_latents, latent_dim = z.shape
+        if latent_dim != self.input_dim:
+            raise ValueError(f"this {name} is connected to latents of width {self.input_dim}, got width {latent_dim}")
+        if state is not None and len(state[0]) != num_sequences:
+            raise ValueError(
+                f"the state belongs to {len(state[0])} sequences, the latents to {num_sequences}: begin new sequences "
+                "with state=None"
+            )
+        if num_latents == 0:
+            return z.new_zeros(num_sequences, 0, self.dim), state
+        return self._encode(z, state)
+
+    @abstractmethod
+    def _allocate(self, input_dim: int) -> None: ...
+
+    @abstractmethod
+    def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]: ...

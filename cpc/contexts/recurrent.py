@@ -1,0 +1,63 @@
+"""Recurrent contexts: the paper's GRU, and the LSTM of Riviere et al. 2020 (arXiv:2002.02848).
+
+B batch, L layers, T latents, C context dim.
+"""
+
+from einops import rearrange
+from torch import Tensor, nn
+
+from cpc.contexts.context import Context, State
+
+
+class Recurrent(Context):
+    """What GRU and LSTM share.
+
+    Args:
+        dim: width of the contexts and of every layer.
+        num_layers: layers, each running over the outputs of the one before.
+        dropout: probability of dropping an output between layers.
+
+    Raises:
+        ValueError: if there is no layer, or `dropout` is set but there is no second layer for it.
+    """
+
+    def __init__(self, dim: int = 256, num_layers: int = 1, dropout: float = 0.0) -> None:
+        super().__init__()
+        if num_layers < 1:
+            raise ValueError(f"num_layers={num_layers} must be at least 1")
+        if dropout > 0 and num_layers == 1:
+            raise ValueError(f"dropout={dropout} acts between layers, but num_layers=1; raise it or leave dropout at 0")
+        self.dim = dim
+        self.num_layers = num_layers
+        self.dropout = dropout
+
+
+class GRU(Recurrent):
+    """Gated recurrent units, the paper's context; the state is `(h [B, L, C],)`. Arguments: `Recurrent`'s."""
+
+    def _allocate(self, input_dim: int) -> None:
+        self.layers = nn.GRU(input_dim, self.dim, self.num_layers, batch_first=True, dropout=self.dropout)
+
+    def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]:
+        contexts, hidden = self.layers(z, None if state is None else _layers_first(state[0]))
+        return contexts, (_sequences_first(hidden),)
+
+
+class LSTM(Recurrent):
+    """Long short-term memory; the state is `(h [B, L, C], cell [B, L, C])`. Arguments: `Recurrent`'s."""
+
+    def _allocate(self, input_dim: int) -> None:
+        self.layers = nn.LSTM(input_dim, self.dim, self.num_layers, batch_first=True, dropout=self.dropout)
+
+    def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]:
+        before = None if state is None else tuple(_layers_first(each) for each in state)
+        contexts, after = self.layers(z, before)
+        return contexts, tuple(_sequences_first(each) for each in after)
+
+
+def _layers_first(state: Tensor) -> Tensor:
+    return rearrange(state, "b l c -> l b c").contiguous()  # cuDNN refuses strided states
+
+
+def _sequences_first(state: Tensor) -> Tensor:
+    return rearrange(state, "l b c -> b l c")

@@ -1,0 +1,170 @@
+"""Causal self-attention as context: any length, and the same wherever in the sequence it happens.
+
+B batch, H heads, T latents, P latents before these, C context dim.
+"""
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from cpc.contexts.context import Context, State
+
+
+class CausalTransformer(Context):
+    """Pre-norm transformer layers with rotary positions (Su et al. 2021, arXiv:2104.09864).
+
+    Attention knows the distance of two latents and no absolute position: any length works, lengths never seen in
+    training too, and with a `window` context c_t is a function of the last `num_layers * window + 1` latents alone.
+    The state holds, per layer, keys and values `[B, H, P, C / H]`: P is at most `window`, and grows with the sequence
+    if there is none.
+
+    Args:
+        dim: width of the contexts and of every layer.
+        num_layers: attention and feed-forward pairs.
+        num_heads: attention heads; `dim / num_heads` must be even.
+        feedforward_dim: width of the hidden feed-forward layer.
+        dropout: probability of dropping an attention weight or a hidden feed-forward unit.
+        window: past latents that a latent attends to besides itself, in each layer; None: all.
+
+    Raises:
+        ValueError: if the heads do not divide `dim` evenly, or a count is below 1.
+    """
+
+    def __init__(
+        self,
+        dim: int = 256,
+        num_layers: int = 2,
+        num_heads: int = 8,
+        feedforward_dim: int = 1024,
+        dropout: float = 0.0,
+        window: int | None = None,
+    ) -> None:
+        super().__init__()
+        if num_layers < 1:
+            raise ValueError(f"num_layers={num_layers} must be at least 1")
+        if window is not None and window < 1:
+            raise ValueError(f"window={window} must be at least 1, or None to attend to all of the past")
+        check_heads(dim, num_heads)
+        self.dim = dim
+        self.num_layers = num_layers
+        self.num_heads = num_heads
+        self.feedforward_dim = feedforward_dim
+        self.dropout = dropout
+        self.window = window
+
+    def _allocate(self, input_dim: int) -> None:
+        self.projection = nn.Identity() if input_dim == self.dim else nn.Linear(input_dim, self.dim)
+        self.layers = nn.ModuleList(
+            TransformerLayer(self.dim, self.num_heads, self.feedforward_dim, self.dropout, self.window)
+            for _ in range(self.num_layers)
+        )
+        self.norm = nn.LayerNorm(self.dim)
+
+    def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]:
+        hidden = self.projection(z)
+        after: list[Tensor] = []
+        for i, layer in enumerate(self.layers):
+            hidden, keys, values = layer(hidden, None if state is None else state[2 * i : 2 * i + 2])
+            after += [keys, values]
+        return self.norm(hidden), tuple(after)
+
+
+class TransformerLayer(nn.Module):
+    """Causal attention and a feed-forward network on `[B, T, C]`, each normed before and added to its input."""
+
+    def __init__(
+        self, dim: int, num_heads: int, feedforward_dim: int, dropout: float = 0.0, window: int | None = None
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.window = window
+        self.attention_norm = nn.LayerNorm(dim)
+        self.query_key_value = nn.Linear(dim, 3 * dim, bias=False)
+        self.output = nn.Linear(dim, dim, bias=False)
+        self.feedforward = nn.Sequential(
+            nn.LayerNorm(dim),
+            nn.Linear(dim, feedforward_dim),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(feedforward_dim, dim),
+        )
+
+    def forward(self, x: Tensor, past: State = None) -> tuple[Tensor, Tensor, Tensor]:
+        """One layer.
+
+        Args:
+            x: `[B, T, C]`.
+            past: keys and values `[B, H, P, C / H]` of the latents before `x`; None: there are none.
+
+        Returns:
+            The output `[B, T, C]`, and the keys and values that the latents to come will attend to.
+        """
+        queries, keys, values = rearrange(
+            self.query_key_value(self.attention_norm(x)), "b t (three h d) -> three b h t d", three=3, h=self.num_heads
+        )
+        if past is not None:
+            keys, values = torch.cat([past[0].to(keys), keys], 2), torch.cat([past[1].to(values), values], 2)
+        # Keys are kept unrotated and turned by their place among those at hand: only distances matter, and angles
+        # stay small (hence exact) however long a stream runs.
+        turned = rotate(queries, keys.shape[2] - queries.shape[2]), rotate(keys, 0)
+        attended = attend(*turned, values, self.window, self.dropout if self.training else 0.0)
+        x = x + self.output(rearrange(attended, "b h t d -> b t (h d)"))
+        x = x + self.feedforward(x)
+        if self.window is not None:
+            first = max(keys.shape[2] - self.window, 0)
+            # copies: views would keep all keys and values alive for as long as the state is
+            keys, values = keys[:, :, first:].clone(), values[:, :, first:].clone()
+        return x, keys, values
+
+
+def rotate(x: Tensor, first_position: int) -> Tensor:
+    """Turn pairs of channels of `[B, H, T, D]` by angles proportional to position, `first_position` onwards.
+
+    Eq. 34 of Su et al. 2021, with channel i paired with i + D/2: scalar products then depend on distances only.
+    """
+    half = x.shape[-1] // 2
+    precision = torch.promote_types(x.dtype, torch.float32)  # bfloat16 cannot tell positions above 256 apart
+    positions = torch.arange(first_position, first_position + x.shape[2], device=x.device, dtype=precision)
+    frequencies = 10000 ** (-torch.arange(half, device=x.device, dtype=precision) / half)
+    angles = torch.outer(positions, frequencies)  # [T, D / 2]
+    cosine, sine = angles.cos(), angles.sin()
+    left, right = x[..., :half], x[..., half:]
+    return torch.cat([left * cosine - right * sine, right * cosine + left * sine], -1).to(x.dtype)
+
+
+def attend(queries: Tensor, keys: Tensor, values: Tensor, window: int | None, dropout: float) -> Tensor:
+    """Softmax attention of the queries `[B, H, T, D]`, the last T of the keys' positions, to keys at or before them.
+
+    With a window, long sequences go block by block, so that memory grows with T and not with its square.
+    """
+    num_queries, num_past = queries.shape[2], keys.shape[2] - queries.shape[2]
+    block = max(num_queries, 1) if window is None else max(window, 256)
+    outputs = []
+    for start in range(0, max(num_queries, 1), block):
+        stop = min(start + block, num_queries)
+        first = 0 if window is None else max(num_past + start - window, 0)
+        seen = slice(first, num_past + stop)
+        length, total = stop - start, num_past + stop - first
+        if length == total and (window is None or total <= window + 1):
+            mask = None
+        else:
+            mask = torch.ones(length, total, dtype=torch.bool, device=queries.device).tril(total - length)
+            if window is not None:
+                mask = mask.triu(total - length - window)
+        outputs.append(
+            nn.functional.scaled_dot_product_attention(
+                queries[:, :, start:stop], keys[:, :, seen], values[:, :, seen], mask, dropout, is_causal=mask is None
+            )
+        )
+    return torch.cat(outputs, 2)
+
+
+def check_heads(dim: int, num_heads: int) -> None:
+    """Refuse heads that do not divide the width into an even number of channels each."""
+    if num_heads < 1 or dim % (2 * num_heads):
+        raise ValueError(
+            f"dim={dim} does not fall into num_heads={num_heads} heads of an even number of channels each (rotary "
+            "positions turn pairs): choose num_heads so that dim is a multiple of 2 * num_heads"
+        )

@@ -1,0 +1,39 @@
+"""Data: manifests, audio, windows, batches, alignments.
+
+The public names load on first use, so that indexing a folder never imports torch. The function `pack` shares its name
+with its module: `from cpc.data.pack import pack`.
+"""
+
+import importlib
+from typing import Any
+
+_HOME_OF = {
+    "Alignments": "alignments",
+    "Audio": "audio",
+    "AudioFiles": "audio",
+    "Batch": "batch",
+    "Manifest": "manifest",
+    "PackedAudio": "pack",
+    "SameSpeakerBatches": "batches",
+    "Segment": "alignments",
+    "UniformBatches": "batches",
+    "WindowDataset": "windows",
+    "evaluation_windows": "windows",
+    "frame_labels": "alignments",
+    "index_folder": "manifest",
+    "read_alignments": "alignments",
+    "read_audio": "audio",
+    "read_manifest": "manifest",
+}
+
+__all__ = list(_HOME_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'cpc.data' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"cpc.data.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME_OF])

@@ -1,0 +1,304 @@
+"""File formats of time alignments: TIMIT `.phn`, Praat TextGrid, CTM, CSV, and CPC's `converted_aligned_phones.txt`.
+
+Every reader returns tracks: per audio file the segments in order of time, none overlapping another. Whatever breaks
+that is a ValueError with the file and the line.
+"""
+
+import codecs
+import csv
+import re
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+
+# CPC_audio's labels stand 160 samples apart, at LibriSpeech's 16 kHz.
+ALIGNED_PHONES_HOP_SECONDS = 160 / 16_000
+# Times are rounded when they are written (CTM: start and duration each to 10 ms or 1 ms), so neighbours may touch.
+OVERLAP_TOLERANCE_SECONDS = 1e-3
+
+# What stands free in a TextGrid, long or short: strings, numbers, flags. `intervals [1]:` and `xmin =` are commentary.
+_TEXTGRID_VALUE = re.compile(r'"((?:[^"]|"")*)"|(?<!\S)([-+]?\.?\d[\d.]*(?:[eE][-+]?\d+)?)(?!\S)|(?<!\S)(<\w+>)(?!\S)')
+
+
+class Track(NamedTuple):
+    """The segments of one audio file, compactly.
+
+    Attributes:
+        starts: `[num_segments]` float64, seconds, ascending.
+        ends: `[num_segments]` float64, seconds.
+        labels: one per segment; equal labels are one string object.
+    """
+
+    starts: np.ndarray
+    ends: np.ndarray
+    labels: list[str]
+
+
+def read_phn(file: Path, sample_rate_hz: int = 16_000) -> Track:
+    """A TIMIT `.phn` file: `start end label` per line, in samples."""
+    rows = [(number, line.split()) for number, line in _text_lines(file) if line.strip()]
+    for number, cells in rows:
+        if len(cells) != 3:
+            raise ValueError(f"{file}, line {number}: {' '.join(cells)!r} is not 'start end label'")
+    lines = [number for number, _ in rows]
+    starts = _numbers(file, lines, [cells[0] for _, cells in rows])
+    ends = _numbers(file, lines, [cells[1] for _, cells in rows])
+    return _track(file, lines, starts / sample_rate_hz, ends / sample_rate_hz, [cells[2] for _, cells in rows])
+
+
+def read_textgrid(file: Path, tier: str | None = None) -> Track:
+    """One interval tier of a Praat TextGrid, long or short, UTF-8 or UTF-16; intervals without a text are left out.
+
+    Args:
+        file: the TextGrid.
+        tier: name of the tier; None: `phones`, or the only interval tier there is.
+    """
+    text = _decoded(file)
+    values = _TextGridValues(file, text)
+    if (values.string(), values.string()) != ("ooTextFile", "TextGrid"):
+        raise ValueError(f"{file}: is no TextGrid in text format; save it in Praat as text or short text")
+    values.number()
+    values.number()
+    tiers: dict[str, tuple[list[int], list[float], list[float], list[str]]] = {}
+    others = []
+    for _ in range(int(values.number()) if values.flag() == "<exists>" else 0):
+        kind, name = values.string(), values.string()
+        values.number()
+        values.number()
+        offsets: list[int] = []
+        starts: list[float] = []
+        ends: list[float] = []
+        labels: list[str] = []
+        for _ in range(int(values.number())):
+            start, offset = values.number(), values.offset
+            end = values.number() if kind == "IntervalTier" else start
+            label = values.string().strip()
+            if label:
+                offsets.append(offset)
+                starts.append(start)
+                ends.append(end)
+                labels.append(label)
+        if kind == "IntervalTier":
+            tiers[name] = offsets, starts, ends, labels
+        else:
+            others.append(name)
+    if tier is None:
+        tier = next(iter(tiers)) if len(tiers) == 1 else "phones"
+    if tier not in tiers:
+        points = f" (and the point tiers {', '.join(others)})" if others else ""
+        raise ValueError(
+            f"{file}: has no interval tier {tier!r}, only {', '.join(tiers) or 'none'}{points}; name one with tier"
+        )
+    offsets, starts, ends, labels = tiers[tier]
+    breaks = np.array([match.start() for match in re.finditer("\n", text)])
+    lines = (np.searchsorted(breaks, offsets) + 1).tolist()
+    return _track(file, lines, np.array(starts), np.array(ends), labels)
+
+
+def read_ctm(file: Path) -> dict[str, Track]:
+    """A CTM file, `file channel start duration label` per line: tracks by the name in its first column."""
+    table = _Table(file)
+    channels: dict[str, str] = {}
+    for number, line in _text_lines(file):
+        if not line.strip() or line.startswith(";;"):
+            continue
+        cells = line.split()
+        if len(cells) < 5:
+            raise ValueError(f"{file}, line {number}: {line!r} is not 'file channel start duration label'")
+        name, channel, start, duration, label = cells[:5]
+        if channels.setdefault(name, channel) != channel:
+            raise ValueError(
+                f"{file}, line {number}: {name} has the channels {channels[name]} and {channel}; keep one of them"
+            )
+        start_seconds = table.number(number, start)
+        table.add(number, name, start_seconds, start_seconds + table.number(number, duration), label)
+    return table.tracks()
+
+
+def read_csv(file: Path) -> dict[str, Track]:
+    """A CSV file with the columns path, start, end (seconds) and label: tracks by path."""
+    table = _Table(file)
+    rows = csv.reader(_decoded(file).splitlines())
+    header = next(rows, [])
+    missing = [name for name in ("path", "start", "end", "label") if name not in header]
+    if missing:
+        raise ValueError(f"{file}: has no column {', '.join(missing)}, only {', '.join(header)}")
+    path_at, start_at, end_at, label_at = (header.index(name) for name in ("path", "start", "end", "label"))
+    for cells in rows:
+        number = rows.line_num
+        if not cells:
+            continue
+        if len(cells) != len(header):
+            raise ValueError(f"{file}, line {number}: {len(cells)} cells under {len(header)} columns")
+        start, end = table.number(number, cells[start_at]), table.number(number, cells[end_at])
+        table.add(number, cells[path_at], start, end, cells[label_at])
+    return table.tracks()
+
+
+def index_aligned_phones(file: Path) -> dict[str, tuple[int, int]]:
+    """Where each utterance of a `converted_aligned_phones.txt` stands: stem -> offset in bytes, line number.
+
+    The labels are parsed when they are asked for: LibriSpeech has a hundred million.
+    """
+    places: dict[str, tuple[int, int]] = {}
+    offset = 0
+    with file.open("rb") as stream:
+        for number, line in enumerate(stream, start=1):
+            stem, *rest = line.split(maxsplit=1) or [b""]
+            name = stem.decode("utf-8", errors="replace")
+            if name and not rest:
+                raise ValueError(f"{file}, line {number}: {name} has no labels")
+            if name in places:
+                raise ValueError(f"{file}, line {number}: {name} stands in line {places[name][1]} already")
+            if name:
+                places[name] = offset, number
+            offset += len(line)
+    return places
+
+
+def read_aligned_phones(file: Path, offset: int, number: int) -> Track:
+    """One line of `converted_aligned_phones.txt`, `stem id id id ...`; a run of equal ids is one segment."""
+    with file.open("rb") as stream:
+        stream.seek(offset)
+        words = stream.readline().split()[1:]
+    try:
+        ids = np.array(words, dtype=np.bytes_).astype(np.int64)
+    except ValueError:
+        bad = next(word for word in words if not word.isdigit())
+        raise ValueError(f"{file}, line {number}: {bad.decode(errors='replace')!r} is no label id") from None
+    if ids.min() < 0:
+        raise ValueError(f"{file}, line {number}: {ids.min()} is no label id")
+    changes = np.flatnonzero(ids[1:] != ids[:-1]) + 1
+    first, last = np.append(0, changes), np.append(changes, len(ids))
+    labels = [sys.intern(str(label)) for label in ids[first].tolist()]
+    return Track(first * ALIGNED_PHONES_HOP_SECONDS, last * ALIGNED_PHONES_HOP_SECONDS, labels)
+
+
+class _Table:
+    """Rows of a file that holds the segments of many audio files, 24 bytes each."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._codes: dict[str, int] = {}
+        self._code = array("q")
+        self._line = array("q")
+        self._start = array("d")
+        self._end = array("d")
+        self._labels: list[str] = []
+
+    def number(self, line: int, cell: str) -> float:
+        try:
+            return float(cell)
+        except ValueError:
+            raise ValueError(f"{self._file}, line {line}: {cell!r} is no number of seconds") from None
+
+    def add(self, line: int, name: str, start: float, end: float, label: str) -> None:
+        self._code.append(self._codes.setdefault(name, len(self._codes)))
+        self._line.append(line)
+        self._start.append(start)
+        self._end.append(end)
+        self._labels.append(sys.intern(label))
+
+    def tracks(self) -> dict[str, Track]:
+        codes = np.array(self._code, dtype=np.int64)
+        lines, starts, ends = np.array(self._line), np.array(self._start), np.array(self._end)
+        order = np.argsort(codes, kind="stable")
+        edges = np.searchsorted(codes[order], np.arange(len(self._codes) + 1))
+        found = {}
+        for name, code in self._codes.items():
+            rows = order[edges[code] : edges[code + 1]]
+            labels = [self._labels[row] for row in rows.tolist()]
+            found[name] = _track(self._file, lines[rows], starts[rows], ends[rows], labels)
+        return found
+
+
+class _TextGridValues:
+    """The values of a TextGrid one after the other, as Praat reads them: what is expected decides what is skipped."""
+
+    def __init__(self, file: Path, text: str) -> None:
+        self._file = file
+        self._text = text
+        self._values = _TEXTGRID_VALUE.finditer(text)
+        self.offset = 0
+
+    def string(self) -> str:
+        match = self._next("a string")
+        if match[1] is None:
+            self._fail("a string", match[0])
+        return match[1].replace('""', '"')
+
+    def number(self) -> float:
+        match = self._next("a number")
+        try:
+            return float(match[2])
+        except (TypeError, ValueError):
+            self._fail("a number", match[0])
+
+    def flag(self) -> str:
+        match = self._next("<exists>")
+        if match[3] is None:
+            self._fail("<exists>", match[0])
+        return match[3]
+
+    def _next(self, expected: str) -> re.Match[str]:
+        match = next(self._values, None)
+        if match is None:
+            self.offset = len(self._text)
+            self._fail(expected, "the end of the file")
+        self.offset = match.start()
+        return match
+
+    def _fail(self, expected: str, found: str) -> NoReturn:
+        line = self._text.count("\n", 0, self.offset) + 1
+        raise ValueError(f"{self._file}, line {line}: expected {expected}, found {found}")
+
+
+def _track(
+    file: Path, lines: Sequence[int] | np.ndarray, starts: np.ndarray, ends: np.ndarray, labels: Iterable[str]
+) -> Track:
+    """Sorted by start and checked; a segment without duration is left out, as no frame lies in it."""
+    order = np.argsort(starts, kind="stable")
+    starts, ends, lines = starts[order], ends[order], np.asarray(lines)[order]
+    interned = [sys.intern(label) for label in labels]
+    for bad, problem in (
+        (~(starts >= 0), "starts before 0"),
+        (~(ends >= starts), "ends before it starts"),
+        (np.append(False, starts[1:] < ends[:-1] - OVERLAP_TOLERANCE_SECONDS), "overlaps the segment before it"),
+    ):
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise ValueError(
+                f"{file}, line {lines[at]}: the segment {interned[order[at]]!r} from {starts[at]:g} s to "
+                f"{ends[at]:g} s {problem}"
+            )
+    kept = ends > starts
+    return Track(starts[kept], ends[kept], [interned[row] for row in order[kept].tolist()])
+
+
+def _numbers(file: Path, lines: Sequence[int], cells: Sequence[str]) -> np.ndarray:
+    try:
+        return np.array([float(cell) for cell in cells])
+    except ValueError:
+        for line, cell in zip(lines, cells, strict=True):
+            try:
+                float(cell)
+            except ValueError:
+                raise ValueError(f"{file}, line {line}: {cell!r} is no sample position") from None
+        raise
+
+
+def _decoded(file: Path) -> str:
+    data = file.read_bytes()
+    encoding = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: is neither UTF-8 nor UTF-16 text ({error})") from error
+
+
+def _text_lines(file: Path) -> Iterator[tuple[int, str]]:
+    yield from enumerate(_decoded(file).splitlines(), start=1)

@@ -1,0 +1,324 @@
+"""A corpus decoded once: one int16 memory map that windows are sliced from, the default for training.
+
+The place of a pack is named by a hash of what went into it (paths, splits, sizes and times of the files, the rate), so
+that it is built once, reused while nothing changed, and never stale.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from cpc.data.audio import check_rates, read_blocks, resampled_length
+from cpc.data.headers import Header, name_a_few, read_header
+from cpc.data.manifest import Manifest
+from cpc.data.parallel import map_in_order
+
+_FORMAT = 1
+_SCALE = np.float32(1 / 32768)
+_ABANDONED_AFTER_SECONDS = 3600
+
+
+class PackedAudio:
+    """Audio files in one int16 memory map, as `pack` writes it.
+
+    A copy sent to another process carries the offsets alone and opens the map anew.
+
+    Args:
+        folder: the pack's folder (`audio.int16` and `index.json`).
+
+    Attributes:
+        sample_rate_hz: rate of every sample.
+        num_samples: `[num_files]` int64, length of each file; 0 for one that was skipped.
+        skipped: file index -> what is wrong with it.
+        statistics: mean and standard deviation over all samples of split `train` (of all files if there is none).
+
+    Raises:
+        ValueError: if the folder holds no complete pack.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        try:
+            index = json.loads((self.folder / "index.json").read_text(encoding="utf-8"))
+            num_bytes = (self.folder / "audio.int16").stat().st_size
+            if index["format"] != _FORMAT or index["num_bytes"] != num_bytes:
+                raise ValueError(f"its format is {index['format']}, its size {num_bytes} of {index['num_bytes']} bytes")
+        except (OSError, ValueError, KeyError) as error:
+            raise ValueError(f"{self.folder} holds no complete pack: {error}") from error
+        self.sample_rate_hz: int = index["sample_rate_hz"]
+        self.num_samples = np.array(index["num_samples"], np.int64)
+        self.skipped: dict[int, str] = {int(row): reason for row, reason in index["skipped"].items()}
+        self.statistics: tuple[float, float] = (index["mean"], index["std"])
+        self._offsets = np.array(index["offsets"], np.int64)
+        self._map: np.ndarray | None = None
+
+    @property
+    def num_files(self) -> int:
+        """How many files there are, skipped ones among them."""
+        return len(self.num_samples)
+
+    def subset(self, file_indices: Sequence[int] | np.ndarray) -> "PackedAudio":
+        """These files alone, numbered anew in this order; the statistics stay those of the whole pack."""
+        view = object.__new__(PackedAudio)
+        view.__dict__.update(self.__dict__)
+        view.num_samples = self.num_samples[file_indices]
+        view._offsets = self._offsets[file_indices]
+        view.skipped = {
+            new: self.skipped[old] for new, old in enumerate(np.asarray(file_indices).tolist()) if old in self.skipped
+        }
+        return view
+
+    def read(self, file_index: int, start: int, num_samples: int) -> np.ndarray:
+        """At most `num_samples` samples of one file from `start` on, mono; fewer only where the file ends.
+
+        Returns:
+            `[<= num_samples]` float32 in [-1, 1].
+        """
+        if self._map is None:
+            # A plain view of the map: slices of a numpy.memmap cost several microseconds each.
+            self._map = np.asarray(np.memmap(self.folder / "audio.int16", dtype="<i2", mode="r"))
+        if start < 0:
+            raise ValueError(f"start={start}, but a file's first sample is number 0")
+        offset = self._offsets[file_index]
+        stop = min(start + num_samples, self.num_samples[file_index])
+        return np.multiply(self._map[offset + start : offset + stop], _SCALE, dtype=np.float32)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_map": None}
+
+
+def pack(
+    manifest: Manifest,
+    sample_rate_hz: int,
+    out: str | Path | None = None,
+    *,
+    skip_bad: bool = False,
+    num_workers: int | None = None,
+    progress: bool = True,
+) -> PackedAudio:
+    """Decodes every file of a manifest to mono int16 at one rate, or reuses what an earlier call decoded.
+
+    File `i` of the result is row `i` of the manifest. Samples beyond [-1, 1] are clipped. An interrupted call leaves no
+    pack behind; the next one starts anew.
+
+    Args:
+        manifest: the files; a column `split` that holds `train` says which of them the statistics are taken over.
+        sample_rate_hz: rate to resample to.
+        out: folder that holds packs, each in a folder of its own; `.cpc_cache` beside the manifest unless given.
+        skip_bad: keep files that cannot be used as empty ones, and warn how many, instead of raising.
+        num_workers: threads that decode; all cores unless given.
+        progress: show a progress bar.
+
+    Raises:
+        ValueError: naming the first few bad files (missing, damaged, truncated, NaN, constant). The good ones are
+            packed all the same, so that a second call with `skip_bad` has nothing left to do.
+        OSError: if the disk is full; nothing stays behind.
+    """
+    packs = manifest.root / ".cpc_cache" if out is None else Path(out)
+    folder = packs / _key(manifest, sample_rate_hz)
+    if not _is_complete(folder):
+        _build(manifest, sample_rate_hz, folder, num_workers or os.cpu_count() or 1, progress)
+    packed = PackedAudio(folder)
+    if packed.skipped:
+        found = f"{len(packed.skipped)} of {packed.num_files} files cannot be used:\n"
+        found += name_a_few(list(packed.skipped.values()))
+        if not skip_bad or len(packed.skipped) == packed.num_files:
+            raise ValueError(f"{found}\nrepair or remove them, or set skip_bad to go on without them")
+        warnings.warn(f"went on without {found}", stacklevel=2)
+    return packed
+
+
+class _File(NamedTuple):
+    """What is known of one file after it has been decoded."""
+
+    num_samples: int = 0
+    total: int = 0
+    total_of_squares: int = 0
+    num_clipped: int = 0
+    problem: str = ""
+
+
+def _is_complete(folder: Path) -> bool:
+    try:
+        PackedAudio(folder)
+    except ValueError:
+        return False
+    return True
+
+
+def _key(manifest: Manifest, sample_rate_hz: int) -> str:
+    digest = hashlib.sha256(f"{_FORMAT} {sample_rate_hz}".encode())
+    splits = manifest.columns.get("split", [""] * len(manifest))
+    for path, file, split in zip(manifest.paths, manifest.files, splits, strict=True):
+        try:
+            status = file.stat()
+            version = (status.st_size, status.st_mtime_ns)
+        except OSError:
+            version = (-1, -1)
+        digest.update(json.dumps([path, split, *version]).encode())
+    return digest.hexdigest()[:24]
+
+
+def _build(manifest: Manifest, sample_rate_hz: int, folder: Path, num_workers: int, progress: bool) -> None:
+    """Writes the pack beside its place and moves it there when it is complete."""
+    unfinished = folder.with_name(f"{folder.name}.partial-{secrets.token_hex(4)}")
+    try:
+        unfinished.mkdir(parents=True)
+    except OSError as error:
+        reason = f"{error.strerror}: no pack can be written here; name another place with out"
+        raise OSError(error.errno, reason, str(folder.parent)) from error
+    _remove_abandoned(folder)
+    paths = manifest.files
+    num_bytes = 0
+
+    def for_all(function: Callable[[int], Any], title: str) -> list[Any]:
+        results = map_in_order(function, range(len(manifest)), num_workers)
+        return list(tqdm(results, total=len(manifest), desc=title, unit="file", disable=not progress))
+
+    try:
+        headers = for_all(_header_reader(manifest, sample_rate_hz), "pack: headers")
+        # A file that cannot be read takes no room.
+        known = [header if isinstance(header, Header) else Header(0, 1, 1, "") for header in headers]
+        num_samples = np.array([header.num_samples for header in known])
+        rates = np.array([header.sample_rate_hz for header in known])
+        lengths = resampled_length(num_samples, rates, sample_rate_hz).tolist()
+        offsets = np.cumsum([0, *lengths])
+        num_bytes = 2 * int(offsets[-1])
+        if num_bytes > shutil.disk_usage(unfinished).free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        audio = unfinished / "audio.int16"
+        with audio.open("wb") as stream:
+            stream.truncate(num_bytes)
+
+        def decode(row: int) -> _File:
+            if isinstance(headers[row], str):
+                return _File(problem=headers[row])
+            return _decode_into(audio, int(offsets[row]), lengths[row], paths[row], headers[row], sample_rate_hz)
+
+        files: list[_File] = for_all(decode, "pack: decode")
+        index = _index(manifest, files, offsets[:-1].tolist(), sample_rate_hz, num_bytes)
+        (unfinished / "index.json").write_text(json.dumps(index), encoding="utf-8")
+        _move(unfinished, folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        free = shutil.disk_usage(folder.parent).free
+        raise OSError(
+            error.errno,
+            f"{error.strerror}: the packed audio takes {num_bytes / 1e9:.3f} GB, {free / 1e9:.3f} GB are free; "
+            "make room, or name a place on another disk with out",
+            str(folder.parent),
+        ) from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    clipped = [str(paths[row]) for row, file in enumerate(files) if file.num_clipped]
+    if clipped:
+        warnings.warn(
+            f"{len(clipped)} of {len(files)} files of floating-point samples go beyond [-1, 1] and were clipped there; "
+            f"scale them down if that is too much:\n{name_a_few(clipped)}",
+            stacklevel=3,
+        )
+
+
+def _header_reader(manifest: Manifest, sample_rate_hz: int) -> Callable[[int], Header | str]:
+    """Returns a function: row -> the header of its file, or what is wrong with it."""
+    files = manifest.files
+    names = [name for name in ("num_samples", "sample_rate_hz") if name in manifest.columns]
+    expected = {name: manifest.column(name) for name in names}
+
+    def read(row: int) -> Header | str:
+        try:
+            header = read_header(files[row])
+            check_rates(header.sample_rate_hz, sample_rate_hz)
+        except ValueError as error:
+            return str(error)
+        for name, values in expected.items():
+            if int(values[row]) != getattr(header, name):
+                return (
+                    f"{files[row]}: {name} is {getattr(header, name)}, but {values[row]} in the manifest; "
+                    "index the folder again"
+                )
+        return header
+
+    return read
+
+
+def _decode_into(audio: Path, offset: int, room: int, file: Path, header: Header, sample_rate_hz: int) -> _File:
+    """Decodes one file to its place in the pack."""
+    num_samples, total, total_of_squares, num_clipped = 0, 0, 0, 0
+    lowest, highest = np.inf, -np.inf
+    with audio.open("r+b") as stream:
+        stream.seek(2 * offset)
+        try:
+            for block in read_blocks(file, sample_rate_hz):
+                scaled = np.rint(block[: room - num_samples] * np.float32(32768))
+                samples = scaled.clip(-32768, 32767)
+                num_clipped += int(np.count_nonzero(np.abs(scaled) > 32768))
+                stream.write(samples.astype("<i2").tobytes())
+                # Exact: a block's sum of squares stays below 2**53.
+                samples = samples.astype(np.float64)
+                num_samples += len(samples)
+                total += int(samples.sum())
+                total_of_squares += int(samples @ samples)
+                lowest, highest = min(lowest, samples.min()), max(highest, samples.max())
+        except ValueError as error:
+            return _File(problem=str(error))
+    if lowest == highest:
+        return _File(problem=f"{file}: is constant, each of its {num_samples} samples is {lowest / 32768:g}")
+    # Lossy codecs and resampling overshoot by nature; floating-point files that do have the wrong scale.
+    is_float = header.subtype in ("FLOAT", "DOUBLE")
+    return _File(num_samples, total, total_of_squares, num_clipped if is_float else 0)
+
+
+def _index(
+    manifest: Manifest, files: list[_File], offsets: list[int], sample_rate_hz: int, num_bytes: int
+) -> dict[str, Any]:
+    splits = manifest.columns.get("split", [])
+    has_train = any(split == "train" and file.num_samples for split, file in zip(splits, files, strict=False))
+    measured = [file for row, file in enumerate(files) if not has_train or splits[row] == "train"]
+    num_samples = sum(file.num_samples for file in measured) or 1
+    mean = sum(file.total for file in measured) / num_samples
+    variance = sum(file.total_of_squares for file in measured) / num_samples - mean**2
+    return {
+        "format": _FORMAT,
+        "sample_rate_hz": sample_rate_hz,
+        "mean": mean / 32768,
+        "std": variance**0.5 / 32768,
+        "statistics_of": "train" if has_train else "all files",
+        "num_bytes": num_bytes,
+        "skipped": {row: file.problem for row, file in enumerate(files) if file.problem},
+        "num_samples": [file.num_samples for file in files],
+        "offsets": offsets,
+    }
+
+
+def _move(unfinished: Path, folder: Path) -> None:
+    for path in unfinished.iterdir():
+        with path.open("rb") as stream:
+            os.fsync(stream.fileno())
+    if folder.exists() and not _is_complete(folder):
+        shutil.rmtree(folder)
+    try:
+        unfinished.rename(folder)
+    except OSError:
+        if not _is_complete(folder):  # if it is, another process was faster
+            raise
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Removes what a killed process left of this pack; a living one writes all the time."""
+    for leftover in folder.parent.glob(f"{folder.name}.partial-*"):
+        times = [path.stat().st_mtime for path in (leftover, *leftover.iterdir())]
+        if max(times) < time.time() - _ABANDONED_AFTER_SECONDS:
+            shutil.rmtree(leftover, ignore_errors=True)

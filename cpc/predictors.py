@@ -1,0 +1,158 @@
+"""Queries for the latents to come: q_k = W_k c_t for the steps k = 1..K, and non-linear relatives.
+
+K prediction steps, B batch, T latents, D latent dim, C context dim. Every predictor is causal: a query at t uses c_<=t.
+"""
+
+import math
+from abc import abstractmethod
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from cpc.contexts.transformer import TransformerLayer, check_heads
+
+
+class Predictor(nn.Module):
+    """c_<=t -> q_1..q_K at t. A subclass gives `_allocate` and `forward`.
+
+    Attributes:
+        num_steps: K.
+        context_dim: width of the contexts; None before `connect`.
+        latent_dim: width of the queries, that of the latents; None before `connect`.
+    """
+
+    context_dim: int | None = None
+    latent_dim: int | None = None
+
+    def __init__(self, num_steps: int) -> None:
+        super().__init__()
+        if num_steps < 1:
+            raise ValueError(f"num_steps={num_steps} must be at least 1")
+        self.num_steps = num_steps
+
+    def connect(self, context_dim: int, latent_dim: int) -> None:
+        """Allocate the parameters; `CPC` calls it with the widths of its context and encoder.
+
+        Raises:
+            ValueError: if other widths were connected before.
+        """
+        if (self.context_dim, self.latent_dim) == (context_dim, latent_dim):
+            return
+        if self.context_dim is not None:
+            raise ValueError(
+                f"this {type(self).__name__} is connected to contexts of width {self.context_dim} and latents of width "
+                f"{self.latent_dim}, it cannot take {context_dim} and {latent_dim} as well: build one predictor per "
+                "model"
+            )
+        self._allocate(context_dim, latent_dim)
+        self.context_dim, self.latent_dim = context_dim, latent_dim
+
+    @abstractmethod
+    def _allocate(self, context_dim: int, latent_dim: int) -> None: ...
+
+
+class Bilinear(Predictor):
+    """The paper's: one linear map per step, so that scores z_{t+k}^T W_k c_t are bilinear (Eq. 3 of arXiv:1807.03748).
+
+    Args:
+        num_steps: K, the furthest step predicted.
+
+    Raises:
+        ValueError: if `num_steps` is below 1.
+    """
+
+    def __init__(self, num_steps: int = 12) -> None:
+        super().__init__(num_steps)
+
+    @property
+    def weights(self) -> Float[Tensor, "K D C"]:
+        """W_1..W_K, a view of the parameter."""
+        return rearrange(self.linear.weight, "(k d) c -> k d c", k=self.num_steps)
+
+    def forward(self, c: Float[Tensor, "B T C"]) -> Float[Tensor, "K B T D"]:
+        """Queries W_k c_t of all steps, in one product."""
+        return rearrange(self.linear(c), "b t (k d) -> k b t d", k=self.num_steps)
+
+    def _allocate(self, context_dim: int, latent_dim: int) -> None:
+        self.linear = nn.Linear(context_dim, self.num_steps * latent_dim, bias=False)
+        # A score has variance std^2 |z|^2 |c|^2. Where channels of z and c have a mean square of at most 1, this std
+        # keeps it at or below 1, at any width: training starts at a loss of about log N. PyTorch's default grows it
+        # with latent_dim, and training first has to unlearn large random scores.
+        nn.init.normal_(self.linear.weight, std=1 / math.sqrt(context_dim * latent_dim))
+
+
+class MLP(Predictor):
+    """Hidden layers shared by all steps, then one linear head per step.
+
+    Args:
+        num_steps: K, the furthest step predicted.
+        hidden_dim: width of each hidden layer.
+        num_layers: hidden layers, each followed by ReLU.
+
+    Raises:
+        ValueError: if `num_steps`, `hidden_dim` or `num_layers` is below 1.
+    """
+
+    def __init__(self, num_steps: int = 12, hidden_dim: int = 512, num_layers: int = 1) -> None:
+        super().__init__(num_steps)
+        if hidden_dim < 1 or num_layers < 1:
+            raise ValueError(
+                f"hidden_dim={hidden_dim} and num_layers={num_layers} must be at least 1; for a linear map use Bilinear"
+            )
+        self.hidden_dim = hidden_dim
+        self.num_layers = num_layers
+
+    def forward(self, c: Float[Tensor, "B T C"]) -> Float[Tensor, "K B T D"]:
+        """Queries of all steps."""
+        return self.heads(self.hidden(c))
+
+    def _allocate(self, context_dim: int, latent_dim: int) -> None:
+        widths = [context_dim] + [self.hidden_dim] * self.num_layers
+        layers = [[nn.Linear(widths[i], widths[i + 1]), nn.ReLU()] for i in range(self.num_layers)]
+        self.hidden = nn.Sequential(*(module for layer in layers for module in layer))
+        self.heads = Bilinear(self.num_steps)
+        self.heads.connect(self.hidden_dim, latent_dim)
+
+
+class TransformerPredictor(Predictor):
+    """One causal transformer layer and one linear head per step, after Riviere et al. 2020 (arXiv:2002.02848).
+
+    Theirs (CPC_audio) normalises after each addition and learns a vector per distance up to a fixed length; this one
+    shares the pre-norm, rotary layer of `cpc.contexts.CausalTransformer`, and takes any length. A query attends to all
+    contexts up to its own, within the sequence given: to stream, hand in the past contexts again.
+
+    Args:
+        num_steps: K, the furthest step predicted.
+        num_heads: attention heads; twice their number must divide the context width.
+        feedforward_dim: width of the hidden feed-forward layer.
+        dropout: probability of dropping an attention weight or a hidden feed-forward unit.
+
+    Raises:
+        ValueError: if `num_steps` is below 1; on `connect`, if the heads do not divide the context width evenly.
+    """
+
+    def __init__(
+        self, num_steps: int = 12, num_heads: int = 8, feedforward_dim: int = 2048, dropout: float = 0.1
+    ) -> None:
+        super().__init__(num_steps)
+        self.num_heads = num_heads
+        self.feedforward_dim = feedforward_dim
+        self.dropout = dropout
+
+    def forward(self, c: Float[Tensor, "B T C"]) -> Float[Tensor, "K B T D"]:
+        """Queries of all steps."""
+        hidden = torch.stack([layer(c)[0] for layer in self.layers])  # [K, B, T, C]
+        # Normalised, so that scores start at variance 1 whatever the scale of the contexts; W_k learns the rest.
+        hidden = nn.functional.layer_norm(hidden, hidden.shape[-1:])
+        return torch.einsum("kbtc,kdc->kbtd", hidden, self.heads.weights)
+
+    def _allocate(self, context_dim: int, latent_dim: int) -> None:
+        check_heads(context_dim, self.num_heads)
+        self.layers = nn.ModuleList(
+            TransformerLayer(context_dim, self.num_heads, self.feedforward_dim, self.dropout)
+            for _ in range(self.num_steps)
+        )
+        self.heads = Bilinear(self.num_steps)
+        self.heads.connect(context_dim, latent_dim)

@@ -1,0 +1,35 @@
+"""What a frozen representation knows: features of whole files, linear probes, baselines, and the bound beside them.
+
+The public names load on first use: reading features does not import Lightning.
+"""
+
+import importlib
+from typing import Any
+
+_HOME_OF = {
+    "Examples": "targets",
+    "FeatureStore": "store",
+    "Features": "features",
+    "OnlineProbe": "online",
+    "Probe": "linear",
+    "ProbeProtocol": "linear",
+    "ProbeResult": "results",
+    "Task": "targets",
+    "embed": "embed",
+    "fit_probe": "linear",
+    "format_report": "report",
+    "probe_report": "report",
+    "train_supervised": "supervised",
+}
+
+__all__ = list(_HOME_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'cpc.probes' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"cpc.probes.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME_OF])

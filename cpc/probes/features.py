@@ -1,0 +1,180 @@
+"""Frozen front ends: whole files in, one feature vector per frame out.
+
+B = 1 file, S samples, T frames, D feature dim.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from cpc.encoders.spectral import MFCC, LogMel
+from cpc.model import CPC
+
+Kind = Literal["c", "z", "zc", "mfcc", "logmel"]
+Precision = Literal["float32", "bfloat16"]
+
+_SPECTRAL: dict[str, type[nn.Module]] = {"mfcc": MFCC, "logmel": LogMel}
+
+
+class Features:
+    """Latents z, contexts c or a spectral baseline of whole files: what probes read.
+
+    Every file starts from a fresh state and the model is in eval mode, so neither the order of files nor what was read
+    before matters. Long files are encoded in chunks: the encoder's overlap, the context carries its state, and the
+    result is that of the whole file at once, in bounded memory.
+
+    Args:
+        kind: `z` latents, `c` contexts, `zc` both side by side (one pass over the audio serves two probes), `mfcc` or
+            `logmel`.
+        model: whose latents and contexts; needed for `z`, `c` and `zc`.
+        sample_rate_hz: rate of the waveforms for `mfcc` and `logmel`; the model's own where there is a model.
+        statistics: mean and deviation of the corpus' samples, for `mfcc` and `logmel`; a model has its own.
+        device: where to compute.
+        precision: `bfloat16` runs the encoder's products in it, about twice as fast; contexts stay in float32.
+        chunk_seconds: audio encoded at a time; short chunks stay in the processor's cache.
+
+    Attributes:
+        dim: D.
+        hop_samples: from a frame to the next.
+        first_centre_samples: centre of frame 0, from the file's first sample.
+        sample_rate_hz: of the waveforms.
+
+    Raises:
+        ValueError: on an unknown kind, or without the model or the rate that the kind needs.
+
+    Example:
+        >>> features = Features("mfcc", sample_rate_hz=16000)
+        >>> features(np.zeros(16000, np.float32)).shape[1] == features.dim
+        True
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        model: CPC | None = None,
+        sample_rate_hz: int | None = None,
+        *,
+        statistics: tuple[float, float] | None = None,
+        device: str | torch.device = "cpu",
+        precision: Precision = "float32",
+        chunk_seconds: float = 4.0,
+    ) -> None:
+        if kind not in get_args(Kind):
+            raise ValueError(f"features {kind!r} are not one of {', '.join(get_args(Kind))}")
+        if precision not in get_args(Precision):
+            raise ValueError(f"precision={precision!r} is not one of {', '.join(get_args(Precision))}")
+        if kind in _SPECTRAL:
+            rate = model.encoder.sample_rate_hz if model is not None else sample_rate_hz
+            if rate is None:
+                raise ValueError(f"features {kind!r} need sample_rate_hz, or a model to take it from")
+            self._network: nn.Module = _SPECTRAL[kind](sample_rate_hz=rate)
+            self._encoder = self._network
+            if statistics is not None:
+                self._encoder.set_statistics(*statistics)
+        else:
+            if model is None:
+                raise ValueError(f"features {kind!r} are a model's: pass it")
+            self._network = model
+            self._encoder = model.encoder
+        self._network.to(device)
+        self._context = model.context if model is not None and kind in ("c", "zc") else None
+        self.kind = kind
+        self.device = torch.device(device)
+        self.precision = precision
+        self.latent_dim: int = self._encoder.dim
+        self.dim: int = {"c": 0, "zc": self.latent_dim}.get(kind, self.latent_dim)
+        self.dim += 0 if self._context is None else self._context.dim
+        self.hop_samples: int = self._encoder.hop_samples
+        self.first_centre_samples: float = self._encoder.first_centre_samples
+        self.sample_rate_hz: int = self._encoder.sample_rate_hz
+        # A latent closer than this to the start of a chunk has seen the padding there.
+        half_field = (self._encoder.receptive_field_samples - 1) / 2
+        self._margin_latents = max(0, math.ceil((half_field - self.first_centre_samples) / self.hop_samples))
+        self._last_offset = math.ceil(self.first_centre_samples + half_field)
+        self.chunk_samples = max(self.hop_samples, round(chunk_seconds * self.sample_rate_hz))
+
+    def num_frames(self, num_samples: np.ndarray) -> np.ndarray:
+        """Frames of files of these lengths."""
+        return self._encoder.num_latents(torch.from_numpy(np.asarray(num_samples, np.int64))).numpy()
+
+    def geometry(self) -> dict[str, Any]:
+        """What a reader of stored features must know."""
+        return {
+            "features": self.kind,
+            "dim": self.dim,
+            "hop_samples": self.hop_samples,
+            "first_centre_samples": self.first_centre_samples,
+            "sample_rate_hz": self.sample_rate_hz,
+        }
+
+    def __call__(self, wave: np.ndarray) -> np.ndarray:
+        """Features of a whole file.
+
+        Args:
+            wave: `[S]` float32 at `sample_rate_hz`.
+
+        Returns:
+            `[T, D]` float32; T is 0 if the file is too short for a frame.
+        """
+        pieces = list(self.stream([wave]))
+        return np.concatenate(pieces) if pieces else np.zeros((0, self.dim), np.float32)
+
+    @torch.inference_mode()
+    def stream(self, blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        """Features of one file whose samples come block by block; the pieces `[t, D]` together are the file's `[T, D]`.
+
+        Args:
+            blocks: consecutive samples, in blocks of any size.
+        """
+        was_training = self._network.training
+        self._network.eval()
+        try:
+            state = None
+            pending = np.zeros(0, np.float32)
+            num_done = 0  # latents of `pending` that are out already, or that have seen its cut edge
+            for block in self._chunks(blocks):
+                pending = np.concatenate([pending, block])
+                num_final = (len(pending) - 1 - self._last_offset) // self.hop_samples + 1
+                if num_final <= num_done:
+                    continue
+                frames, state = self._encode(pending, num_done, num_final, state)
+                yield frames
+                num_dropped = max(num_final - self._margin_latents, 0)
+                pending = pending[num_dropped * self.hop_samples :]
+                num_done = num_final - num_dropped
+            num_latents = self._encoder.num_latents(len(pending))
+            if num_latents > num_done:
+                yield self._encode(pending, num_done, num_latents, state)[0]
+        finally:
+            self._network.train(was_training)
+
+    def _encode(self, x: np.ndarray, first: int, stop: int, state: Any) -> tuple[np.ndarray, Any]:
+        """Features of the latents `first` to `stop` of a piece of audio, going on from `state`."""
+        samples = rearrange(torch.from_numpy(x), "s -> 1 s").to(self.device)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+            latents = self._encoder(samples)
+        latents = latents[:, first:stop].float()  # [1, t, D]
+        if self._context is None:
+            return _frames(latents), None
+        contexts, state = self._context(latents, state)  # [1, t, C]
+        if self.kind == "zc":
+            contexts = torch.cat([latents, contexts], 2)
+        return _frames(contexts), state
+
+    def _chunks(self, blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        if getattr(self._encoder, "standardise", None) == "window":
+            # The statistics of the whole file enter every latent.
+            yield from [np.concatenate([np.zeros(0, np.float32), *blocks])]
+            return
+        for block in blocks:
+            for start in range(0, len(block), self.chunk_samples):
+                yield block[start : start + self.chunk_samples]
+
+
+def _frames(x: Tensor) -> np.ndarray:
+    return rearrange(x, "1 t d -> t d").cpu().numpy()

@@ -1,0 +1,203 @@
+"""The probe: standardise, then one linear map to class scores (or the paper's one hidden layer).
+
+n examples, R stored rows, D feature dim, Y classes.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from cpc.probes.results import Answers
+from cpc.probes.targets import UNSEEN, Examples
+
+_BLOCK_ROWS = 4096
+_BUFFER_BYTES = 256_000_000
+
+
+@dataclass(frozen=True)
+class ProbeProtocol:
+    """How a probe is trained; the defaults were chosen by measurement (see docs/decisions.md).
+
+    Attributes:
+        hidden: hidden layers: 0 for the linear probe, 1 for the multi-layer probe of van den Oord et al. 2018.
+        hidden_dim: their width; the paper does not state its.
+        num_epochs: passes over the training examples, at least.
+        min_steps: steps, at least: small training parts are passed over more often.
+        batch_size: examples per step.
+        learning_rate: Adam's at the start, from where it falls to zero along a cosine.
+        l2: weight of the penalty, in the convention of scikit-learn's `C = 1 / l2`: the sum of the losses plus
+            l2 / 2 times the sum of squared weights.
+        num_seeds: probes trained, with different orders of the examples (and initial weights, where there is a choice).
+    """
+
+    hidden: int = 0
+    hidden_dim: int = 512
+    num_epochs: int = 10
+    min_steps: int = 1000
+    batch_size: int = 1024
+    learning_rate: float = 0.01
+    l2: float = 1.0
+    num_seeds: int = 3
+
+    def __post_init__(self) -> None:
+        for name, lowest in (("hidden_dim", 1), ("num_epochs", 1), ("min_steps", 1), ("batch_size", 1), ("num_seeds", 1)):
+            if getattr(self, name) < lowest:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least {lowest}")
+        if self.hidden not in (0, 1):
+            raise ValueError(f"hidden={self.hidden}, but a probe has 0 (linear) or 1 hidden layer")
+        if self.learning_rate <= 0 or self.l2 < 0:
+            raise ValueError(f"learning_rate={self.learning_rate} must be positive and l2={self.l2} not negative")
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+class Probe(nn.Module):
+    """Class scores from features.
+
+    Args:
+        dim: D.
+        num_classes: Y.
+        hidden: 0 or 1 hidden layers.
+        hidden_dim: their width.
+        generator: of the initial weights; the linear probe starts from zero and needs none.
+    """
+
+    def __init__(
+        self, dim: int, num_classes: int, hidden: int = 0, hidden_dim: int = 512, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        widths = [dim] + [hidden_dim] * hidden + [num_classes]
+        self.weights = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        for i, (input_dim, output_dim) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+            weight = torch.zeros(output_dim, input_dim)
+            if i < hidden:
+                nn.init.kaiming_normal_(weight, nonlinearity="relu", generator=generator)
+            self.weights.append(nn.Parameter(weight))
+            self.biases.append(nn.Parameter(torch.zeros(output_dim)))
+        self.mean: Tensor
+        self.scale: Tensor
+        self.register_buffer("mean", torch.zeros(dim))
+        self.register_buffer("scale", torch.ones(dim))
+
+    def forward(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n Y"]:
+        """Unnormalised log-probabilities of the classes."""
+        hidden = (x - self.mean) * self.scale
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            hidden = F.linear(hidden.relu() if i else hidden, weight, bias)
+        return hidden
+
+    @torch.inference_mode()
+    def answer(self, test: Examples) -> Answers:
+        """The class and the true class's log-probability of every test example."""
+        device = self.mean.device
+        predicted, log_likelihood = [], []
+        for start in range(0, len(test), _BLOCK_ROWS):
+            x = _read(test, slice(start, start + _BLOCK_ROWS)).to(device)
+            labels = torch.from_numpy(test.labels[start : start + _BLOCK_ROWS]).to(device)
+            log_probabilities = self(x).log_softmax(1)
+            predicted.append(log_probabilities.argmax(1).cpu())
+            of_label = log_probabilities.gather(1, rearrange(labels.clamp(min=0), "n -> n 1"))[:, 0]
+            log_likelihood.append(torch.where(labels == UNSEEN, torch.nan, of_label).cpu())
+        return Answers(torch.cat(predicted).numpy(), torch.cat(log_likelihood).double().numpy())
+
+
+def fit_probe(
+    train: Examples,
+    num_classes: int,
+    protocol: ProbeProtocol,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    standardisation: tuple[Tensor, Tensor] | None = None,
+) -> Probe:
+    """Train a probe on features, which stay as they are: no gradient reaches what they come from.
+
+    Minimises, by Adam with a cosine to zero, mean cross-entropy + l2 / (2 n) |W|^2 on features standardised by the
+    training examples: the objective of scikit-learn's LogisticRegression.
+
+    Args:
+        train: the training examples.
+        num_classes: Y.
+        protocol: see there.
+        seed: of the order of the examples, and of the initial weights of a hidden layer.
+        device: where to compute.
+        standardisation: the mean and scale of `train`, where they are known.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    probe = Probe(train.values.shape[1], num_classes, protocol.hidden, protocol.hidden_dim, generator)
+    mean, scale = standardisation or standardise(train)
+    probe.mean.copy_(mean)
+    probe.scale.copy_(scale)
+    probe.to(device)
+    batch_size = min(protocol.batch_size, len(train))
+    steps_per_epoch = math.ceil(len(train) / batch_size)
+    num_steps = max(protocol.num_epochs * steps_per_epoch, protocol.min_steps)
+    num_epochs = math.ceil(num_steps / steps_per_epoch)
+    optimiser = torch.optim.Adam(probe.parameters(), lr=protocol.learning_rate, fused=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, num_epochs * steps_per_epoch)
+    penalty = protocol.l2 / (2 * len(train))
+    for _ in range(num_epochs):
+        for x, labels in _minibatches(train, batch_size, generator):
+            loss = F.cross_entropy(probe(x.to(device)), labels.to(device))
+            loss = loss + penalty * sum(weight.square().sum() for weight in probe.weights)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+    return probe.requires_grad_(False)
+
+
+def standardise(train: Examples) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
+    """Mean and inverse deviation of the training examples; constant features keep their scale."""
+    total = torch.zeros(train.values.shape[1], dtype=torch.float64)
+    squares = torch.zeros_like(total)
+    shift = _read(train, slice(0, 1))[0].double()  # sums of squares of shifted values lose no digits
+    for start in range(0, len(train), _BLOCK_ROWS):
+        x = _read(train, slice(start, start + _BLOCK_ROWS)).double() - shift
+        total += x.sum(0)
+        squares += x.square().sum(0)
+    mean = total / len(train)
+    std = (squares / len(train) - mean.square()).clamp(min=0).sqrt()
+    mean = mean + shift
+    is_constant = std <= 1e-6 * mean.abs().clamp(min=1e-6)
+    return mean.float(), torch.where(is_constant, 1.0, 1 / std).float()
+
+
+def _minibatches(
+    train: Examples, batch_size: int, generator: torch.Generator
+) -> Iterator[tuple[Float[Tensor, "n D"], Tensor]]:
+    """All examples once, in random order.
+
+    Blocks of neighbouring rows are read in random order into a buffer, which is shuffled: a memory-mapped store is read
+    in runs, and the order is the same wherever the values live.
+    """
+    n, num_blocks = len(train), math.ceil(len(train) / _BLOCK_ROWS)
+    row_bytes = 4 * train.values.shape[1]
+    blocks_per_buffer = max(1, _BUFFER_BYTES // (row_bytes * _BLOCK_ROWS))
+    rest_x, rest_labels = torch.empty(0, train.values.shape[1]), torch.empty(0, dtype=torch.int64)
+    for group in torch.randperm(num_blocks, generator=generator).split(blocks_per_buffer):
+        chosen = np.concatenate([np.arange(b * _BLOCK_ROWS, min((b + 1) * _BLOCK_ROWS, n)) for b in group.tolist()])
+        x = torch.cat([rest_x, _read(train, chosen)])
+        labels = torch.cat([rest_labels, torch.from_numpy(train.labels[chosen])])
+        order = torch.randperm(len(x), generator=generator)
+        num_whole = len(x) // batch_size * batch_size
+        for batch in order[:num_whole].split(batch_size):
+            yield x[batch], labels[batch]
+        rest_x, rest_labels = x[order[num_whole:]], labels[order[num_whole:]]
+    if len(rest_x):
+        yield rest_x, rest_labels
+
+
+def _read(examples: Examples, which: slice | np.ndarray) -> Float[Tensor, "n D"]:
+    values = examples.values[examples.rows[which]]
+    return torch.from_numpy(np.ascontiguousarray(values, np.float32))

@@ -1,0 +1,219 @@
+"""A linear probe that learns beside pretraining, so that the bound and what it buys are seen together.
+
+B windows, T frames, n labelled frames, D feature dim, Y classes.
+"""
+
+import math
+from typing import Any, Literal
+
+import lightning.pytorch as pl
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cpc.bounds import Bound
+from cpc.data.batch import Batch
+
+SCHEMA = 1
+_SLOWEST_RATE = 0.01
+
+
+class OnlineProbe(pl.Callback):
+    """Trains a linear softmax on detached features of every training batch, and tests it on the held-out ones.
+
+    Features are standardised by running statistics. The probe has its own optimiser and draws no random number: with
+    or without it, the model trains bit for bit the same.
+
+    Args:
+        task: `speaker`, or `phones` (needs `data.alignments`).
+        features: contexts `c` or latents `z`.
+        learning_rate: Adam's.
+
+    Raises:
+        ValueError: on another task or other features; before training, if the data have fewer than two classes.
+    """
+
+    def __init__(
+        self,
+        task: Literal["phones", "speaker"] = "speaker",
+        features: Literal["c", "z"] = "c",
+        learning_rate: float = 1e-3,
+    ) -> None:
+        super().__init__()
+        for name, value, legal in (("task", task, ("phones", "speaker")), ("features", features, ("c", "z"))):
+            if value not in legal:
+                raise ValueError(f"OnlineProbe: {name}={value!r} is not one of {', '.join(legal)}")
+        if learning_rate <= 0:
+            raise ValueError(f"OnlineProbe: learning_rate={learning_rate} must be positive")
+        self.task = task
+        self.features = features
+        self.learning_rate = learning_rate
+        self._saved: dict[str, Any] | None = None
+        self._optimiser: torch.optim.Adam | None = None
+
+    @property
+    def state_key(self) -> str:
+        """Probes of different tasks or features live side by side in a checkpoint."""
+        return self._generate_state_key(task=self.task, features=self.features)
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Learn the classes from the data."""
+        if stage != "fit":
+            return
+        self.classes: list[str] = trainer.datamodule.class_names(self.task)  # type: ignore[attr-defined]
+        if len(self.classes) < 2:
+            raise ValueError(
+                f"OnlineProbe: task {self.task!r} has the classes {self.classes} in these data, at least 2 are needed: "
+                "name speakers in the manifest, or remove the probe from trainer.callbacks"
+            )
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Allocate the probe, or take it from the checkpoint."""
+        model = pl_module.model
+        self._encoder = model.encoder
+        dim = model.context.dim if self.features == "c" else model.encoder.dim
+        device = pl_module.device
+        # Zeros: the problem is convex, and nothing is drawn from the generators that training uses.
+        self.weight = torch.zeros(len(self.classes), dim, device=device, requires_grad=True)
+        self.bias = torch.zeros(len(self.classes), device=device, requires_grad=True)
+        self.mean = torch.zeros(dim, device=device)
+        self.variance = torch.ones(dim, device=device)
+        self.num_batches = 0
+        self._optimiser = torch.optim.Adam([self.weight, self.bias], lr=self.learning_rate)
+        if self._saved is not None:
+            self._restore(self._saved)
+            self._saved = None
+        self._clear()
+
+    def on_train_batch_end(  # type: ignore[override]
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_index: int
+    ) -> None:
+        """One step on this batch's labelled frames; none if there are none."""
+        x = outputs["latents" if self.features == "z" else "contexts"].detach()
+        x, labels = self._labelled(batch, x)
+        sums = torch.cat([x.new_full((1,), len(x)), x.sum(0), x.square().sum(0)]).double()
+        sums = _over_ranks(trainer, sums)
+        num_examples, total, squares = sums.split([1, len(self.mean), len(self.mean)])
+        if num_examples == 0:
+            return
+        assert self._optimiser is not None
+        self.num_batches += 1
+        rate = max(1 / self.num_batches, _SLOWEST_RATE)
+        mean = total / num_examples
+        self.mean.lerp_(mean.float(), rate)
+        self.variance.lerp_((squares / num_examples - mean.square()).clamp(min=0).float(), rate)
+        with torch.enable_grad():
+            loss = F.cross_entropy(self._scores(x), labels, reduction="sum") / num_examples.float()
+            gradients = torch.autograd.grad(loss.sum(), [self.weight, self.bias])
+        self.weight.grad, self.bias.grad = (_over_ranks(trainer, gradient) for gradient in gradients)
+        self._optimiser.step()
+
+    @torch.no_grad()
+    def add_held_out(
+        self, batch: Batch, latents: Float[Tensor, "B T D"], contexts: Float[Tensor, "B T C"]
+    ) -> None:
+        """Test on a held-out batch; `held_out_record` tells the outcome."""
+        x, labels = self._labelled(batch, latents if self.features == "z" else contexts)
+        scores = self._scores(x)
+        self._num_correct += (scores.argmax(1) == labels).sum()
+        self._cross_entropy += F.cross_entropy(scores, labels, reduction="sum").double()
+        self._label_counts += torch.bincount(labels, minlength=len(self.classes))
+
+    def held_out_record(self, trainer: pl.Trainer, step: int, bound: Bound) -> dict[str, Any]:
+        """What the held-out batches since the last call showed, beside the bound of the same weights; starts anew.
+
+        Returns:
+            A line of `probe.jsonl`; None where no held-out frame was labelled. H(Y) is that of the labels tested on, and
+            H(Y) - CE a lower bound on what the features say about them.
+        """
+        totals = torch.stack([self._num_correct.double(), self._cross_entropy])
+        num_correct, cross_entropy = _over_ranks(trainer, totals).tolist()
+        counts = _over_ranks(trainer, self._label_counts.double())
+        num_examples = int(counts.sum())
+        self._clear()
+        measures: dict[str, float | None] = dict.fromkeys(
+            ("accuracy", "label_entropy_nats", "cross_entropy_nats", "label_information_nats")
+        )
+        if num_examples:
+            shares = counts / num_examples
+            entropy = -torch.special.xlogy(shares, shares).sum().item()
+            measures = {
+                "accuracy": num_correct / num_examples,
+                "label_entropy_nats": entropy,
+                "cross_entropy_nats": cross_entropy / num_examples,
+                "label_information_nats": entropy - cross_entropy / num_examples,
+            }
+        return {
+            "schema": SCHEMA,
+            "step": step,
+            "task": self.task,
+            "features": self.features,
+            **measures,
+            "num_examples": num_examples,
+            "mi_bound_nats": [value if math.isfinite(value) else None for value in bound.mi_bound_nats],
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a resumed run needs to go on bit for bit."""
+        if self._optimiser is None:
+            return self._saved or {}
+        return {
+            "weight": self.weight.detach(),
+            "bias": self.bias.detach(),
+            "mean": self.mean,
+            "variance": self.variance,
+            "num_batches": self.num_batches,
+            "classes": self.classes,
+            "optimiser": self._optimiser.state_dict(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep the state until training starts and there is a device to put it on."""
+        self._saved = state_dict or None
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        if state["classes"] != self.classes or state["weight"].shape != self.weight.shape:
+            raise ValueError(
+                f"OnlineProbe: the checkpoint's probe of {self.task!r} knows {len(state['classes'])} classes of "
+                f"{state['weight'].shape[1]} features, these data and this model have {len(self.classes)} and "
+                f"{self.weight.shape[1]}: continue with the data that the run began with"
+            )
+        with torch.no_grad():
+            for name in ("weight", "bias", "mean", "variance"):
+                getattr(self, name).copy_(state[name])
+        self.num_batches = state["num_batches"]
+        assert self._optimiser is not None
+        self._optimiser.load_state_dict(state["optimiser"])
+
+    def _labelled(
+        self, batch: Batch, x: Float[Tensor, "B T D"]
+    ) -> tuple[Float[Tensor, "n D"], Int[Tensor, " n"]]:
+        """The frames that carry a label, padding left out."""
+        num_frames = x.shape[1]
+        positions = torch.arange(num_frames, device=x.device)
+        labels = rearrange(batch.group_id, "b -> b 1").expand(-1, num_frames)  # [B, T]
+        if self.task == "phones":
+            if batch.labels.shape[1] == 0:
+                return x.new_zeros(0, x.shape[2]).float(), labels.new_zeros(0)
+            labels = batch.labels
+        is_valid = positions < rearrange(self._encoder.num_latents(batch.num_valid), "b -> b 1")
+        chosen = is_valid & (labels >= 0)
+        return x[chosen].float(), labels[chosen]
+
+    def _scores(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n Y"]:
+        return F.linear((x - self.mean) * self.variance.clamp(min=1e-12).rsqrt(), self.weight, self.bias)
+
+    def _clear(self) -> None:
+        device = self.weight.device
+        self._num_correct = torch.zeros((), dtype=torch.int64, device=device)
+        self._cross_entropy = torch.zeros((), dtype=torch.float64, device=device)
+        self._label_counts = torch.zeros(len(self.classes), dtype=torch.int64, device=device)
+
+
+def _over_ranks(trainer: pl.Trainer, x: Tensor) -> Tensor:
+    """The sum over all processes."""
+    if trainer.world_size == 1:
+        return x
+    return trainer.strategy.reduce(x, reduce_op="sum")  # type: ignore[return-value]

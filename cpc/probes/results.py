@@ -1,0 +1,140 @@
+"""What a probe found: accuracy, confusion, label information, and how sure they are.
+
+n examples, G clusters, Y the label.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from cpc.probes.targets import UNSEEN, Examples
+
+NUM_RESAMPLES = 2000
+CONFIDENCE = 0.95
+
+
+class Answers(NamedTuple):
+    """A probe's answers to the test examples.
+
+    Attributes:
+        predicted: `[n]` the most probable class.
+        log_likelihood_nats: `[n]` log q(y | features) of the true class; NaN where that was unseen in training.
+    """
+
+    predicted: np.ndarray
+    log_likelihood_nats: np.ndarray
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """The outcome of one or several seeds on the same test examples.
+
+    Labels unseen in training count as errors; entropies are over the examples whose label was seen. The label
+    information H(Y) - CE is a lower bound on I(Y; features) (Barber and Agakov 2003), up to H(Y) being that of a sample;
+    a probe worse than always answering the label frequencies makes it negative.
+
+    Attributes:
+        accuracy_percent: top-1, mean over the seeds.
+        accuracy_interval_percent: 95 % interval by cluster bootstrap, or None with a single cluster.
+        accuracy_percent_by_seed: top-1 of each seed.
+        label_entropy_nats: H(Y) of the test labels' frequencies.
+        cross_entropy_nats: CE, mean over examples and seeds of -log q(y | features).
+        label_information_nats: H(Y) - CE.
+        label_information_interval_nats: as for accuracy.
+        num_train: training examples.
+        num_test: test examples.
+        num_unseen: test examples whose label the training part does not have.
+        num_clusters: independent units of the test part.
+        class_accuracy_percent: recall of each class, None where the test part has no example.
+        confusion: `[true class][predicted class]` examples, summed over the seeds.
+    """
+
+    accuracy_percent: float
+    accuracy_interval_percent: tuple[float, float] | None
+    accuracy_percent_by_seed: list[float]
+    label_entropy_nats: float
+    cross_entropy_nats: float
+    label_information_nats: float
+    label_information_interval_nats: tuple[float, float] | None
+    num_train: int
+    num_test: int
+    num_unseen: int
+    num_clusters: int
+    class_accuracy_percent: list[float | None]
+    confusion: list[list[int]]
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def summarise(
+    answers: Sequence[Answers], test: Examples, num_classes: int, num_train: int
+) -> ProbeResult:
+    """Judge the answers of one or several seeds to the same test examples."""
+    labels = test.labels
+    is_seen = labels != UNSEEN
+    correct = np.stack([a.predicted == labels for a in answers])  # [seeds, n]; predictions are never UNSEEN
+    log_likelihood = np.mean([np.where(is_seen, a.log_likelihood_nats, 0.0) for a in answers], 0)
+    confusion = np.zeros((num_classes, num_classes), np.int64)
+    for a in answers:
+        np.add.at(confusion, (labels[is_seen], a.predicted[is_seen]), 1)
+
+    frequencies = np.bincount(labels[is_seen], minlength=num_classes) / max(1, is_seen.sum())
+    surprisal = -np.log(np.where(frequencies > 0, frequencies, 1))[labels]  # -log p(y); H(Y) is its mean
+    entropy, cross_entropy = _mean(surprisal, is_seen), _mean(-log_likelihood, is_seen)
+
+    # Intervals resample clusters, with p(y) held: resampled entropies would be too low, for they miss rare labels. To
+    # first order the variance is the same.
+    clusters, cluster = np.unique(test.clusters, return_inverse=True)
+    sums = np.zeros((len(clusters), 4))
+    for column, values in enumerate((np.ones(len(test)), correct.mean(0), is_seen, (surprisal + log_likelihood) * is_seen)):
+        np.add.at(sums[:, column], cluster, values)
+    intervals: list[tuple[float, float] | None] = [None, None]
+    if len(clusters) > 1:
+        count, num_correct, seen, information = _resample(sums).T
+        intervals = [
+            _interval(100 * num_correct / count, len(clusters)),
+            _interval(information / np.maximum(seen, 1), len(clusters)),
+        ]
+    counts = confusion.sum(1)
+    return ProbeResult(
+        accuracy_percent=100 * float(correct.mean()),
+        accuracy_interval_percent=intervals[0],
+        accuracy_percent_by_seed=(100 * correct.mean(1)).tolist(),
+        label_entropy_nats=entropy,
+        cross_entropy_nats=cross_entropy,
+        label_information_nats=entropy - cross_entropy,
+        label_information_interval_nats=intervals[1],
+        num_train=num_train,
+        num_test=len(test),
+        num_unseen=int((~is_seen).sum()),
+        num_clusters=len(clusters),
+        class_accuracy_percent=[
+            100 * float(confusion[i, i] / counts[i]) if counts[i] else None for i in range(num_classes)
+        ],
+        confusion=confusion.tolist(),
+    )
+
+
+def _mean(values: np.ndarray, which: np.ndarray) -> float:
+    return float(values[which].mean()) if which.any() else math.nan
+
+
+def _resample(sums: np.ndarray) -> np.ndarray:
+    """`[NUM_RESAMPLES, 4]` sums over clusters drawn with replacement, from those of each cluster."""
+    rng = np.random.default_rng(0)
+    shares = np.full(len(sums), 1 / len(sums))
+    return np.stack([rng.multinomial(len(sums), shares) @ sums for _ in range(NUM_RESAMPLES)])
+
+
+def _interval(values: np.ndarray, num_clusters: int) -> tuple[float, float]:
+    """Expanded percentile interval: few clusters make the plain one too short (Hesterberg 2015, arXiv:1411.5279)."""
+    t = stats.t.ppf((1 + CONFIDENCE) / 2, num_clusters - 1)
+    tail = stats.norm.cdf(-t * math.sqrt(num_clusters / (num_clusters - 1)))
+    low, high = np.quantile(values, [tail, 1 - tail])
+    return float(low), float(high)

@@ -1,0 +1,141 @@
+"""The fully supervised baseline: the same architecture, trained for the labels that the probes read.
+
+B windows, S samples, T latents, C context dim, Y classes.
+"""
+
+import math
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cpc.data.audio import Audio
+from cpc.data.batches import UniformBatches
+from cpc.data.windows import WindowDataset
+from cpc.model import CPC
+from cpc.probes.baselines import WINDOW_LATENTS
+from cpc.probes.features import Precision
+from cpc.probes.linear import Probe
+from cpc.probes.targets import UNLABELLED, Task
+
+
+@dataclass(frozen=True)
+class SupervisedProtocol:
+    """How the supervised baseline is trained.
+
+    Attributes:
+        seconds: budget; the schedule follows the clock, so the result depends on the machine.
+        num_steps: budget in steps instead: repeatable.
+        batch_size: windows per step.
+        window_latents: latents per window.
+        learning_rate: Adam's peak.
+        warmup_share: part of the budget over which the rate rises; then it falls to zero along a cosine.
+        precision: of the encoder's products.
+        seed: of weights and windows.
+    """
+
+    seconds: float | None = 75.0
+    num_steps: int | None = None
+    batch_size: int = 8
+    window_latents: int = WINDOW_LATENTS
+    learning_rate: float = 2e-3
+    warmup_share: float = 0.1
+    precision: Precision = "float32"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.seconds is None) == (self.num_steps is None):
+            raise ValueError(f"one budget is needed: seconds={self.seconds} or num_steps={self.num_steps}")
+        if (self.seconds or self.num_steps or 0) <= 0:
+            raise ValueError(f"seconds={self.seconds}, num_steps={self.num_steps}: the budget must be positive")
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def train_supervised(
+    model: CPC, task: Task, audio: Audio, protocol: SupervisedProtocol, device: str | torch.device = "cpu"
+) -> tuple[Probe, int]:
+    """Train encoder and context, with a linear softmax on c, for a task's labels.
+
+    Args:
+        model: untrained; it is trained in place. Its predictor takes no part.
+        task: what to learn, on its training part.
+        audio: the files of the task's training part, `task.train`.
+        protocol: budget and rates.
+        device: where to train.
+
+    Returns:
+        The linear softmax, and the number of steps taken.
+
+    Raises:
+        FloatingPointError: if the loss is no longer finite.
+    """
+    encoder = model.encoder
+    window_samples = protocol.window_latents * encoder.hop_samples
+    hop_seconds = encoder.hop_samples / encoder.sample_rate_hz
+
+    def window_labels(file: int, start: int, num_latents: int) -> np.ndarray:
+        first_centre_seconds = (start + encoder.first_centre_samples) / encoder.sample_rate_hz
+        return task.labels(int(task.train[file]), num_latents, hop_seconds, first_centre_seconds)
+
+    num_latents = int(encoder.num_latents(window_samples))
+    dataset = WindowDataset(audio, window_samples, labels=window_labels, num_latents=num_latents)
+    batches = UniformBatches(audio.num_samples, window_samples, protocol.batch_size, 1, protocol.seed)
+    probe = Probe(model.context.dim, len(task.classes)).to(device)
+    model.to(device).train()
+    parameters = [*encoder.parameters(), *model.context.parameters(), *probe.parameters()]
+    optimiser = torch.optim.Adam(parameters, lr=protocol.learning_rate)
+    start, step, progress = time.monotonic(), 0, 0.0
+    while progress < 1:
+        for group in optimiser.param_groups:
+            group["lr"] = protocol.learning_rate * _rate(max(progress, 1e-3), protocol.warmup_share)
+        batch = dataset.__getitems__(batches.batch(step))
+        x, labels = batch.x.to(device), batch.labels.to(device)
+        num_valid = encoder.num_latents(batch.num_valid).to(device)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=protocol.precision == "bfloat16"):
+            latents = encoder(x)
+        contexts, _ = model.context(latents.float())
+        loss = _loss(probe, contexts, labels, num_valid, task.pool)
+        if not torch.isfinite(loss):
+            raise FloatingPointError(
+                f"the supervised baseline's loss is {loss.item()} at step {step}: lower its learning_rate "
+                f"({protocol.learning_rate})"
+            )
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimiser.step()
+        step += 1
+        if protocol.num_steps is not None:
+            progress = step / protocol.num_steps
+        else:
+            progress = (time.monotonic() - start) / (protocol.seconds or 1)
+    model.eval()
+    return probe.requires_grad_(False), step
+
+
+def _loss(
+    probe: Probe, contexts: Float[Tensor, "B T C"], labels: Int[Tensor, "B T"], num_valid: Int[Tensor, " B"], pool: str
+) -> Tensor:
+    is_valid = torch.arange(contexts.shape[1], device=contexts.device) < rearrange(num_valid, "b -> b 1")  # [B, T]
+    if pool == "mean":
+        weights = is_valid / rearrange(num_valid.clamp(min=1), "b -> b 1")
+        return F.cross_entropy(probe(torch.einsum("btc,bt->bc", contexts, weights)), labels[:, 0])
+    labels = torch.where(is_valid, labels, UNLABELLED)
+    if (labels == UNLABELLED).all():
+        return contexts.sum() * 0.0  # a batch of silence between labels: nothing to learn from
+    return F.cross_entropy(probe(rearrange(contexts, "b t c -> (b t) c")), labels.flatten(), ignore_index=UNLABELLED)
+
+
+def _rate(progress: float, warmup_share: float) -> float:
+    if progress < warmup_share:
+        return progress / warmup_share
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - warmup_share) / (1 - warmup_share))))

@@ -1,0 +1,78 @@
+"""What every test may rely on: no network, fixed seeds, a little real audio."""
+
+import random
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_network() -> Iterator[None]:
+    """Refuse connections that leave the machine; process groups and servers under test stay on it."""
+    connect = socket.socket.connect
+
+    def connect_locally(self: socket.socket, address: Any) -> None:
+        if self.family != socket.AF_UNIX and not str(address[0]).startswith(("127.", "::1", "localhost", "0.0.0.0")):
+            raise RuntimeError(f"a test tried to reach {address}: tests use no network")
+        connect(self, address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", connect_locally)
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seeds() -> None:
+    """A failure must not depend on which tests ran before."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def write_audio() -> Callable[..., Path]:
+    """A function that writes a short file of speech-like sound: a gliding tone in noise, told apart by seed."""
+
+    def write(
+        path: Path, seconds: float = 0.5, *, sample_rate_hz: int = 16000, num_channels: int = 1, seed: int = 0
+    ) -> Path:
+        rng = np.random.default_rng(seed)
+        time = np.arange(round(seconds * sample_rate_hz)) / sample_rate_hz
+        pitch_hz = rng.uniform(90, 250)
+        phase = 2 * np.pi * pitch_hz * (time + 0.1 * time**2)
+        tone = sum(np.sin(order * phase) / order for order in range(1, 6))
+        noise = rng.standard_normal((len(time), num_channels))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(path, 0.1 * tone[:, None] + 0.01 * noise, sample_rate_hz)
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def audio_folder(tmp_path_factory: pytest.TempPathFactory, write_audio: Callable[..., Path]) -> Path:
+    """`<speaker>/<utterance>`: 3 speakers x 4 files of 0.4 to 1.8 s, 16 kHz mono FLAC, save one WAV, OGG and MP3.
+
+    The odd ones: `ann/2.wav` is 44.1 kHz stereo, `bob/1.ogg` 8 kHz, `eve/3.mp3` 22.05 kHz. Read it, never write to it.
+    """
+    folder = tmp_path_factory.mktemp("audio")
+    odd = {"ann/2": ("wav", 44100, 2), "bob/1": ("ogg", 8000, 1), "eve/3": ("mp3", 22050, 1)}
+    for number, speaker in enumerate(("ann", "bob", "eve")):
+        for index in range(4):
+            suffix, rate, channels = odd.get(f"{speaker}/{index}", ("flac", 16000, 1))
+            seconds = 0.4 + 0.35 * index + 0.1 * number
+            path = folder / speaker / f"{index}.{suffix}"
+            write_audio(path, seconds, sample_rate_hz=rate, num_channels=channels, seed=10 * number + index)
+    return folder

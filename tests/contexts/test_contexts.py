@@ -1,0 +1,219 @@
+"""The promises of the context protocol, kept by every context alike."""
+
+import inspect
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from cpc.contexts import GRU, LSTM, CausalConv, CausalTransformer, Context
+
+INPUT_DIM = 5
+BUILD: dict[str, Callable[[], Context]] = {
+    "gru": lambda: GRU(8),
+    "gru, 2 layers": lambda: GRU(8, num_layers=2, dropout=0.3),
+    "lstm": lambda: LSTM(8),
+    "lstm, 3 layers": lambda: LSTM(8, num_layers=3, dropout=0.3),
+    "conv": lambda: CausalConv(8, num_layers=3, kernel_size=3, dilation_growth=2, dropout=0.3),
+    "conv, undilated": lambda: CausalConv(8, num_layers=2, kernel_size=2, dilation_growth=1),
+    "conv, same width": lambda: CausalConv(INPUT_DIM, num_layers=2),
+    "conv, 1 tap": lambda: CausalConv(8, num_layers=1, kernel_size=1),
+    "transformer": lambda: CausalTransformer(8, num_layers=2, num_heads=2, feedforward_dim=16, dropout=0.3),
+    "transformer, window 3": lambda: CausalTransformer(8, num_layers=2, num_heads=2, feedforward_dim=16, window=3),
+    "transformer, window 1": lambda: CausalTransformer(8, num_layers=1, num_heads=4, feedforward_dim=16, window=1),
+}
+
+
+@pytest.fixture(params=BUILD)
+def context(request: pytest.FixtureRequest) -> Context:
+    """Connected, float64, eval mode."""
+    built = BUILD[request.param]()
+    built.connect(INPUT_DIM)
+    return built.double().eval()
+
+
+def latents(num_sequences: int = 3, num_latents: int = 12) -> Tensor:
+    return torch.randn(num_sequences, num_latents, INPUT_DIM, dtype=torch.float64)
+
+
+def encode_in_chunks(context: Context, z: Tensor, sizes: list[int]) -> tuple[Tensor, tuple[Tensor, ...] | None]:
+    assert sum(sizes) == z.shape[1]
+    state, pieces = None, []
+    for piece in z.split(sizes, 1):
+        contexts, state = context(piece, state)
+        pieces.append(contexts)
+    return torch.cat(pieces, 1), state
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+def test_causal_by_autograd(context: Context, is_training: bool) -> None:
+    context.train(is_training)
+    z = latents(2, 9).requires_grad_()
+    contexts, _ = context(z)
+    weights = torch.randn_like(contexts)  # a plain sum would vanish behind a layer norm
+    for t in range(9):
+        (gradient,) = torch.autograd.grad((contexts * weights)[1, t].sum(), z, retain_graph=True)
+        assert gradient[1, t].any(), "c_t must see z_t"
+        assert not gradient[1, t + 1 :].any(), "c_t must not see what comes after z_t"
+        assert not gradient[0].any(), "c_t must not see another sequence"
+
+
+def test_causal_by_perturbation(context: Context) -> None:
+    z = latents()
+    before, _ = context(z)
+    for t in range(11):
+        changed = z.clone()
+        changed[:, t + 1 :] = 100 * torch.randn_like(changed[:, t + 1 :])
+        after, _ = context(changed)
+        torch.testing.assert_close(after[:, : t + 1], before[:, : t + 1], rtol=0, atol=1e-12)
+        assert (after[:, t + 1] != before[:, t + 1]).any(-1).all()
+
+
+def test_permuting_the_batch_permutes_the_contexts(context: Context) -> None:
+    z, order = latents(4), torch.tensor([2, 0, 3, 1])
+    contexts, state = context(z)
+    permuted, permuted_state = context(z[order])
+    torch.testing.assert_close(permuted, contexts[order])
+    assert state is not None
+    for each, permuted_each in zip(state, permuted_state, strict=True):
+        torch.testing.assert_close(permuted_each, each[order])
+    alone, _ = context(z[1:2])
+    torch.testing.assert_close(alone, contexts[1:2])
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[1] * 25, [3] * 8 + [1], [7, 7, 7, 4], [0, 5, 0, 0, 20], [25, 0], [2, 11, 1, 6, 4, 1]],
+    ids=lambda sizes: "-".join(map(str, sizes[:5])),
+)
+def test_chunks_with_state_equal_the_whole(context: Context, sizes: list[int]) -> None:
+    z = latents(2, 25)
+    whole, state = context(z)
+    in_chunks, chunk_state = encode_in_chunks(context, z, sizes)
+    torch.testing.assert_close(in_chunks, whole, rtol=0, atol=1e-10)
+    assert state is not None
+    assert chunk_state is not None
+    assert [each.shape for each in state] == [each.shape for each in chunk_state]
+    for each, chunk_each in zip(state, chunk_state, strict=True):
+        torch.testing.assert_close(chunk_each, each, rtol=0, atol=1e-10)
+
+
+def test_random_chunks_with_state_equal_the_whole(context: Context, generator: torch.Generator) -> None:
+    z = latents(1, 60)
+    whole, _ = context(z)
+    for _ in range(5):
+        cuts = torch.randint(0, 61, (8,), generator=generator).sort().values.tolist()
+        sizes = [stop - start for start, stop in zip([0, *cuts], [*cuts, 60], strict=True)]
+        torch.testing.assert_close(encode_in_chunks(context, z, sizes)[0], whole, rtol=0, atol=1e-10)
+
+
+def test_gradients_cross_chunks(context: Context) -> None:
+    if isinstance(context, CausalConv) and context.receptive_field == 1:
+        pytest.skip("one tap, one layer: nothing crosses")
+    z = latents(2, 12)
+    gradients = []
+    for sizes in ([12], [4, 1, 7]):
+        whole = z.clone().requires_grad_()
+        contexts, _ = encode_in_chunks(context, whole, sizes)
+        contexts.square().cumsum(1).sin().sum().backward()
+        gradients.append(whole.grad)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=1e-9)
+
+
+def test_nothing_is_remembered_but_in_the_state(context: Context) -> None:
+    z, other = latents(), 10 * latents(5, 30)
+    first, state = context(z)
+    assert state is not None
+    kept = [each.clone() for each in state]
+    context(other)
+    again, _ = context(z)
+    assert torch.equal(again, first)
+    onwards, _ = context(z, state)
+    context(other[:3], state)
+    assert all(torch.equal(each, keep) for each, keep in zip(state, kept, strict=True)), "a state is never written to"
+    assert torch.equal(context(z, state)[0], onwards)
+
+
+def test_state_goes_sequences_first(context: Context) -> None:
+    z = latents(4)
+    _, state = context(z[:, :6])
+    assert isinstance(state, tuple)
+    both, _ = context(z[:, 6:], state)
+    picked, _ = context(z[[3, 1], 6:], tuple(each[[3, 1]] for each in state))
+    torch.testing.assert_close(picked, both[[3, 1]])
+
+
+def test_gradient_reaches_every_parameter(context: Context) -> None:
+    contexts, _ = context(latents())
+    (contexts * torch.randn_like(contexts)).sum().backward()
+    unreached = [name for name, each in context.named_parameters() if each.grad is None or not each.grad.any()]
+    assert not unreached
+
+
+@pytest.mark.parametrize("num_latents", [0, 1, 2, 3, 700])
+def test_any_length(context: Context, num_latents: int) -> None:
+    contexts, _ = context(latents(2, num_latents))
+    assert contexts.shape == (2, num_latents, context.dim)
+    assert contexts.isfinite().all()
+
+
+def test_empty_chunk_at_the_start_is_no_start(context: Context) -> None:
+    contexts, state = context(latents(2, 0))
+    assert contexts.shape == (2, 0, context.dim)
+    assert state is None
+
+
+def test_no_sequences(context: Context) -> None:
+    assert context(latents(0, 4))[0].shape == (0, 4, context.dim)
+
+
+def test_autocast_to_bfloat16_trains_and_streams(context: Context) -> None:
+    context.float()
+    z = latents(2, 10).float()
+    whole, _ = context(z)
+    with torch.autocast("cpu", torch.bfloat16):
+        in_chunks, _ = encode_in_chunks(context, z.bfloat16(), [4, 6])
+    torch.testing.assert_close(in_chunks.float(), whole, rtol=0, atol=0.1)
+    in_chunks.float().square().sum().backward()
+    assert all(each.grad is not None and each.grad.isfinite().all() for each in context.parameters())
+
+
+@pytest.mark.parametrize("build", BUILD.values(), ids=BUILD)
+def test_arguments_are_kept_under_their_names(build: Callable[[], Context]) -> None:
+    context = build()
+    arguments = {
+        name: getattr(context, name) for name in inspect.signature(type(context).__init__).parameters if name != "self"
+    }
+    again = type(context)(**arguments)
+    assert not list(context.parameters()), "the constructor allocates nothing"
+    context.connect(INPUT_DIM)
+    again.connect(INPUT_DIM)
+    again.load_state_dict(context.state_dict())
+    context.eval(), again.eval()
+    z = latents().float()
+    assert torch.equal(again(z)[0], context(z)[0])
+
+
+def test_connecting_twice(context: Context) -> None:
+    before = [each.clone() for each in context.parameters()]
+    context.connect(INPUT_DIM)
+    assert all(torch.equal(x, y) for x, y in zip(before, context.parameters(), strict=True))
+    with pytest.raises(ValueError, match="connected to latents of width 5 and cannot take width 6"):
+        context.connect(6)
+
+
+@pytest.mark.parametrize("build", BUILD.values(), ids=BUILD)
+def test_use_before_connecting(build: Callable[[], Context]) -> None:
+    with pytest.raises(ValueError, match="connect"):
+        build()(latents())
+
+
+def test_wrong_input(context: Context) -> None:
+    with pytest.raises(ValueError, match="width 5, got width 7"):
+        context(torch.zeros(2, 3, 7))
+    _, state = context(latents(3))
+    with pytest.raises(ValueError, match="3 sequences, the latents to 2"):
+        context(latents(2), state)
+    with pytest.raises(ValueError, match="input_dim"):
+        GRU(4).connect(0)

@@ -1,0 +1,45 @@
+import pytest
+import torch
+
+from cpc.contexts import GRU, LSTM
+
+
+def test_gru_is_the_library_cell_stepped_by_hand() -> None:
+    context = GRU(6, num_layers=2)
+    context.connect(3)
+    z = torch.randn(2, 5, 3)
+    cells = [torch.nn.GRUCell(3, 6), torch.nn.GRUCell(6, 6)]
+    for i, cell in enumerate(cells):
+        cell.load_state_dict({name: context.layers.state_dict()[f"{name}_l{i}"] for name in cell.state_dict()})
+    hidden = [torch.zeros(2, 6), torch.zeros(2, 6)]
+    contexts, state = context(z)
+    for t in range(5):
+        hidden[0] = cells[0](z[:, t], hidden[0])
+        hidden[1] = cells[1](hidden[0], hidden[1])
+        torch.testing.assert_close(contexts[:, t], hidden[1])
+    torch.testing.assert_close(state[0], torch.stack(hidden, 1))
+
+
+def test_lstm_state_holds_hidden_and_cell() -> None:
+    context = LSTM(6, num_layers=2)
+    context.connect(3)
+    contexts, state = context(torch.randn(4, 5, 3))
+    assert [each.shape for each in state] == [(4, 2, 6), (4, 2, 6)]
+    assert torch.equal(state[0][:, -1], contexts[:, -1])
+
+
+def test_dropout_acts_between_layers_in_training_alone() -> None:
+    context = GRU(6, num_layers=2, dropout=0.5)
+    context.connect(3)
+    z = torch.randn(2, 5, 3)
+    assert not torch.equal(context(z)[0], context(z)[0])
+    context.eval()
+    assert torch.equal(context(z)[0], context(z)[0])
+
+
+@pytest.mark.parametrize("network", [GRU, LSTM])
+def test_bad_arguments(network: type[GRU] | type[LSTM]) -> None:
+    with pytest.raises(ValueError, match="num_layers=0"):
+        network(8, num_layers=0)
+    with pytest.raises(ValueError, match=r"dropout=0\.1 acts between layers"):
+        network(8, dropout=0.1)

@@ -1,0 +1,133 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import layer_norm
+
+from cpc.contexts import CausalTransformer
+from cpc.contexts.transformer import TransformerLayer, attend, rotate
+
+
+def attention_by_loops(layer: TransformerLayer, x: Tensor, window: int | None) -> Tensor:
+    """One sequence `[T, C]`; positions as complex rotations, softmax over an explicit list of keys."""
+    num_latents, dim = x.shape
+    head_dim = dim // layer.num_heads
+    normed = layer_norm(x, (dim,), layer.attention_norm.weight, layer.attention_norm.bias)
+    query, key, value = (normed @ layer.query_key_value.weight.T).split(dim, -1)
+    attended = torch.zeros_like(x)
+    for head in range(layer.num_heads):
+        channels = slice(head * head_dim, (head + 1) * head_dim)
+
+        def turned(vectors: Tensor, t: int, channels: slice = channels) -> Tensor:
+            pairs = torch.complex(*vectors[t, channels].chunk(2))
+            angles = torch.tensor([t * 10000 ** (-2 * i / head_dim) for i in range(head_dim // 2)], dtype=x.dtype)
+            return pairs * torch.polar(torch.ones_like(angles), angles)
+
+        for t in range(num_latents):
+            members = [s for s in range(t + 1) if window is None or s >= t - window]
+            scores = [(turned(query, t) * turned(key, s).conj()).real.sum() / math.sqrt(head_dim) for s in members]
+            weights = torch.stack(scores).softmax(0)
+            attended[t, channels] = weights @ value[members, channels]
+    x = x + attended @ layer.output.weight.T
+    norm_weight, norm_bias, widen_weight, widen_bias, narrow_weight, narrow_bias = layer.feedforward.parameters()
+    normed = layer_norm(x, (dim,), norm_weight, norm_bias)
+    return x + (normed @ widen_weight.T + widen_bias).clamp(min=0) @ narrow_weight.T + narrow_bias
+
+
+@pytest.mark.parametrize("window", [None, 1, 4])
+def test_layer_against_loops(window: int | None) -> None:
+    layer = TransformerLayer(12, num_heads=3, feedforward_dim=7, window=window).double()
+    x = torch.randn(2, 10, 12, dtype=torch.float64)
+    expected = torch.stack([attention_by_loops(layer, each, window) for each in x])
+    torch.testing.assert_close(layer(x)[0], expected)
+
+
+def test_rotation_leaves_distances_alone() -> None:
+    query, key = torch.randn(2, 1, 1, 1, 16, dtype=torch.float64)
+    products = [float((rotate(query, 7 + shift) * rotate(key, 3 + shift)).sum()) for shift in (0, 1, 50, 3000)]
+    assert products == pytest.approx([products[0]] * 4, abs=1e-9)
+    assert float((rotate(query, 8) * rotate(key, 3)).sum()) != pytest.approx(products[0], abs=1e-3)
+
+
+@pytest.mark.parametrize("window", [1, 5, 300])
+def test_long_sequences_in_blocks_equal_one_banded_mask(window: int) -> None:
+    queries = torch.randn(1, 2, 700, 4, dtype=torch.float64)
+    keys, values = torch.randn(2, 1, 2, 790, 4, dtype=torch.float64)
+    query_place, key_place = torch.arange(90, 790)[:, None], torch.arange(790)
+    mask = (key_place <= query_place) & (key_place >= query_place - window)
+    scores = (queries @ keys.mT / 2).masked_fill(~mask, -torch.inf)
+    torch.testing.assert_close(attend(queries, keys, values, window, 0.0), scores.softmax(-1) @ values)
+
+
+@pytest.mark.parametrize(("window", "num_seen"), [(3, 7), (1, 3)])
+def test_window_bounds_what_is_seen(window: int, num_seen: int) -> None:
+    context = CausalTransformer(8, num_layers=2, num_heads=2, feedforward_dim=16, window=window)
+    context.connect(8)
+    z = torch.randn(1, 30, 8, requires_grad=True)
+    (gradient,) = torch.autograd.grad((context(z)[0][0, 29] * torch.randn(8)).sum(), z)
+    assert gradient[0].any(-1).nonzero()[:, 0].tolist() == list(range(30 - num_seen, 30))
+
+
+def test_contexts_do_not_depend_on_the_place_in_the_sequence() -> None:
+    context = CausalTransformer(8, num_layers=2, num_heads=2, feedforward_dim=16, window=4)
+    context.connect(8)
+    context.double()
+    z = torch.randn(2, 900, 8, dtype=torch.float64)
+    whole, later = context(z)[0], context(z[:, 613:])[0]
+    torch.testing.assert_close(later[:, 8:], whole[:, 613 + 8 :])
+
+
+def test_order_of_the_past_matters() -> None:
+    context = CausalTransformer(8, num_layers=1, num_heads=2, feedforward_dim=16)
+    context.connect(8)
+    z = torch.randn(1, 6, 8)
+    swapped = z[:, [2, 1, 0, 3, 4, 5]]
+    assert not torch.allclose(context(z)[0][0, 5], context(swapped)[0][0, 5], atol=1e-4)
+
+
+def test_state_is_bounded_by_the_window_alone() -> None:
+    bounded = CausalTransformer(8, num_layers=2, num_heads=2, feedforward_dim=16, window=5)
+    growing = CausalTransformer(8, num_layers=2, num_heads=2, feedforward_dim=16)
+    for context, num_kept in ((bounded, 5), (growing, 43)):
+        context.connect(8)
+        _, state = context(torch.randn(3, 3, 8))
+        assert [each.shape for each in state] == [(3, 2, 3, 4)] * 4
+        _, state = context(torch.randn(3, 40, 8), state)
+        assert [each.shape for each in state] == [(3, 2, num_kept, 4)] * 4
+    _, state = bounded(torch.randn(3, 500, 8))
+    assert all(each.untyped_storage().nbytes() == each.numel() * 4 for each in state), "no view of all 500"
+
+
+def test_a_stream_stays_exact_however_long() -> None:
+    context = CausalTransformer(8, num_layers=1, num_heads=2, feedforward_dim=16, window=4)
+    context.connect(8)
+    z = torch.randn(1, 9, 8)
+    at_start = context(z)[0][:, -1]
+    _, state = context(torch.randn(1, 50_000, 8))
+    far_out, _ = context(z, state)
+    torch.testing.assert_close(far_out[:, -1], at_start, rtol=0, atol=1e-5)
+
+
+def test_dropout_acts_in_training_alone() -> None:
+    context = CausalTransformer(8, num_layers=1, num_heads=2, feedforward_dim=16, dropout=0.5)
+    context.connect(8)
+    z = torch.randn(1, 6, 8)
+    assert not torch.equal(context(z)[0], context(z)[0])
+    context.eval()
+    assert torch.equal(context(z)[0], context(z)[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dim": 10, "num_heads": 4}, "dim=10 does not fall into num_heads=4"),
+        ({"dim": 12, "num_heads": 4}, "even number of channels"),
+        ({"dim": 12, "num_heads": 0}, "num_heads=0"),
+        ({"num_layers": 0}, "num_layers=0"),
+        ({"window": 0}, "window=0"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CausalTransformer(**arguments)

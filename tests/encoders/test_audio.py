@@ -1,0 +1,140 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from cpc.encoders import AudioEncoder
+from cpc.encoders.audio import Norm
+
+CAUSAL_NORMS = ("affine", "layer", "none")
+
+
+def encoder(norm: Norm = "affine", **options: object) -> AudioEncoder:
+    torch.manual_seed(0)
+    return AudioEncoder(dim=8, norm=norm, **options)
+
+
+def test_the_papers_window_gives_128_latents_every_ten_milliseconds() -> None:
+    model = encoder()
+    assert model(torch.randn(2, 20480)).shape == (2, 128, 8)
+    assert model.hop_samples == 160
+    assert model.receptive_field_samples == 465
+    assert model.first_centre_samples == 79.0
+
+
+@pytest.mark.parametrize("num_samples", [160, 161, 319, 400, 465, 1000, 1601, 3333])
+def test_num_latents_is_what_comes_out(num_samples: int) -> None:
+    model = encoder()
+    assert model.num_latents(num_samples) == model(torch.randn(1, num_samples)).shape[1]
+    assert model.num_latents(torch.tensor([num_samples, 0, 5])).tolist() == [model.num_latents(num_samples), 0, 0]
+
+
+def test_receptive_field_and_centre_by_perturbation() -> None:
+    """Latent 10 moves for the samples of its field and no others, and the field's centre is where it is said to be."""
+    touched = torch.zeros(4800)
+    for seed in range(5):  # ReLU hides samples now and then
+        torch.manual_seed(seed)
+        x = torch.randn(1, 4800, requires_grad=True)
+        (gradient,) = torch.autograd.grad(AudioEncoder(dim=8, norm="none")(x)[0, 10].sum(), x)
+        touched += gradient[0].abs()
+    model = encoder()
+    first, last = touched.nonzero()[0].item(), touched.nonzero()[-1].item()
+    assert last - first + 1 == model.receptive_field_samples
+    assert (first + last) / 2 == model.first_centre_samples + 10 * model.hop_samples
+
+
+@pytest.mark.parametrize("norm", CAUSAL_NORMS)
+def test_latents_do_not_see_beyond_their_receptive_field(norm: Norm) -> None:
+    """Change everything after t: latents whose field ends before t do not move (facts T6)."""
+    model = encoder(norm)
+    x = torch.randn(2, 8000)
+    model.initialise_from(x)
+    changed = x.clone()
+    changed[:, 4000:] = torch.randn(2, 4000)
+    ends = model.first_centre_samples + model.receptive_field_samples / 2 + 160 * torch.arange(50)
+    before = ends < 4000
+    assert 20 < before.sum() < 25
+    assert torch.equal(model(x)[:, before], model(changed)[:, before])
+    assert not torch.equal(model(x)[:, ~before], model(changed)[:, ~before])
+
+
+def test_window_standardisation_is_not_causal() -> None:
+    model = encoder(standardise="window")
+    x = torch.randn(1, 8000)
+    changed = x.clone()
+    changed[:, 4000:] *= 3
+    assert not torch.allclose(model(x)[:, 0], model(changed)[:, 0])
+
+
+@pytest.mark.parametrize("norm", CAUSAL_NORMS)
+def test_sequences_of_a_batch_do_not_see_each_other(norm: Norm) -> None:
+    model = encoder(norm)
+    x = torch.randn(4, 1600)
+    order = torch.tensor([2, 0, 3, 1])
+    torch.testing.assert_close(model(x)[order], model(x[order]))
+    torch.testing.assert_close(model(x[:1])[0], model(x)[0])
+
+
+def test_batch_norm_warns_that_it_leaks() -> None:
+    with pytest.warns(UserWarning, match="leak"):
+        model = encoder("batch")
+    x = torch.randn(4, 1600)
+    assert not torch.allclose(model(x[:1])[0], model(x)[0])
+
+
+@pytest.mark.parametrize("norm", ["affine", "layer", "none"])
+def test_equals_the_plain_network_of_modules(norm: Norm) -> None:
+    """The oracle: nn.Conv1d, norm and ReLU as modules, with the same weights."""
+    model = encoder(norm)
+    x = torch.randn(2, 3200)
+    model.initialise_from(x)
+    hidden = x[:, None]
+    for layer, kernel, stride, padding in zip(model.layers, model.kernels, model.strides, model.paddings, strict=True):
+        conv = nn.Conv1d(hidden.shape[1], 8, kernel, stride, padding)
+        conv.weight.data, conv.bias.data = layer.weight.data, layer.bias.data
+        if norm == "affine":
+            conv.bias.data = torch.zeros(8)
+            hidden = conv(hidden) * layer.scale[:, None] + layer.bias[:, None]
+        else:
+            hidden = conv(hidden)
+        if norm == "layer":
+            mean, variance = hidden.mean(1, keepdim=True), hidden.var(1, keepdim=True, unbiased=False)
+            hidden = (hidden - mean) / (variance + 1e-5).sqrt()
+        hidden = F.relu(hidden)
+    torch.testing.assert_close(model(x), hidden.transpose(1, 2), atol=1e-5, rtol=1e-4)
+
+
+def test_data_initialisation_standardises_every_channel_of_every_layer() -> None:
+    model = encoder()
+    x = 0.01 * torch.randn(8, 3200) + 0.5
+    model.set_statistics(0.5, 0.01)
+    model.initialise_from(x)
+    hidden = (x[:, None] - 0.5) / 0.01
+    for layer in model.layers:
+        weight = layer.weight * layer.scale[:, None, None]
+        before_relu = F.conv1d(hidden, weight, layer.bias, layer.stride, layer.padding)
+        torch.testing.assert_close(before_relu.mean((0, 2)), torch.zeros(8), atol=1e-4, rtol=0)
+        torch.testing.assert_close(before_relu.std((0, 2)), torch.ones(8), atol=1e-3, rtol=0)
+        hidden = before_relu.relu()
+
+
+def test_gradients_reach_every_parameter() -> None:
+    for norm in CAUSAL_NORMS:
+        model = encoder(norm)
+        model(torch.randn(2, 1600)).square().sum().backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None, name
+            assert parameter.grad.abs().sum() > 0, name
+
+
+def test_bad_input_is_named() -> None:
+    with pytest.raises(ValueError, match="one layer each, got 4, 5 and 5"):
+        AudioEncoder(8, kernels=(10, 8, 4, 4))
+    with pytest.raises(ValueError, match="20 samples are too few for one latent"):
+        encoder()(torch.randn(1, 20))
+    with pytest.raises(ValueError, match="silent or non-finite corpus"):
+        encoder().set_statistics(0.0, 0.0)
+    with pytest.raises(ValueError, match="not constant"):
+        encoder().initialise_from(torch.zeros(2, 1600))
+    with pytest.raises(ValueError, match="finite"):
+        encoder().initialise_from(torch.full((2, 1600), torch.nan))

@@ -1,0 +1,87 @@
+"""kill -9 in the middle of a run, with real processes and loader workers: the resumed run is the uninterrupted one."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cpc.data.manifest import index_folder
+
+OPTIONS = [
+    "--model.encoder=cpc.encoders.AudioEncoder",
+    "--model.encoder.dim=16",
+    "--model.context=cpc.contexts.GRU",
+    "--model.context.init_args.dim=16",
+    "--model.context.init_args.num_layers=2",
+    "--model.context.init_args.dropout=0.1",  # so that the global generator matters
+    "--model.predictor=cpc.predictors.Bilinear",
+    "--model.predictor.init_args.num_steps=4",
+    "--model.num_negatives=20",
+    "--model.learning_rate=0.003",
+    "--model.schedule=cosine",
+    "--data.window_samples=3200",
+    "--data.batch_size=4",
+    "--data.eval_batches=2",
+    "--data.train_split=null",
+    "--data.eval_split=valid",
+    "--data.num_workers=2",
+    "--trainer.max_steps=60",
+    "--trainer.callbacks=cpc.probes.OnlineProbe",
+    "--record_every_steps=5",
+    "--eval_every_steps=15",
+    "--checkpoint_every_steps=7",
+]
+
+
+@pytest.fixture
+def manifest(tmp_path: Path, write_audio: Callable[..., Path]) -> Path:
+    for number in range(12):
+        write_audio(tmp_path / "audio" / "valid" / f"speaker{number % 3}" / f"{number}.wav", seconds=0.6, seed=number)
+    index_folder(tmp_path / "audio", split_level=0, speaker_level=1, progress=False)
+    return tmp_path / "audio"
+
+
+def command(manifest: Path, run_dir: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "cpc.cli", "pretrain", *OPTIONS, f"--data.manifest={manifest}", f"--run_dir={run_dir}", *more]
+
+
+def outcome(run_dir: Path) -> tuple[str, str, str]:
+    weights = hashlib.sha256((run_dir / "model" / "model.safetensors").read_bytes()).hexdigest()
+    return (run_dir / "bound.jsonl").read_text(), (run_dir / "probe.jsonl").read_text(), weights
+
+
+def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, manifest: Path) -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    subprocess.run(command(manifest, whole), check=True, env=environment, capture_output=True)
+
+    victim = subprocess.Popen(
+        command(manifest, broken), env=environment, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    checkpoint = broken / "checkpoints" / "last.ckpt"
+    deadline = time.monotonic() + 120
+    while not (checkpoint.exists() and len(recorded_steps(broken)) >= 3):  # some steps behind a checkpoint
+        assert victim.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline, "the run did not get to its first checkpoint"
+        time.sleep(0.01)
+    os.killpg(victim.pid, signal.SIGKILL)
+    victim.wait()
+    assert max(recorded_steps(broken)) < 60
+    with (broken / "bound.jsonl").open("a") as file:
+        file.write('{"schema": 1, "step": 59, "torn')  # what a kill in mid-write leaves
+
+    subprocess.run(command(manifest, broken, "--ckpt_path=last"), check=True, env=environment, capture_output=True)
+    assert outcome(broken) == outcome(whole)
+
+
+def recorded_steps(run_dir: Path) -> list[int]:
+    path = run_dir / "bound.jsonl"
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [json.loads(line)["step"] for line in lines]

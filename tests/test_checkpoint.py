@@ -1,0 +1,96 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import cpc
+from cpc.checkpoint import build, describe
+from cpc.contexts import GRU, LSTM, CausalConv, CausalTransformer
+from cpc.encoders import MFCC, AudioEncoder, LogMel, VectorEncoder
+from cpc.model import CPC
+from cpc.predictors import MLP, Bilinear, TransformerPredictor
+
+
+def small() -> CPC:
+    torch.manual_seed(0)
+    model = CPC(AudioEncoder(dim=8, norm="layer"), GRU(dim=6), Bilinear(num_steps=3), negatives="same_speaker")
+    model.encoder.set_statistics(0.1, 2.0)
+    return model
+
+
+def test_what_is_saved_comes_back(tmp_path: Path) -> None:
+    model = small()
+    cpc.save_pretrained(model, tmp_path / "model", provenance={"step": 7})
+    for folder in (tmp_path / "model", tmp_path):  # the folder itself, or a run folder around it
+        back = cpc.load_pretrained(folder)
+        assert not back.training
+        assert back.negatives == "same_speaker"
+        x = torch.randn(2, 1600)
+        assert torch.equal(back(x).contexts, model.eval()(x).contexts)
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert (config["format_version"], config["sample_rate_hz"], config["hop_samples"]) == (1, 16000, 160)
+    assert config["provenance"] == {"step": 7}
+
+
+@pytest.mark.parametrize("context", [GRU(8), LSTM(8, num_layers=2), CausalConv(8), CausalTransformer(8, num_heads=2)])
+@pytest.mark.parametrize("predictor", [Bilinear(2), MLP(2), TransformerPredictor(2, num_heads=2)])
+def test_every_part_describes_itself(context: nn.Module, predictor: nn.Module, tmp_path: Path) -> None:
+    """Each __init__ argument stands under its own name: what `describe` relies on."""
+    description = describe(CPC(AudioEncoder(dim=8), build(describe(context)), build(describe(predictor))))
+    rebuilt = build(json.loads(json.dumps(description)))
+    assert describe(rebuilt) == description
+
+
+@pytest.mark.parametrize("encoder", [AudioEncoder(8), LogMel(), MFCC(), VectorEncoder(3)])
+def test_every_encoder_describes_itself(encoder: nn.Module) -> None:
+    assert describe(build(json.loads(json.dumps(describe(encoder))))) == describe(encoder)
+
+
+def damaged(folder: Path, name: str, content: bytes) -> None:
+    cpc.save_pretrained(small(), folder)
+    (folder / name).write_bytes(content)
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no model"):
+        cpc.load_pretrained(tmp_path / "nowhere")
+    weights = tmp_path / "model.safetensors"
+    cpc.save_pretrained(small(), tmp_path)
+    weights.write_bytes(weights.read_bytes()[:-10])
+    with pytest.raises(ValueError, match="not the file that config.json describes"):
+        cpc.load_pretrained(tmp_path)
+    weights.unlink()
+    with pytest.raises(ValueError, match=r"no model\.safetensors"):
+        cpc.load_pretrained(tmp_path)
+
+
+def edited(folder: Path, **changes: object) -> None:
+    cpc.save_pretrained(small(), folder)
+    config = json.loads((folder / "config.json").read_text())
+    architecture = config["architecture"]["init_args"]
+    for name, value in changes.items():
+        if name == "format_version":
+            config[name] = value
+        elif name == "encoder_class":
+            architecture["encoder"]["class_path"] = value
+        else:
+            architecture["encoder"]["init_args"][name] = value
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dim": 9}, "does not fit its architecture"),
+        ({"format_version": 99}, "format_version 99, this cpc reads up to 1"),
+        ({"encoder_class": "os.system"}, "outside the trusted packages cpc"),
+        ({"encoder_class": "cpc.encoders.Nothing"}, r"no class cpc\.encoders\.Nothing"),
+        ({"wideness": 3}, "does not take the arguments"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(tmp_path: Path, changes: dict, message: str) -> None:
+    edited(tmp_path, **changes)
+    with pytest.raises(ValueError, match=message):
+        cpc.load_pretrained(tmp_path)

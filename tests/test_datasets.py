@@ -1,0 +1,279 @@
+"""datasets/*/prepare.py, run by path on small trees of each corpus's layout, and on real ones where they lie near."""
+
+import csv
+import re
+import runpy
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cpc.data.manifest import Manifest, read_manifest
+
+REPOSITORY = Path(__file__).parents[1]
+DATASETS = REPOSITORY / "datasets"
+SHARED = REPOSITORY.parent / "shared" / "data"
+
+Write = Callable[..., Path]
+
+
+def prepare(monkeypatch: pytest.MonkeyPatch, corpus: str, *arguments: str | Path) -> None:
+    script = DATASETS / corpus / "prepare.py"
+    monkeypatch.setattr(sys, "argv", [str(script), *map(str, arguments)])
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def rows(path: Path) -> dict[str, dict[str, str]]:
+    """The CSV by the last two parts of each path, read without our own reader."""
+    with path.open(newline="") as stream:
+        return {"/".join(Path(row["path"]).parts[-2:]): row for row in csv.DictReader(stream)}
+
+
+@pytest.fixture
+def fsdd(tmp_path: Path, write_audio: Write) -> Path:
+    for digit in (0, 7):
+        for speaker in ("ann", "bob"):
+            for take in (0, 4, 5, 12):
+                path = tmp_path / "fsdd" / "recordings" / f"{digit}_{speaker}_{take}.wav"
+                write_audio(path, 0.2, sample_rate_hz=8000, seed=take)
+    return tmp_path / "fsdd"
+
+
+@pytest.fixture
+def an4(tmp_path: Path, write_audio: Write) -> Path:
+    root = tmp_path / "an4"
+    (root / "etc").mkdir(parents=True)
+    for part, folder, speakers in (("train", "an4_clstk", ("fash", "mblb")), ("test", "an4test_clstk", ("fcaw",))):
+        lines = []
+        for speaker in speakers:
+            for number in range(12 if part == "train" else 3):
+                write_audio(root / "wav" / folder / speaker / f"an{100 + number}-{speaker}-b.wav", 0.2)
+                words = "<s> YES NO </s>" if part == "train" else "RUBOUT G M"
+                lines.append(f"{words} (an{100 + number}-{speaker}-b)")
+        (root / "etc" / f"an4_{part}.transcription").write_text("\n".join(lines) + "\n")
+    return root
+
+
+@pytest.fixture
+def speech_commands(tmp_path: Path, write_audio: Write) -> Path:
+    root = tmp_path / "commands"
+    for word in ("yes", "stop"):
+        for speaker in ("0a1b2c3d", "ffff0000", "12345678"):
+            for take in (0, 1):
+                write_audio(root / word / f"{speaker}_nohash_{take}.wav", 0.2)
+    write_audio(root / "_background_noise_" / "pink_noise.wav", 0.3)
+    (root / "validation_list.txt").write_text("yes/ffff0000_nohash_0.wav\nstop/ffff0000_nohash_1.wav\n")
+    (root / "testing_list.txt").write_text("yes/12345678_nohash_0.wav\n")
+    return root
+
+
+@pytest.fixture
+def librispeech(tmp_path: Path, write_audio: Write) -> Path:
+    root = tmp_path / "librispeech"
+    ids = [f"{speaker}-{chapter}-{n:04}" for speaker, chapter in ((19, 198), (26, 495)) for n in range(3)]
+    for utterance in ids:
+        speaker, chapter, _ = utterance.split("-")
+        write_audio(root / "LibriSpeech" / "train-clean-100" / speaker / chapter / f"{utterance}.flac", 0.2)
+    lists = root / "lists"
+    lists.mkdir()
+    (lists / "train_split.txt").write_text("\n".join([*ids[:2], *ids[3:5]]))  # the published lists end so, too
+    (lists / "test_split.txt").write_text("\n".join([ids[2], ids[5]]) + "\n")
+    (root / "converted_aligned_phones.txt").write_text("".join(f"{utterance} 0 0 7 40\n" for utterance in ids))
+    return root
+
+
+def test_fsdd(monkeypatch: pytest.MonkeyPatch, fsdd: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(monkeypatch, "fsdd", fsdd)
+    written = rows(fsdd / "manifest.csv")
+    assert len(written) == 16
+    for name, row in written.items():
+        digit, speaker, take = name.split("/")[1].removesuffix(".wav").split("_")
+        assert (row["digit"], row["speaker"]) == (digit, speaker)
+        assert row["split"] == ("test" if int(take) <= 4 else "train")
+        assert (row["num_samples"], row["sample_rate_hz"], row["num_channels"]) == ("1600", "8000", "1")
+    assert read_manifest(fsdd).label_columns == ["digit"]
+    printed = capsys.readouterr().out
+    assert re.search(r"train +8 +2 +0.00 +\(published: 2700\)", printed)
+    assert sorted(path.name for path in fsdd.iterdir()) == ["manifest.csv", "recordings"]
+
+
+def test_fsdd_by_path_in_a_process_of_its_own_and_out_elsewhere(fsdd: Path, tmp_path: Path) -> None:
+    fsdd.chmod(0o555)  # a corpus that others own
+    out = tmp_path / "manifests" / "fsdd.csv"
+    out.parent.mkdir()
+    command = [sys.executable, str(DATASETS / "fsdd" / "prepare.py"), str(fsdd), "--out", str(out)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    fsdd.chmod(0o755)
+    assert done.returncode == 0, done.stderr
+    assert "16 files" in done.stdout
+    manifest = read_manifest(out)  # checks that every file is found from there
+    assert len(manifest.select("test")) == 8
+    assert [path.name for path in out.parent.iterdir()] == ["fsdd.csv"]
+
+
+def test_fsdd_refusals(monkeypatch: pytest.MonkeyPatch, fsdd: Path, write_audio: Write) -> None:
+    for take in (5, 12):
+        (fsdd / "recordings" / f"7_bob_{take}.wav").unlink()
+    with pytest.raises(SystemExit, match=r"split train .*\n  digit 7 by bob"):
+        prepare(monkeypatch, "fsdd", fsdd)
+    write_audio(fsdd / "recordings" / "seven.wav")
+    with pytest.raises(SystemExit, match=r"1 of 15 audio files are not named like \{digit\}.*\n  recordings/seven.wav"):
+        prepare(monkeypatch, "fsdd", fsdd)
+    assert not list(fsdd.glob("*.csv")), "a refused corpus leaves no manifest"
+
+
+def test_an4(monkeypatch: pytest.MonkeyPatch, an4: Path) -> None:
+    prepare(monkeypatch, "an4", an4)
+    written = rows(an4 / "manifest.csv")
+    # 12 utterances per training speaker: the fifth of each is valid, the fifteenth does not exist.
+    valid = {name for name, row in written.items() if row["split"] == "valid"}
+    assert valid == {"fash/an104-fash-b.wav", "mblb/an104-mblb-b.wav"}
+    assert Counter(row["split"] for row in written.values()) == {"train": 22, "valid": 2, "test": 3}
+    assert {row["speaker"] for row in written.values() if row["split"] == "test"} == {"fcaw"}
+    assert written["fash/an103-fash-b.wav"]["transcript"] == "YES NO"
+    assert written["fcaw/an100-fcaw-b.wav"]["transcript"] == "RUBOUT G M"
+
+
+def test_an4_refusals(monkeypatch: pytest.MonkeyPatch, an4: Path) -> None:
+    transcription = an4 / "etc" / "an4_test.transcription"
+    lines = transcription.read_text().splitlines()
+    transcription.write_text("\n".join(lines[1:]))
+    with pytest.raises(SystemExit, match=r"1 utterances have no line in .*an4_.*transcription:\n  an100-fcaw-b"):
+        prepare(monkeypatch, "an4", an4)
+    transcription.unlink()
+    with pytest.raises(SystemExit, match=r"there is no .*an4_test.transcription"):
+        prepare(monkeypatch, "an4", an4)
+    (an4 / "wav" / "an4test_clstk").rename(an4 / "test")
+    with pytest.raises(SystemExit, match=r"3 of 27 audio files are not named like an4_clstk"):
+        prepare(monkeypatch, "an4", an4)
+
+
+def test_speech_commands(monkeypatch: pytest.MonkeyPatch, speech_commands: Path) -> None:
+    prepare(monkeypatch, "speech_commands", speech_commands)
+    written = rows(speech_commands / "manifest.csv")
+    assert len(written) == 12, "background noise is no word"
+    of_split = {split: {name for name, row in written.items() if row["split"] == split} for split in ("valid", "test")}
+    assert of_split["valid"] == {"yes/ffff0000_nohash_0.wav", "stop/ffff0000_nohash_1.wav"}
+    assert of_split["test"] == {"yes/12345678_nohash_0.wav"}
+    row = written["stop/0a1b2c3d_nohash_1.wav"]
+    assert (row["word"], row["speaker"], row["split"]) == ("stop", "0a1b2c3d", "train")
+
+
+def test_speech_commands_refusals(monkeypatch: pytest.MonkeyPatch, speech_commands: Path) -> None:
+    testing = speech_commands / "testing_list.txt"
+    testing.write_text("yes/99999999_nohash_0.wav\n")
+    with pytest.raises(SystemExit, match=r"1 of 1 utterances of .*testing_list.txt have no audio:\n  yes/99999999"):
+        prepare(monkeypatch, "speech_commands", speech_commands)
+    testing.write_text("yes/ffff0000_nohash_0.wav\n")
+    with pytest.raises(SystemExit, match=r"stand in another list too:\n  yes/ffff0000_nohash_0"):
+        prepare(monkeypatch, "speech_commands", speech_commands)
+    testing.unlink()
+    with pytest.raises(SystemExit, match=r"there is no .*testing_list.txt"):
+        prepare(monkeypatch, "speech_commands", speech_commands)
+
+
+def test_librispeech(monkeypatch: pytest.MonkeyPatch, librispeech: Path) -> None:
+    phones = librispeech / "converted_aligned_phones.txt"
+    prepare(monkeypatch, "librispeech", librispeech, "--lists", librispeech / "lists", "--phones", phones)
+    written = rows(librispeech / "manifest.csv")
+    assert Counter((row["split"], row["speaker"]) for row in written.values()) == {
+        ("train", "19"): 2,
+        ("train", "26"): 2,
+        ("test", "19"): 1,
+        ("test", "26"): 1,
+    }
+    assert written["198/19-198-0002.flac"]["split"] == "test"
+    assert written["495/26-495-0001.flac"]["chapter"] == "495"
+
+
+def test_librispeech_with_ids_missing_on_either_side(monkeypatch: pytest.MonkeyPatch, librispeech: Path) -> None:
+    lists = librispeech / "lists"
+    train = lists / "train_split.txt"
+    published = train.read_text()
+    train.write_text(published + "\n103-1240-0057\n")
+    with pytest.raises(SystemExit, match=r"1 of 5 utterances of .*train_split.txt have no audio:\n  103-1240-0057"):
+        prepare(monkeypatch, "librispeech", librispeech, "--lists", lists)
+    assert not (librispeech / "manifest.csv").exists()
+    with pytest.warns(UserWarning, match="left out 1 utterances of .*train_split.txt without audio"):
+        prepare(monkeypatch, "librispeech", librispeech, "--lists", lists, "--allow_missing", "true")
+    assert len(rows(librispeech / "manifest.csv")) == 6
+
+    train.write_text("\n".join(published.splitlines()[1:]))
+    with pytest.warns(UserWarning, match="left out 1 utterances in neither list:\n  19-198-0000"):
+        prepare(monkeypatch, "librispeech", librispeech, "--lists", lists)
+    assert len(rows(librispeech / "manifest.csv")) == 5
+
+    phones = librispeech / "converted_aligned_phones.txt"
+    phones.write_text("".join(phones.read_text().splitlines(keepends=True)[:5]))
+    with pytest.raises(SystemExit, match=r"1 listed utterances have no labels in .*phones.txt:\n  26-495-0002"):
+        prepare(monkeypatch, "librispeech", librispeech, "--lists", lists, "--phones", phones)
+
+
+def test_synthesised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("espeakng_loader", reason="the extra `speech` is not installed")
+    folder = tmp_path / "synthesised"
+    arguments = ("--num_speakers", 3, "--num_heldout_speakers", 1, "--minutes", 0.2, "--num_workers", 1)
+    prepare(monkeypatch, "synthesised", folder, *arguments, "--progress", "false")
+    manifest = read_manifest(folder)
+    speakers = {split: set(manifest.select(split).column("speaker")) for split in ("train", "valid", "test")}
+    assert speakers["train"] == speakers["valid"]
+    assert not speakers["train"] & speakers["test"]
+    assert re.search(r"test +\d+ +1 ", capsys.readouterr().out)
+    with pytest.raises(SystemExit, match="made with other parameters"):
+        prepare(monkeypatch, "synthesised", folder, "--minutes", 1)
+
+
+def test_abbreviated_options_are_refused(
+    monkeypatch: pytest.MonkeyPatch, librispeech: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        prepare(monkeypatch, "librispeech", librispeech, "--list", librispeech / "lists")
+    assert "--list" in capsys.readouterr().err
+
+
+def real(corpus: str) -> Path:
+    folder = SHARED / corpus
+    if not folder.is_dir():
+        pytest.skip(f"no {corpus} beside the checkout (../shared/data/{corpus})")
+    return folder
+
+
+def hours(manifest: Manifest) -> float:
+    return float((manifest.num_samples / manifest.sample_rate_hz).sum() / 3600)
+
+
+def test_real_fsdd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "manifest.csv"
+    prepare(monkeypatch, "fsdd", real("fsdd"), "--out", out)
+    manifest = read_manifest(out)
+    assert "published:" not in capsys.readouterr().out
+    assert (len(manifest.select("train")), len(manifest.select("test"))) == (2700, 300)
+    assert Counter(manifest.column("digit")) == {str(digit): 300 for digit in range(10)}
+    assert list(Counter(manifest.select("test").column("speaker")).values()) == [50] * 6
+    assert hours(manifest) == pytest.approx(1312 / 3600, rel=1e-3)
+
+
+def test_real_an4(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "manifest.csv"
+    prepare(monkeypatch, "an4", real("an4"), "--out", out)
+    manifest = read_manifest(out)
+    assert "published:" not in capsys.readouterr().out
+    train, valid, test = (manifest.select(split) for split in ("train", "valid", "test"))
+    assert (len(train) + len(valid), len(test)) == (948, 130)
+    assert set(train.column("speaker")) == set(valid.column("speaker"))
+    assert not set(train.column("speaker")) & set(test.column("speaker"))
+    assert set(Counter(valid.column("speaker")).values()) == {1}
+    assert all(re.fullmatch(r"[A-Z0-9' .-]+", transcript) for transcript in manifest.column("transcript"))
+    assert hours(manifest) == pytest.approx(2903 / 3600, rel=1e-3)
+
+
+def test_every_card_says_what_a_card_must() -> None:
+    for corpus in ("librispeech", "speech_commands", "fsdd", "an4", "synthesised"):
+        card = (DATASETS / corpus / "card.md").read_text(encoding="utf-8")
+        for heading in ("**Source**", "**Licence**", "**Citation**", "**Size**", "## Get it", "## Splits and labels"):
+            assert heading in card, (corpus, heading)
+        for heading in ("## How it is checked", "## Traps"):
+            assert heading in card, (corpus, heading)

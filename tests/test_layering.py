@@ -1,0 +1,102 @@
+"""The flow runs one way: a file in cpc/ imports only from its own stage and from earlier ones."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+STAGES = (
+    "data",
+    "encoders",
+    "contexts",
+    "predictors",
+    "candidates",
+    "losses",
+    "bounds",
+    "model",
+    "checkpoint",
+    "export",
+    "evaluation",
+    "probes",
+    "pretraining",
+    "monitor",
+    "quickstart",
+    "cli",
+)
+# Beside the flow: these import nothing of it, and only the command line imports them.
+SERVING_COMMANDS = ("allocator", "doctor")
+OUTSIDE = ("__init__", *SERVING_COMMANDS)  # cpc/__init__.py loads its names on first use
+LIGHTNING_MAY_APPEAR_FROM = "probes"
+
+
+def imported_modules(path: Path, source: str) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import, at any depth of the file; `from cpc import x` counts as `cpc.x`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package = list(path.parts[: len(path.parts) - node.level]) if node.level else []
+            origin = ".".join([*package, *([node.module] if node.module else [])])
+            if origin == "cpc":
+                yield from ((node.lineno, f"cpc.{alias.name}") for alias in node.names)
+            else:
+                yield node.lineno, origin
+
+
+def stage_of(module: str) -> str:
+    """`cpc.data.audio` -> `data`; the package itself -> `__init__`."""
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def violations(path: Path, source: str) -> list[str]:
+    """What a file, given by its path relative to the repository, imports against the flow."""
+    own = stage_of(".".join(path.with_suffix("").parts))
+    allowed = ["__version__", *(STAGES[: STAGES.index(own) + 1] if own in STAGES else ())]
+    if own == "cli":
+        allowed.extend(SERVING_COMMANDS)
+    found = []
+    for line, module in imported_modules(path, source):
+        if module.split(".")[0] == "cpc" and stage_of(module) not in allowed:
+            found.append(f"{path}:{line} imports {module}, which does not stand before {own}")
+        is_lightning = module.split(".")[0] in ("lightning", "pytorch_lightning")
+        if is_lightning and LIGHTNING_MAY_APPEAR_FROM not in allowed:
+            found.append(f"{path}:{line} imports {module}: Lightning is known from {LIGHTNING_MAY_APPEAR_FROM} on")
+        if module.split(".")[0] in ("datasets", "tests", "benchmarks"):
+            found.append(f"{path}:{line} imports {module}, which is not part of the package")
+    return found
+
+
+def test_every_file_imports_only_from_earlier_stages() -> None:
+    files = sorted((REPOSITORY / "cpc").rglob("*.py"))
+    assert files
+    paths = [file.relative_to(REPOSITORY) for file in files]
+    homeless = [str(path) for path in paths if path.with_suffix("").parts[1] not in (*STAGES, *OUTSIDE)]
+    assert not homeless, f"give {homeless} a place in the flow (STAGES)"
+    found = [each for path in paths for each in violations(path, (REPOSITORY / path).read_text(encoding="utf-8"))]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "is_allowed"),
+    [
+        ("cpc/data/audio.py", "from cpc.data.manifest import Manifest", True),
+        ("cpc/losses/info_nce.py", "from cpc.candidates import STRATEGIES", True),
+        ("cpc/candidates/draws.py", "from cpc.losses import info_nce", False),
+        ("cpc/data/audio.py", "def late():\n    import cpc.model", False),
+        ("cpc/data/audio.py", "from cpc import probes", False),
+        ("cpc/data/audio.py", "from ..encoders import audio", False),
+        ("cpc/data/audio.py", "from . import manifest", True),
+        ("cpc/data/audio.py", "import cpc", False),
+        ("cpc/model.py", "import lightning.pytorch", False),
+        ("cpc/pretraining/module.py", "from lightning.pytorch import LightningModule", True),
+        ("cpc/doctor.py", "from cpc.data import manifest", False),
+        ("cpc/cli.py", "from cpc import __version__, doctor", True),
+        ("cpc/model.py", "from cpc import doctor", False),
+        ("cpc/cli.py", "from cpc.quickstart import main", True),
+        ("cpc/data/corpora.py", "import datasets", False),
+    ],
+)
+def test_the_check_itself(path: str, source: str, is_allowed: bool) -> None:
+    assert (violations(Path(path), source) == []) == is_allowed

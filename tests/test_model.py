@@ -1,0 +1,92 @@
+import math
+
+import pytest
+import torch
+
+import cpc
+from cpc.candidates import STRATEGIES
+from cpc.contexts import GRU
+from cpc.encoders import AudioEncoder
+from cpc.model import CPC
+from cpc.predictors import Bilinear
+
+
+def small(**options: object) -> CPC:
+    torch.manual_seed(0)
+    return CPC(AudioEncoder(dim=8), GRU(dim=6), Bilinear(num_steps=3), **options)
+
+
+def test_shapes_and_the_public_name() -> None:
+    model = cpc.CPC(AudioEncoder(dim=8), GRU(dim=6), Bilinear(num_steps=3))
+    out = model(torch.randn(2, 3200))
+    assert out.latents.shape == (2, 20, 8)
+    assert out.contexts.shape == (2, 20, 6)
+
+
+def test_contexts_do_not_see_the_future() -> None:
+    model = small()
+    x = torch.randn(1, 8000)
+    changed = x.clone()
+    changed[:, 4000:] = torch.randn(4000)
+    last_untouched = int((4000 - model.encoder.first_centre_samples - model.encoder.receptive_field_samples / 2) // 160)
+    torch.testing.assert_close(model(x).contexts[:, : last_untouched + 1], model(changed).contexts[:, : last_untouched + 1])
+
+
+def test_permuting_the_batch_permutes_everything() -> None:
+    """facts T5: a recurrence over the batch axis would show."""
+    model = small()
+    x, order = torch.randn(4, 3200), torch.tensor([2, 0, 3, 1])
+    torch.testing.assert_close(model(x).contexts[order], model(x[order]).contexts)
+    torch.testing.assert_close(model.loss(x).loss, model.loss(x[order]).loss)
+
+
+def test_no_state_leaks_from_call_to_call() -> None:
+    """facts T4: encoding another file in between changes nothing."""
+    model = small()
+    x = torch.randn(1, 3200)
+    first = model(x).contexts
+    model(torch.randn(1, 1600))
+    assert torch.equal(model(x).contexts, first)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_gradients_reach_every_parameter(strategy: str) -> None:
+    model = small(negatives=strategy)
+    model.loss(torch.randn(4, 3200), group_id=torch.tensor([0, 0, 1, 1])).loss.backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.abs().sum() > 0, name
+
+
+def test_an_untrained_model_starts_near_log_n() -> None:
+    model = small()
+    x = torch.randn(8, 3200)
+    model.initialise_from(x)
+    assert model.is_initialised
+    result = model.loss(x)
+    assert result.loss.item() == pytest.approx(math.log(8 * 20), abs=0.6)
+
+
+def test_padded_samples_are_neither_targets_nor_candidates() -> None:
+    """A window padded to length gives the loss of its valid latents alone, whatever the padding's latents are."""
+    model = small()
+    x = torch.randn(3, 3200)
+    num_valid = torch.tensor([3200, 1600, 3200])
+    x[1, 1600:] = 0
+    result = model.loss(x, num_valid=num_valid)
+    assert result.num_rows[0].tolist() == [19, 9, 19]
+    assert result.num_candidates[0, 0].item() == 19 * 50
+
+
+def test_initialise_from_is_deterministic_and_kept() -> None:
+    x = torch.randn(8, 3200)
+    one, two = small(), small()
+    one.initialise_from(x)
+    two.initialise_from(x)
+    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
+
+
+def test_bad_arguments_are_named() -> None:
+    with pytest.raises(ValueError, match="negatives='everything'"):
+        small(negatives="everything")
+    with pytest.raises(ValueError, match="num_negatives=0"):
+        small(num_negatives=0)

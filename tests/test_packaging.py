@@ -1,0 +1,109 @@
+"""What is shipped and what is tracked."""
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+LOCK_FILES = re.compile(r"(^|/)(uv\.lock|poetry\.lock|Pipfile\.lock|pylock.*\.toml|package-lock\.json)$")
+# Where checkouts and home folders lie on somebody's machine, never on everybody's.
+MACHINE_PATHS = re.compile(r"(?<![\w.~/-])/(?:home|root|Users|work|mnt)/[\w.-]")
+INDEX_ADDRESSES = re.compile(r"index-url|extra-index|(?<!#)\bfind-links\b")
+
+
+@pytest.fixture(scope="module")
+def tracked() -> list[str]:
+    """Files in the repository, or about to be: everything that git does not ignore."""
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    try:
+        done = subprocess.run(listing, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"not a git checkout: {error}")
+    return [name for name in done.stdout.split("\0") if (REPOSITORY / name).is_file()]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    uv = os.environ.get("UV") or shutil.which("uv")
+    if uv is None:
+        pytest.skip("uv is not installed")
+    folder = tmp_path_factory.mktemp("wheel")
+    # Offline: the build backend lies in uv's cache since cpc itself was installed.
+    build = [uv, "build", "--wheel", "--offline", "--quiet", "--out-dir", str(folder), str(REPOSITORY)]
+    done = subprocess.run(build, capture_output=True, text=True)
+    if done.returncode and re.search("offline|network|cache", done.stderr):
+        pytest.skip(f"the build backend is not in uv's cache: {done.stderr.strip()[-300:]}")
+    assert done.returncode == 0, done.stderr
+    (path,) = folder.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    sources = {str(path.relative_to(REPOSITORY).as_posix()) for path in (REPOSITORY / "cpc").rglob("*.py")}
+    assert sources <= shipped
+    assert all(name.startswith("cpc/") for name in shipped)
+    assert not [name for name in shipped if re.search(r"(^|/)(datasets|tests|__pycache__)(/|$)", name)]
+
+
+def test_the_wheel_carries_licence_and_command(wheel: zipfile.ZipFile) -> None:
+    (licence,) = [name for name in wheel.namelist() if name.endswith("/licenses/LICENSE")]
+    assert wheel.read(licence) == (REPOSITORY / "LICENSE").read_bytes()
+    assert b"Apache License" in wheel.read(licence)
+    (entry_points,) = [name for name in wheel.namelist() if name.endswith("/entry_points.txt")]
+    assert "cpc = cpc.cli:main" in wheel.read(entry_points).decode()
+
+
+def test_datasets_is_no_package() -> None:
+    folder = REPOSITORY / "datasets"
+    assert (folder / "fsdd" / "card.md").is_file()
+    assert not list(folder.rglob("__init__.py")), "a package named datasets would shadow Hugging Face's"
+    for corpus in (path for path in folder.iterdir() if path.is_dir()):
+        assert {path.name for path in corpus.iterdir() if path.name != "__pycache__"} >= {"card.md", "prepare.py"}
+
+
+def test_no_lock_file_is_tracked(tracked: list[str]) -> None:
+    assert not [name for name in tracked if LOCK_FILES.search(name)]
+
+
+def test_no_tracked_file_knows_a_machine(tracked: list[str]) -> None:
+    found = []
+    for name in tracked:
+        text = (REPOSITORY / name).read_bytes().decode("utf-8", errors="ignore")
+        for number, line in enumerate(text.splitlines(), start=1):
+            if MACHINE_PATHS.search(line):
+                found.append(f"{name}:{number}: {line.strip()[:120]}")
+    assert not found, "\n".join(found)
+
+
+def test_no_package_index_is_named() -> None:
+    assert not INDEX_ADDRESSES.search((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_supported_versions_are_bounded_above() -> None:
+    """torch and its companions break each other across minor versions: nobody should meet that."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for name in ("torch", "torchvision", "torchaudio", "lightning", "jsonargparse"):
+        (requirement,) = [line for line in project["dependencies"] if re.match(rf"{name}\b(?!-)", line)]
+        assert ">=" in requirement
+        assert ",<" in requirement
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        ("see /home" + "/ann/corpus", True),
+        ("open('/work" + "/main/x')", True),
+        ("https://example.org/home" + "/page", False),
+        ("../shared/data", False),
+        ("/proc/cpuinfo", False),
+    ],
+)
+def test_the_path_check_itself(text: str, is_found: bool) -> None:
+    assert bool(MACHINE_PATHS.search(text)) == is_found
