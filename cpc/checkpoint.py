@@ -89,9 +89,7 @@ def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any
         new_config.unlink(missing_ok=True)
 
 
-def load_pretrained(
-    folder: str | Path, *, device: str = "cpu", trusted_packages: tuple[str, ...] = ("cpc",)
-) -> CPC:
+def load_pretrained(folder: str | Path, *, device: str = "cpu", trusted_packages: tuple[str, ...] = ("cpc",)) -> CPC:
     """Read a saved model back, in eval mode.
 
     Args:

@@ -114,7 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"cpc {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def command(name: str, run: object, text: str, within: argparse._SubParsersAction = commands) -> argparse.ArgumentParser:
+    def command(
+        name: str, run: object, text: str, within: argparse._SubParsersAction = commands
+    ) -> argparse.ArgumentParser:
         added = within.add_parser(
             name,
             help=text,
@@ -125,7 +127,9 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run)
         return added
 
-    quickstart = command("quickstart", _quickstart, "synthesise speech, pretrain, measure the bound, probe; ten minutes")
+    quickstart = command(
+        "quickstart", _quickstart, "synthesise speech, pretrain, measure the bound, probe; ten minutes"
+    )
     quickstart.add_argument("--out", type=Path, default=Path("runs/quickstart"), help="where everything goes")
     quickstart.add_argument("--seed", type=int, default=0, help="of corpus, model and batches")
 
@@ -135,7 +139,10 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("model", type=Path, help="a model folder, or a run folder that holds one")
     evaluate.add_argument("--data", type=Path, required=True, help="manifest CSV, or the folder that holds it")
     evaluate.add_argument(
-        "--negatives", nargs="+", choices=STRATEGY_NAMES, help="strategies; the model's and mixed_excluding if not given"
+        "--negatives",
+        nargs="+",
+        choices=STRATEGY_NAMES,
+        help="strategies; the model's and mixed_excluding if not given",
     )
     evaluate.add_argument("--split", default="valid", help="value of the manifest's split column")
     evaluate.add_argument("--num_batches", type=int, default=64, help="batches to average over")
@@ -167,7 +174,9 @@ def _parser() -> argparse.ArgumentParser:
     pack.add_argument("--sample_rate_hz", type=int, default=16000, help="rate to resample to")
     pack.add_argument("--out", type=Path, help="folder; .cpc_cache beside the manifest if not given")
     pack.add_argument("--skip_bad", action="store_true", help="leave out files that cannot be used, and count them")
-    synthesize = command("synthesize", _synthesize, "make a speech corpus with exact phone alignments (espeak-ng)", data)
+    synthesize = command(
+        "synthesize", _synthesize, "make a speech corpus with exact phone alignments (espeak-ng)", data
+    )
     synthesize.add_argument("folder", type=Path, help="where the corpus goes")
     synthesize.add_argument("--num_speakers", type=int, default=48, help="voices in all")
     synthesize.add_argument("--num_heldout_speakers", type=int, default=8, help="voices of the test split alone")

@@ -68,6 +68,18 @@ def test_cpu_flags(tmp_path: Path) -> None:
     assert "unknown" in doctor._cpu(tmp_path / "absent").detail
 
 
+def test_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert (doctor._gpu().state, doctor._gpu().is_necessary) == ("missing", False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"card {index}")
+    assert doctor._gpu().state == "ok"
+    assert doctor._gpu().detail.endswith("card 0, card 1")
+
+
 PINNED = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "17179869184"}
 
 

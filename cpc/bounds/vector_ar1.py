@@ -39,9 +39,7 @@ class VectorAR1:
             x.append(self.coefficient * x[-1] + math.sqrt(1 - self.coefficient**2) * e)
         return rearrange(x, "t b d -> b t d")
 
-    def optimal_scores(
-        self, x: Float[Tensor, "M D"], y: Float[Tensor, "N D"], step: int
-    ) -> Float[Tensor, "M N"]:
+    def optimal_scores(self, x: Float[Tensor, "M D"], y: Float[Tensor, "N D"], step: int) -> Float[Tensor, "M N"]:
         """The best critic there is: log p(y | x) / p(y) for y = x_{t+k}; infoNCE with it reads the most N allows."""
         a = self.coefficient**step
         variance = 1 - a**2

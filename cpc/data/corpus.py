@@ -1,7 +1,7 @@
 """A corpus as training and evaluation use it: a manifest's audio, speakers and frame labels, cut by split."""
 
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from cpc.data.windows import FrameLabels, WindowDataset
 Sampler = Literal["uniform", "same_speaker"]
 
 
+@runtime_checkable
 class Geometry(Protocol):
     """What an encoder says about where its latents lie."""
 

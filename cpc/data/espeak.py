@@ -114,6 +114,7 @@ class Espeak:
                 f"espeak-ng does not start with its data in {self._data} (it answers {rate_hz}); a path of more than "
                 "about 150 characters is too long for it"
             )
+        self._library.espeak_ng_SetRandSeed(1)  # the start seeds the noise of breathy voices with the time of day
         self._chunks: list[bytes] = []
         self._phonemes: list[tuple[int, str]] = []
         self._callback = _Callback(self._collect)  # the library keeps a pointer to it

@@ -266,7 +266,7 @@ def _decode_into(audio: Path, offset: int, room: int, file: Path, header: Header
                 samples = scaled.clip(-32768, 32767)
                 num_clipped += int(np.count_nonzero(np.abs(scaled) > 32768))
                 stream.write(samples.astype("<i2").tobytes())
-                # Exact: a block's sum of squares stays below 2**53.
+                # Exact: the sum of squares of a block (at most 8 million samples) stays below 2**53.
                 samples = samples.astype(np.float64)
                 num_samples += len(samples)
                 total += int(samples.sum())
@@ -288,12 +288,13 @@ def _index(
     has_train = any(split == "train" and file.num_samples for split, file in zip(splits, files, strict=False))
     measured = [file for row, file in enumerate(files) if not has_train or splits[row] == "train"]
     num_samples = sum(file.num_samples for file in measured) or 1
-    mean = sum(file.total for file in measured) / num_samples
-    variance = sum(file.total_of_squares for file in measured) / num_samples - mean**2
+    total = sum(file.total for file in measured)
+    # Whole numbers until the division: no cancellation, however large the offset.
+    variance = (num_samples * sum(file.total_of_squares for file in measured) - total**2) / num_samples**2
     return {
         "format": _FORMAT,
         "sample_rate_hz": sample_rate_hz,
-        "mean": mean / 32768,
+        "mean": total / num_samples / 32768,
         "std": variance**0.5 / 32768,
         "statistics_of": "train" if has_train else "all files",
         "num_bytes": num_bytes,
@@ -319,6 +320,9 @@ def _move(unfinished: Path, folder: Path) -> None:
 def _remove_abandoned(folder: Path) -> None:
     """Removes what a killed process left of this pack; a living one writes all the time."""
     for leftover in folder.parent.glob(f"{folder.name}.partial-*"):
-        times = [path.stat().st_mtime for path in (leftover, *leftover.iterdir())]
-        if max(times) < time.time() - _ABANDONED_AFTER_SECONDS:
+        try:
+            last_written = max(path.stat().st_mtime for path in (leftover, *leftover.iterdir()))
+        except FileNotFoundError:  # finished just now
+            continue
+        if last_written < time.time() - _ABANDONED_AFTER_SECONDS:
             shutil.rmtree(leftover, ignore_errors=True)

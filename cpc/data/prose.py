@@ -32,7 +32,7 @@ CODE = re.compile(r'"([^"]*)"')
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 CONJUNCTION = "although|because|but|if|since|so|unless|when|where|whereas|which|while"
 CLAUSE_END = re.compile(rf"(?<=[,;:])\s+|\s+(?=(?:{CONJUNCTION})\s)")
-DANGLING = re.compile(rf"[,;:]?(?:\s(?:and|or|{CONJUNCTION}))*[,;:]*$")
+DANGLING = re.compile(rf"(?:[,;:]?\s(?:and|or|{CONJUNCTION}))+$")
 WORD = re.compile(r"(?=.*[aeiouy])[A-Za-z][a-z]+(?:['-][a-z]+)*|[aAI]")
 
 
@@ -75,11 +75,11 @@ def paragraph_sentences(paragraph: str) -> Iterator[str]:
         if not sentence.endswith((".", "!", "?", ":")):
             continue
         for clause in clauses(sentence):
-            clause = DANGLING.sub("", clause)
-            words = clause.rstrip(".!?").split()
+            mark = clause[-1] if clause[-1] in "!?" else "."
+            clause = DANGLING.sub("", clause.rstrip(",;:.!?"))
+            words = clause.split()
             if MIN_WORDS <= len(words) <= MAX_WORDS and all(WORD.fullmatch(word.rstrip(",;:")) for word in words):
-                clause = clause[0].upper() + clause[1:].rstrip(".")
-                yield clause if clause.endswith(("!", "?")) else clause + "."
+                yield clause[0].upper() + clause[1:] + mark
 
 
 def plain_text(paragraph: str) -> str:

@@ -23,6 +23,7 @@ import numpy as np
 import soundfile
 from tqdm import tqdm
 
+from cpc import __version__
 from cpc.data import prose
 from cpc.data.alignments import ALIGNMENTS_NAME
 from cpc.data.espeak import SAMPLE_RATE_HZ as ESPEAK_RATE_HZ
@@ -282,7 +283,7 @@ def _provenance(
         "corpus": "English prose from pydoc_data.topics, read aloud by espeak-ng",
         "parameters": parameters,
         "versions": {
-            "cpc": metadata.version("cpc"),
+            "cpc": __version__,
             "python": platform.python_version(),
             "espeak-ng": espeak_version,
             "espeakng-loader": metadata.version("espeakng-loader"),
@@ -302,7 +303,9 @@ def _provenance(
             }
             for split, spoken in of_split.items()
         },
-        "phone_seconds": {label: round(seconds, 3) for label, seconds in sorted(phone_seconds.items(), key=lambda item: -item[1])},
+        "phone_seconds": {
+            label: round(seconds, 3) for label, seconds in sorted(phone_seconds.items(), key=lambda item: -item[1])
+        },
         "speakers": [
             {"name": speaker.name, "sex": speaker.sex, "split": "test" if speaker.is_heldout else "train, valid"}
             | speaker.voice._asdict()

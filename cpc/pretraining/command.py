@@ -3,6 +3,8 @@
 import logging
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,12 @@ from cpc.pretraining.module import Pretraining
 from cpc.pretraining.progress import Progress
 from cpc.pretraining.run_folder import RunFolder
 
-_EXPECTED_WARNINGS = (
+_KNOWN_WARNINGS = (
     ".*does not have many workers.*",  # the packed cache is read faster than a worker could send it
-    ".*'set_vital' is deprecated.*",  # torchdata 0.11 with torch 2.14
+    "(?s).*'set_vital' is deprecated.*",  # torchdata 0.11 with torch 2.14
     ".*isinstance\\(treespec, LeafSpec\\).*",  # lightning 2.6 with torch 2.14
-    ".*instantiate_classes.*",  # lightning 2.6 with jsonargparse 4.49 and later
+    "(?s).*was deprecated in v4.49.*",  # lightning 2.6 with jsonargparse 4.49 and later
+    "(?s).*JsonargparseDeprecationWarning.*",  # and what jsonargparse says of such warnings
 )
 
 
@@ -44,14 +47,7 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
     Raises:
         ValueError: before training, on options that cannot work together; they are named.
     """
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for message in _EXPECTED_WARNINGS:
-        warnings.filterwarnings("ignore", message)
-    own_arguments, sys.argv = sys.argv, sys.argv[:1]  # LightningCLI warns of arguments beside those it is given
-    try:
-        command = parse(arguments)
-    finally:
-        sys.argv = own_arguments
+    command = parse(arguments)
     config = command.config
     for name in ("record_every_steps", "eval_every_steps", "checkpoint_every_steps"):
         if config[name] < 1:
@@ -65,15 +61,14 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
     run_dir.mkdir(parents=True, exist_ok=True)
     command.parser.save(config, run_dir / "config.yaml", overwrite=True, multifile=False)
 
-    folder = RunFolder(
-        run_dir, config.record_every_steps, config.eval_every_steps, config.checkpoint_every_steps
-    )
+    folder = RunFolder(run_dir, config.record_every_steps, config.eval_every_steps, config.checkpoint_every_steps)
     trainer: pl.Trainer = command.trainer
     trainer.callbacks += [Progress(), folder]
     if not trainer.loggers:
         trainer.logger = TensorBoardLogger(run_dir, name="tensorboard", version="")
-    # Own checkpoints hold generator states, which torch's weights-only reader refuses.
-    trainer.fit(command.model, command.datamodule, ckpt_path=checkpoint, weights_only=False)
+    with _known_warnings_ignored():
+        # Own checkpoints hold generator states, which torch's weights-only reader refuses.
+        trainer.fit(command.model, command.datamodule, ckpt_path=checkpoint, weights_only=False)
     return run_dir
 
 
@@ -100,22 +95,38 @@ def _checkpoint_to_continue(run_dir: Path, ckpt_path: str | None) -> Path | None
 
 
 def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
-    return PretrainCommand(
-        Pretraining,
-        AudioData,
-        run=False,
-        args=arguments,
-        save_config_callback=None,
-        seed_everything_default=0,
-        auto_configure_optimizers=False,
-        parser_kwargs={"allow_abbrev": False, "prog": "cpc pretrain"},
-        trainer_defaults={
-            "max_epochs": 1,  # one endless epoch: the sampler counts the passes over the corpus
-            "logger": False,
-            "enable_checkpointing": False,
-            "enable_progress_bar": False,
-            "enable_model_summary": False,
-            "use_distributed_sampler": False,  # the batch samplers know ranks
-            "limit_val_batches": 0,  # RunFolder evaluates
-        },
-    )
+    """Build module, data module and trainer from the command line's arguments or a config's dictionary."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    own_arguments, sys.argv = sys.argv, sys.argv[:1]  # LightningCLI warns of arguments beside those it is given
+    try:
+        with _known_warnings_ignored():
+            return PretrainCommand(
+                Pretraining,
+                AudioData,
+                run=False,
+                args=arguments,
+                save_config_callback=None,
+                seed_everything_default=0,
+                auto_configure_optimizers=False,
+                parser_kwargs={"allow_abbrev": False, "prog": "cpc pretrain"},
+                trainer_defaults={
+                    "max_epochs": 1,  # one endless epoch: the sampler counts the passes over the corpus
+                    "logger": False,
+                    "log_every_n_steps": 1,  # RunFolder logs
+                    "enable_checkpointing": False,
+                    "enable_progress_bar": False,
+                    "enable_model_summary": False,
+                    "use_distributed_sampler": False,  # the batch samplers know ranks
+                    "limit_val_batches": 0,  # RunFolder evaluates
+                },
+            )
+    finally:
+        sys.argv = own_arguments
+
+
+@contextmanager
+def _known_warnings_ignored() -> Iterator[None]:
+    with warnings.catch_warnings():
+        for message in _KNOWN_WARNINGS:
+            warnings.filterwarnings("ignore", message)
+        yield

@@ -13,6 +13,7 @@ from cpc.losses.contrast import check_rows
 
 NUM_INITIALISATION_WINDOWS = 32
 EVALUATION_SEED = 0
+ENDLESS = 2**62
 
 
 class AudioData(pl.LightningDataModule):
@@ -101,9 +102,8 @@ class AudioData(pl.LightningDataModule):
         self._check_identities(encoder, module.strategies)
 
     def train_dataloader(self) -> StatefulDataLoader:
-        """All batches of the run in one round: a resumed run continues with the next one."""
-        num_batches = self.trainer.max_steps * self.trainer.accumulate_grad_batches
-        return self._loader(self._train, num_batches, self.seed, self.num_workers)
+        """An endless stream of batches, which `trainer.max_steps` cuts: a resumed run takes the next one of it."""
+        return self._loader(self._train, ENDLESS, self.seed, self.num_workers)
 
     def held_out_batches(self) -> StatefulDataLoader:
         """The held-out batches, drawn as training's are, the same at every evaluation."""

@@ -145,7 +145,9 @@ class Pretraining(pl.LightningModule):
         )
         # Not trainer.estimated_stepping_batches: reading it makes Lightning drop the loader's state on resume.
         max_steps = self.trainer.max_steps
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: self._learning_rate_factor(step, max_steps))
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimiser, lambda step: self._learning_rate_factor(step, max_steps)
+        )
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -1,19 +1,20 @@
 """A run's folder: bound.jsonl, checkpoints (last, best), the exported model, config.yaml.
 
-    run_dir/
-      config.yaml             what was asked for, in full
-      bound.jsonl             one line per evaluation and strategy
-      probe.jsonl             one line per evaluation of the online probe
-      checkpoints/last.ckpt   to resume from
-      checkpoints/best.ckpt   the best held-out bound so far
-      model/                  model.safetensors and config.json: cpc.load_pretrained(run_dir)
-      tensorboard/
+run_dir/
+  config.yaml             what was asked for, in full
+  bound.jsonl             one line per evaluation and strategy
+  probe.jsonl             one line per evaluation of the online probe
+  checkpoints/last.ckpt   to resume from
+  checkpoints/best.ckpt   the best held-out bound so far
+  model/                  model.safetensors and config.json: cpc.load_pretrained(run_dir)
+  tensorboard/
 """
 
 import json
 import math
 import os
 import signal
+import sys
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -22,7 +23,6 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from cpc.bounds import Bound
@@ -101,16 +101,21 @@ class RunFolder(Checkpoint):
         """Give Ctrl-C back, and say how to go on after one."""
         signal.signal(signal.SIGINT, self._former_handler)
         if self._interrupted:
-            rank_zero_info(
+            self._say(
+                trainer,
                 f"interrupted at step {trainer.global_step} of {trainer.max_steps}, saved; continue with "
-                f"--run_dir {self.folder} --ckpt_path last"
+                f"--run_dir {self.folder} --ckpt_path last",
             )
 
     def _stop_softly(self, trainer: pl.Trainer, signal_number: int, frame: FrameType | None) -> None:
         self._interrupted = True
         trainer.should_stop = True
         signal.signal(signal.SIGINT, self._former_handler)
-        rank_zero_info("stopping after this step; Ctrl-C once more stops at once")
+        self._say(trainer, "stopping after this step; Ctrl-C once more stops at once")
+
+    def _say(self, trainer: pl.Trainer, text: str) -> None:
+        if trainer.is_global_zero:
+            print(f"\n{text}", file=sys.stderr)
 
     def _evaluate(self, trainer: pl.Trainer, module: Pretraining, step: int) -> None:
         """Measure the held-out bound and the online probes on the same batches; keep and export the best model."""

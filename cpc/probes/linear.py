@@ -48,7 +48,13 @@ class ProbeProtocol:
     num_seeds: int = 3
 
     def __post_init__(self) -> None:
-        for name, lowest in (("hidden_dim", 1), ("num_epochs", 1), ("min_steps", 1), ("batch_size", 1), ("num_seeds", 1)):
+        for name, lowest in (
+            ("hidden_dim", 1),
+            ("num_epochs", 1),
+            ("min_steps", 1),
+            ("batch_size", 1),
+            ("num_seeds", 1),
+        ):
             if getattr(self, name) < lowest:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least {lowest}")
         if self.hidden not in (0, 1):
@@ -73,7 +79,12 @@ class Probe(nn.Module):
     """
 
     def __init__(
-        self, dim: int, num_classes: int, hidden: int = 0, hidden_dim: int = 512, generator: torch.Generator | None = None
+        self,
+        dim: int,
+        num_classes: int,
+        hidden: int = 0,
+        hidden_dim: int = 512,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         widths = [dim] + [hidden_dim] * hidden + [num_classes]

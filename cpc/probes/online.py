@@ -111,9 +111,7 @@ class OnlineProbe(pl.Callback):
         self._optimiser.step()
 
     @torch.no_grad()
-    def add_held_out(
-        self, batch: Batch, latents: Float[Tensor, "B T D"], contexts: Float[Tensor, "B T C"]
-    ) -> None:
+    def add_held_out(self, batch: Batch, latents: Float[Tensor, "B T D"], contexts: Float[Tensor, "B T C"]) -> None:
         """Test on a held-out batch; `held_out_record` tells the outcome."""
         x, labels = self._labelled(batch, latents if self.features == "z" else contexts)
         scores = self._scores(x)
@@ -187,9 +185,7 @@ class OnlineProbe(pl.Callback):
         assert self._optimiser is not None
         self._optimiser.load_state_dict(state["optimiser"])
 
-    def _labelled(
-        self, batch: Batch, x: Float[Tensor, "B T D"]
-    ) -> tuple[Float[Tensor, "n D"], Int[Tensor, " n"]]:
+    def _labelled(self, batch: Batch, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "n D"], Int[Tensor, " n"]]:
         """The frames that carry a label, padding left out."""
         num_frames = x.shape[1]
         positions = torch.arange(num_frames, device=x.device)

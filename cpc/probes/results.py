@@ -72,9 +72,7 @@ class ProbeResult:
         return asdict(self)
 
 
-def summarise(
-    answers: Sequence[Answers], test: Examples, num_classes: int, num_train: int
-) -> ProbeResult:
+def summarise(answers: Sequence[Answers], test: Examples, num_classes: int, num_train: int) -> ProbeResult:
     """Judge the answers of one or several seeds to the same test examples."""
     labels = test.labels
     is_seen = labels != UNSEEN
@@ -92,7 +90,9 @@ def summarise(
     # first order the variance is the same.
     clusters, cluster = np.unique(test.clusters, return_inverse=True)
     sums = np.zeros((len(clusters), 4))
-    for column, values in enumerate((np.ones(len(test)), correct.mean(0), is_seen, (surprisal + log_likelihood) * is_seen)):
+    for column, values in enumerate(
+        (np.ones(len(test)), correct.mean(0), is_seen, (surprisal + log_likelihood) * is_seen)
+    ):
         np.add.at(sums[:, column], cluster, values)
     intervals: list[tuple[float, float] | None] = [None, None]
     if len(clusters) > 1:

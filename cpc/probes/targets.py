@@ -112,9 +112,7 @@ class Task:
         """All rows of the manifest whose features are needed."""
         return np.union1d(self.train, self.test)
 
-    def labels(
-        self, row: int, num_frames: int, hop_seconds: float, first_centre_seconds: float
-    ) -> np.ndarray:
+    def labels(self, row: int, num_frames: int, hop_seconds: float, first_centre_seconds: float) -> np.ndarray:
         """`[T]` int64 class of every frame of a file, or of a window of it; -100 where there is none.
 
         Args:
@@ -224,7 +222,9 @@ class Task:
         if not isinstance(alignments, Alignments):
             source = self.manifest.root / ALIGNMENTS_NAME if alignments is None else Path(alignments)
             if not source.exists():
-                raise ValueError(f"task 'phones' needs alignments, and there is no {source}: name them with --alignments")
+                raise ValueError(
+                    f"task 'phones' needs alignments, and there is no {source}: name them with --alignments"
+                )
             alignments = read_alignments(source)
         paths = self.manifest.paths
         self._labels = {

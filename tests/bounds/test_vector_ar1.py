@@ -36,7 +36,9 @@ def test_optimal_scores_are_the_log_density_ratio() -> None:
 
 
 @pytest.mark.parametrize(("num_candidates", "expected", "error"), [(16, 1.495, 0.038), (129, 1.890, 0.018)])
-def test_optimal_critic_reads_the_tabled_bound_for_gaussians(num_candidates: int, expected: float, error: float) -> None:
+def test_optimal_critic_reads_the_tabled_bound_for_gaussians(
+    num_candidates: int, expected: float, error: float
+) -> None:
     """facts.md section 7: 20 dimensions, 2 nats; lag one of an AR(1) with that correlation is the same problem."""
     process = VectorAR1(0.4258, 20)
     assert process.mutual_information_nats(1) == pytest.approx(2, abs=1e-3)

@@ -240,7 +240,7 @@ def test_same_speaker_batches_for_any_corpus(data: st.DataObject) -> None:
     check_same_speaker_pass(num_samples, groups, part * speakers_per_batch, speakers_per_batch, distinct)
 
 
-def test_a_speaker_with_one_long_file_still_meets_his_other_one() -> None:
+def test_a_speaker_with_one_long_file_still_meets_another() -> None:
     check_same_speaker_pass([50_000, 10, 300, 300], [0, 0, 1, 1], 4, 1, distinct=True)
     check_same_speaker_pass([50_000, 10, 300, 300], [0, 0, 1, 1], 4, 2, distinct=True)
 

@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -116,8 +117,6 @@ def test_arguments_that_do_not_fit(audio: object) -> None:
 
 @pytest.mark.slow
 def test_windows_come_ten_thousand_times_faster_than_real_time(tmp_path: Path) -> None:
-    import time
-
     rng = np.random.default_rng(0)
     for number in range(40):
         soundfile.write(tmp_path / f"{number}.wav", 0.1 * rng.standard_normal(160000), 16000)

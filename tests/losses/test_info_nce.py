@@ -69,9 +69,7 @@ def test_gradients_in_float64() -> None:
         "allowed": torch.tensor([[False, True], [True, True]]),
         "valid": torch.tensor([True, True, True, True, False, True]),
     }
-    assert torch.autograd.gradcheck(
-        lambda q, c: info_nce(q, c, positives, **options).loss, (queries, candidates)
-    )
+    assert torch.autograd.gradcheck(lambda q, c: info_nce(q, c, positives, **options).loss, (queries, candidates))
     negatives = torch.tensor([[1, 1, 3], [0, 5, 5], [4, 4, 4], [0, 1, 2]])  # duplicates must add up
     assert torch.autograd.gradcheck(
         lambda q, c: info_nce(q, c, positives, negatives=negatives).loss, (queries, candidates)

@@ -47,7 +47,16 @@ def run(tmp_path: Path, manifest: Path) -> Callable[..., Path]:
     config.write_text(yaml.safe_dump(SMALL))
 
     def pretrain(*options: str) -> Path:
-        main(["pretrain", "--config", str(config), f"--data.manifest={manifest}", f"--run_dir={tmp_path / 'run'}", *options])
+        main(
+            [
+                "pretrain",
+                "--config",
+                str(config),
+                f"--data.manifest={manifest}",
+                f"--run_dir={tmp_path / 'run'}",
+                *options,
+            ]
+        )
         return tmp_path / "run"
 
     return pretrain
@@ -64,7 +73,14 @@ def test_a_run_leaves_everything_behind(run: Callable[..., Path]) -> None:
     assert found == [(step, *which) for step in (2, 4) for which in [("train", "mixed"), *held_out]]
     for record in records(folder):
         assert record["schema"] == 1
-        for name in ("loss_nats", "num_candidates", "mi_ceiling_nats", "mi_bound_nats", "standard_error_nats", "accuracy"):
+        for name in (
+            "loss_nats",
+            "num_candidates",
+            "mi_ceiling_nats",
+            "mi_bound_nats",
+            "standard_error_nats",
+            "accuracy",
+        ):
             assert len(record[name]) == 3
         assert np.allclose(np.array(record["mi_ceiling_nats"]) - record["loss_nats"], record["mi_bound_nats"])
     assert (folder / "checkpoints" / "last.ckpt").exists()

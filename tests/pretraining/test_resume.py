@@ -49,7 +49,16 @@ def manifest(tmp_path: Path, write_audio: Callable[..., Path]) -> Path:
 
 
 def command(manifest: Path, run_dir: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "cpc.cli", "pretrain", *OPTIONS, f"--data.manifest={manifest}", f"--run_dir={run_dir}", *more]
+    return [
+        sys.executable,
+        "-m",
+        "cpc.cli",
+        "pretrain",
+        *OPTIONS,
+        f"--data.manifest={manifest}",
+        f"--run_dir={run_dir}",
+        *more,
+    ]
 
 
 def outcome(run_dir: Path) -> tuple[str, str, str]:

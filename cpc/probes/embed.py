@@ -1,0 +1,146 @@
+"""Features of audio files, one output per file, for whoever wants them elsewhere.
+
+T frames, D feature dim.
+"""
+
+import json
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from safetensors.numpy import save_file
+from tqdm import tqdm
+
+from cpc.checkpoint import load_pretrained, read_config
+from cpc.data.audio import read_blocks
+from cpc.data.headers import AUDIO_SUFFIXES, name_a_few
+from cpc.probes.features import Features, Precision
+
+Format = Literal["npy", "safetensors"]
+
+
+def embed(
+    model_folder: str | Path,
+    paths: Sequence[str | Path],
+    out: str | Path,
+    features: Literal["c", "z"] = "c",
+    format: Format = "npy",
+    *,
+    skip_bad: bool = False,
+    overwrite: bool = False,
+    device: str = "cpu",
+    precision: Precision = "float32",
+    progress: bool = True,
+) -> list[Path]:
+    """Writes `[T, D]` float32 features of each audio file, with a JSON beside it that tells where frames lie in time.
+
+    A file named directly becomes `out/STEM.npy`; the files below a folder keep their place in it. In `safetensors`
+    the array is called `features`. Frame i is centred at sample `first_centre_samples + i * hop_samples`.
+
+    Args:
+        model_folder: as `cpc.load_pretrained` takes it.
+        paths: audio files, and folders to search.
+        out: folder to write to.
+        features: contexts `c` or latents `z`.
+        format: `npy` or `safetensors`.
+        skip_bad: leave out files that cannot be read or are too short for a frame, and warn how many.
+        overwrite: replace outputs that are there already.
+        device: where to compute.
+        precision: see `Features`.
+        progress: show a progress bar.
+
+    Returns:
+        The files written.
+
+    Raises:
+        ValueError: before anything is written: on a missing path, a folder without audio, two inputs with one output,
+            or outputs that exist already. While writing: on a bad file, unless `skip_bad`.
+    """
+    if features not in ("c", "z"):
+        raise ValueError(f"features={features!r} is not one of c, z")
+    if format not in get_args(Format):
+        raise ValueError(f"format={format!r} is not one of {', '.join(get_args(Format))}")
+    out = Path(out)
+    targets = _targets(paths, out, format)
+    existing = [str(target) for target in targets if target.exists() or target.with_suffix(".json").exists()]
+    if existing and not overwrite:
+        raise ValueError(
+            f"{len(existing)} of {len(targets)} outputs exist already:\n{name_a_few(existing)}\nset overwrite to "
+            "replace them, or name another folder with out"
+        )
+    front_end = Features(features, load_pretrained(model_folder), device=device, precision=precision)
+    sidecar = front_end.geometry() | {"model_sha256": read_config(model_folder)["sha256"]}
+    written, bad = [], []
+    for target, path in tqdm(targets.items(), desc="embed", unit="file", disable=not progress):
+        try:
+            pieces = list(front_end.stream(read_blocks(path, front_end.sample_rate_hz)))
+            if not pieces:
+                raise ValueError(f"{path}: is too short for a single frame")
+        except ValueError as error:
+            if not skip_bad:
+                raise ValueError(f"{error}; set skip_bad to go on without such files") from error
+            bad.append(str(error))
+            continue
+        _write(target, np.concatenate(pieces), sidecar | {"source": str(path)}, format)
+        written.append(target)
+    if bad:
+        warnings.warn(f"left out {len(bad)} of {len(targets)} files:\n{name_a_few(bad)}", stacklevel=2)
+    return written
+
+
+def _targets(paths: Sequence[str | Path], out: Path, format: Format) -> dict[Path, Path]:
+    """Output -> audio file."""
+    sources: list[tuple[Path, Path]] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            below = [file for file in sorted(path.rglob("*")) if _is_audio(file.relative_to(path)) and file.is_file()]
+            if not below:
+                raise ValueError(
+                    f"no audio below {path}; files are known by their suffix: {' '.join(sorted(AUDIO_SUFFIXES))}"
+                )
+            sources += [(file.relative_to(path), file) for file in below]
+        elif path.is_file():
+            sources.append((Path(path.name), path))
+        else:
+            raise ValueError(f"there is no file or folder {path}")
+    targets: dict[Path, Path] = {}
+    for relative, file in sources:
+        target = out / relative.with_suffix(f".{format}")
+        if target in targets:
+            raise ValueError(
+                f"{targets[target]} and {file} would both be written to {target}: embed them into different folders, "
+                "or name the folder above both"
+            )
+        targets[target] = file
+    return targets
+
+
+def _is_audio(path: Path) -> bool:
+    return path.suffix.lower() in AUDIO_SUFFIXES and not any(part.startswith(".") for part in path.parts)
+
+
+def _write(target: Path, values: np.ndarray, sidecar: dict[str, Any], format: Format) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _replacing(target) as new:
+        if format == "npy":
+            with new.open("wb") as stream:
+                np.save(stream, values)
+        else:
+            save_file({"features": np.ascontiguousarray(values)}, new)
+    with _replacing(target.with_suffix(".json")) as new:
+        new.write_text(json.dumps(sidecar, indent=2) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A place to write beside `path`, which takes its place once it is whole."""
+    new = path.with_name(path.name + ".tmp")
+    try:
+        yield new
+        os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)
