@@ -35,9 +35,9 @@ def _pretrain(arguments: list[str]) -> None:
 
 
 def _quickstart(options: argparse.Namespace) -> None:
-    from cpc.quickstart import quickstart
+    from cpc.quickstart.run import quickstart
 
-    quickstart(options.out, seed=options.seed)
+    quickstart(options.out, options.corpus, seed=options.seed, steps=options.steps)
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -130,7 +130,9 @@ def _parser() -> argparse.ArgumentParser:
     quickstart = command(
         "quickstart", _quickstart, "synthesise speech, pretrain, measure the bound, probe; ten minutes"
     )
-    quickstart.add_argument("--out", type=Path, default=Path("runs/quickstart"), help="where everything goes")
+    quickstart.add_argument("--out", type=Path, default=Path("runs/quickstart"), help="a new folder for run and report")
+    quickstart.add_argument("--corpus", type=Path, default=Path("data/synthesised"), help="made if it is not there")
+    quickstart.add_argument("--steps", type=int, help="optimiser steps; by this machine's speed if not given")
     quickstart.add_argument("--seed", type=int, default=0, help="of corpus, model and batches")
 
     command("pretrain", None, "train a model from a config: see `cpc pretrain --help`")

@@ -3,6 +3,9 @@
 B batch, L layers, T latents, C context dim.
 """
 
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
 from einops import rearrange
 from torch import Tensor, nn
 
@@ -39,7 +42,8 @@ class GRU(Recurrent):
         self.layers = nn.GRU(input_dim, self.dim, self.num_layers, batch_first=True, dropout=self.dropout)
 
     def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]:
-        contexts, hidden = self.layers(z, None if state is None else _layers_first(state[0]))
+        with _float32_on_cpu(z):
+            contexts, hidden = self.layers(z.to(self.layers.weight_ih_l0.dtype), None if state is None else _layers_first(state[0]))
         return contexts, (_sequences_first(hidden),)
 
 
@@ -51,8 +55,14 @@ class LSTM(Recurrent):
 
     def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]:
         before = None if state is None else tuple(_layers_first(each) for each in state)
-        contexts, after = self.layers(z, before)
+        with _float32_on_cpu(z):
+            contexts, after = self.layers(z.to(self.layers.weight_ih_l0.dtype), before)
         return contexts, tuple(_sequences_first(each) for each in after)
+
+
+def _float32_on_cpu(z: Tensor) -> AbstractContextManager[object]:
+    """No bfloat16 recurrences on a CPU: they take three times as long as float32 (docs/decisions.md)."""
+    return torch.autocast("cpu", enabled=False) if z.device.type == "cpu" else nullcontext()
 
 
 def _layers_first(state: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from cpc.probes.targets import UNSEEN, Examples
 
 _BLOCK_ROWS = 4096
 _BUFFER_BYTES = 256_000_000
+_LEARNING_RATES = {0: 0.1, 1: 0.003}  # by number of hidden layers
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class ProbeProtocol:
         num_epochs: passes over the training examples, at least.
         min_steps: steps, at least: small training parts are passed over more often.
         batch_size: examples per step.
-        learning_rate: Adam's at the start, from where it falls to zero along a cosine.
+        learning_rate: Adam's at the start, from where it falls to zero along a cosine; 0.1 for the linear probe and
+            0.003 with a hidden layer unless given.
         l2: weight of the penalty, in the convention of scikit-learn's `C = 1 / l2`: the sum of the losses plus
             l2 / 2 times the sum of squared weights.
         num_seeds: probes trained, with different orders of the examples (and initial weights, where there is a choice).
@@ -42,8 +44,8 @@ class ProbeProtocol:
     hidden_dim: int = 512
     num_epochs: int = 10
     min_steps: int = 1000
-    batch_size: int = 1024
-    learning_rate: float = 0.01
+    batch_size: int = 2048
+    learning_rate: float | None = None
     l2: float = 1.0
     num_seeds: int = 3
 
@@ -59,6 +61,8 @@ class ProbeProtocol:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least {lowest}")
         if self.hidden not in (0, 1):
             raise ValueError(f"hidden={self.hidden}, but a probe has 0 (linear) or 1 hidden layer")
+        if self.learning_rate is None:
+            object.__setattr__(self, "learning_rate", _LEARNING_RATES[self.hidden])
         if self.learning_rate <= 0 or self.l2 < 0:
             raise ValueError(f"learning_rate={self.learning_rate} must be positive and l2={self.l2} not negative")
 

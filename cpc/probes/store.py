@@ -5,7 +5,7 @@ R frames of all files, D feature dim.
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +13,8 @@ import numpy as np
 from tqdm import tqdm
 
 from cpc.data.audio import Audio
-from cpc.probes.features import Features
+from cpc.data.manifest import Manifest
+from cpc.probes.features import Features, Kind
 
 DEFAULT_MAX_RAM_BYTES = 2_000_000_000
 
@@ -22,26 +23,29 @@ class FeatureStore:
     """Frames of many files, one after the other.
 
     Args:
-        values: `[R, D]`, in memory or memory-mapped.
-        offsets: `[num_files + 1]` where each file's frames start.
         features: the front end they come from.
+        rows: `[num_files]` which row of the manifest each file is.
+        num_frames: `[num_files]` frames of each file.
+        values: `[R, D]`, in memory or memory-mapped.
 
     Attributes:
         num_too_short: files too short for a single frame.
     """
 
-    def __init__(self, values: np.ndarray, offsets: np.ndarray, features: Features) -> None:
-        self.values = values
-        self.offsets = offsets
+    def __init__(self, features: Features, rows: np.ndarray, num_frames: np.ndarray, values: np.ndarray) -> None:
         self.features = features
-        self.num_too_short = int((np.diff(offsets) == 0).sum())
+        self.values = values
+        self.num_too_short = int((num_frames == 0).sum())
+        ends = np.cumsum(num_frames).tolist()
+        self._places = dict(zip(rows.tolist(), map(slice, [0, *ends[:-1]], ends), strict=True))
 
     @classmethod
     def extract(
         cls,
         features: Features,
+        manifest: Manifest,
         audio: Audio,
-        names: Sequence[str],
+        rows: np.ndarray,
         *,
         max_ram_bytes: int = DEFAULT_MAX_RAM_BYTES,
         scratch_dir: str | Path | None = None,
@@ -55,8 +59,9 @@ class FeatureStore:
 
         Args:
             features: the front end.
-            audio: the files.
-            names: what messages call them.
+            manifest: the corpus.
+            audio: its files, in the order of the manifest.
+            rows: of the manifest: the files to read.
             max_ram_bytes: larger stores go to a memory-mapped temporary file, which vanishes with the process.
             scratch_dir: folder of that file; the system's for temporary files unless given.
             dtype: of the stored values; `float16` halves the file at three decimal digits.
@@ -66,52 +71,52 @@ class FeatureStore:
             ValueError: if no file is long enough for a frame, or features are not finite; the file is named.
             OSError: if the disk cannot hold the temporary file.
         """
-        num_frames = features.num_frames(audio.num_samples)
-        offsets = np.concatenate([[0], np.cumsum(num_frames)]).astype(np.int64)
-        if offsets[-1] == 0:
+        num_frames = features.num_frames(audio.num_samples[rows])
+        if not num_frames.any():
             raise ValueError(
-                f"none of the {len(names)} files is long enough for a single frame of {features.kind!r}, for example "
-                f"{list(names[:3])} with {audio.num_samples[:3].tolist()} samples"
+                f"none of the {len(rows)} files is long enough for a single frame of {features.kind!r}, for example "
+                f"{manifest.paths[rows[0]]} with {audio.num_samples[rows[0]]} samples"
             )
-        values = _allocate((int(offsets[-1]), features.dim), np.dtype(dtype), max_ram_bytes, scratch_dir)
-        order = tqdm(range(len(names)), desc=f"features {features.kind}", unit="file", disable=not progress)
-        for file in order:
-            position = int(offsets[file])
-            for frames in features.stream(_blocks(audio, file, features.chunk_samples)):
+        shape = (int(num_frames.sum()), features.dim)
+        values = _allocate(shape, np.dtype(dtype), max_ram_bytes, scratch_dir)
+        store = cls(features, rows, num_frames, values)
+        for row in tqdm(rows.tolist(), desc=f"features {features.kind}", unit="file", disable=not progress):
+            destination, position = store.file(row), 0
+            for frames in features.stream(_blocks(audio, row, features.chunk_samples)):
                 with np.errstate(over="ignore"):
                     frames = frames.astype(values.dtype, copy=False)
                 if not np.isfinite(frames).all():
                     raise ValueError(
-                        f"{names[file]}: features {features.kind!r} are not finite in {dtype}: broken audio, or a model "
-                        "whose training diverged"
+                        f"{manifest.paths[row]}: features {features.kind!r} are not finite in {dtype}: broken audio, or "
+                        "a model whose training diverged"
                     )
-                values[position : position + len(frames)] = frames
+                destination[position : position + len(frames)] = frames
                 position += len(frames)
-            assert position == offsets[file + 1]
-        return cls(values, offsets, features)
+            assert position == len(destination)
+        return store
 
     @property
     def is_memory_mapped(self) -> bool:
         """Whether the values live in a file."""
         return isinstance(self.values, np.memmap)
 
-    def __len__(self) -> int:
-        """Number of files."""
-        return len(self.offsets) - 1
+    def place(self, row: int) -> slice:
+        """Where the frames of a row of the manifest are."""
+        return self._places[row]
 
-    def file(self, index: int) -> np.ndarray:
-        """`[T, D]` the frames of one file."""
-        return self.values[self.offsets[index] : self.offsets[index + 1]]
+    def file(self, row: int) -> np.ndarray:
+        """`[T, D]` the frames of a row of the manifest."""
+        return self.values[self._places[row]]
 
-    def part(self, kind: Literal["c", "z"]) -> np.ndarray:
-        """`[R, D]` the latents or the contexts of a store that holds both (`zc`), or the values of one that holds that.
+    def part(self, kind: Kind) -> np.ndarray:
+        """`[R, D]` all values, or the latents or contexts alone of a store that holds both (`zc`).
 
         Raises:
             ValueError: if the store does not hold them.
         """
         if self.features.kind == kind:
             return self.values
-        if self.features.kind != "zc":
+        if self.features.kind != "zc" or kind not in ("z", "c"):
             raise ValueError(f"a store of {self.features.kind!r} holds no {kind!r}")
         split = self.features.latent_dim
         return self.values[:, :split] if kind == "z" else self.values[:, split:]

@@ -13,6 +13,8 @@ import numpy as np
 from cpc.data.alignments import ALIGNMENTS_NAME, UNLABELLED, Alignments, Segment, frame_labels, read_alignments
 from cpc.data.headers import name_a_few
 from cpc.data.manifest import Manifest
+from cpc.probes.features import Kind
+from cpc.probes.store import FeatureStore
 
 Pool = Literal["frames", "mean"]
 
@@ -126,44 +128,33 @@ class Task:
             return np.full(num_frames, self._codes[label])
         return frame_labels(label, num_frames, hop_seconds, first_centre_seconds, self._codes)
 
-    def examples(
-        self,
-        part: Literal["train", "test"],
-        values: np.ndarray,
-        offsets: np.ndarray,
-        rows: Sequence[int] | np.ndarray,
-        geometry: dict[str, Any],
-    ) -> Examples:
+    def examples(self, part: Literal["train", "test"], store: FeatureStore, kind: Kind) -> Examples:
         """The labelled frames, or means of frames, of one part.
 
         Args:
             part: which.
-            values: `[R, D]` stored frames.
-            offsets: where each stored file starts.
-            rows: which row of the manifest each stored file is.
-            geometry: of the features: `hop_samples`, `first_centre_samples`, `sample_rate_hz`.
+            store: holds the files of that part.
+            kind: which features of the store.
 
         Raises:
             ValueError: if no frame of the part is labelled.
         """
-        position = {int(row): i for i, row in enumerate(rows)}
-        hop_seconds = geometry["hop_samples"] / geometry["sample_rate_hz"]
-        first_centre_seconds = geometry["first_centre_samples"] / geometry["sample_rate_hz"]
-        cluster_of_row = self._cluster_of_row()
+        rate = store.features.sample_rate_hz
+        times = store.features.hop_samples / rate, store.features.first_centre_samples / rate
+        values, cluster_of_row = store.part(kind), self._cluster_of_row()
         means, examples, labels, clusters = [], [], [], []
-        for row in self.train if part == "train" else self.test:
-            start, stop = offsets[position[row]], offsets[position[row] + 1]
-            if start == stop:
+        for row in (self.train if part == "train" else self.test).tolist():
+            place = store.place(row)
+            if place.start == place.stop:
                 continue
             if self.pool == "mean":
-                means.append(values[start:stop].mean(0, dtype=np.float64).astype(np.float32))
-                found = self.labels(row, 1, hop_seconds, first_centre_seconds)
-                labelled = np.array([len(means) - 1])
+                means.append(values[place].mean(0, dtype=np.float64).astype(np.float32))
+                found, frames = self.labels(row, 1, *times), np.array([len(means) - 1])
             else:
-                found = self.labels(row, stop - start, hop_seconds, first_centre_seconds)
-                labelled = start + np.flatnonzero(found != UNLABELLED)
+                found = self.labels(row, place.stop - place.start, *times)
+                frames = place.start + np.flatnonzero(found != UNLABELLED)
                 found = found[found != UNLABELLED]
-            examples.append(labelled)
+            examples.append(frames)
             labels.append(found)
             clusters.append(np.full(len(found), cluster_of_row[row]))
         if not sum(map(len, labels)):

@@ -1,0 +1,1 @@
+"""`cpc quickstart`: from nothing to a probed, monitored representation in ten minutes on two cores."""

@@ -1,0 +1,154 @@
+"""report.html: the quickstart's results as one page that needs nothing else, neither network nor server.
+
+Every chart has its values in a table beneath it, for keyboards, screen readers and tests.
+"""
+
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from cpc.quickstart.charts import (
+    Chart,
+    ContextsMap,
+    Table,
+    contexts_chart,
+    number,
+    probe_chart,
+    step_chart,
+    training_chart,
+)
+
+FACTS = {  # keys of the report, in the heading's words
+    "corpus_minutes": "{:.0f} minutes of speech",
+    "num_speakers": "{} speakers",
+    "latent_dim": "latents of width {}",
+    "context_dim": "contexts of width {}",
+    "num_train_steps": "{} training steps",
+    "num_threads": "{} threads",
+}
+CONFIG = {
+    "responsive": True,
+    "displaylogo": False,
+    # By name: what Plotly offers by default includes a button that uploads the chart.
+    "modeBarButtons": [["toImage"], ["zoom2d", "resetScale2d"]],
+    "showSendToCloud": False,
+}
+# The policy makes the browser itself refuse whatever would leave the page.
+HEAD = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
+<title>cpc quickstart</title>
+<style>
+:root { color-scheme: light dark; --page: #ffffff; --text: #1d2129; --faint: #565d68; --line: #d5d9df; }
+@media (prefers-color-scheme: dark) {
+  :root { --page: #14171c; --text: #e6e8ec; --faint: #a3abb6; --line: #3a414c; }
+}
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 60rem; padding: 1rem; background: var(--page); color: var(--text);
+  font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: break-word; }
+h1 { font-size: 1.5rem; line-height: 1.25; margin: 0.5rem 0; }
+h2 { font-size: 1.15rem; margin: 2.5rem 0 0.25rem; }
+p { margin: 0.4rem 0; }
+.facts, caption { color: var(--faint); }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: 0.2rem 1rem 0.2rem 0; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
+th:first-child { text-align: left; position: sticky; left: 0; background: var(--page); }
+@media (max-width: 30rem) { table { font-size: 0.8rem; } th, td { padding-right: 0.5rem; } }
+summary { cursor: pointer; padding: 0.3rem 0; }
+.js-plotly-plot g:not(.hovertext) > text { fill: var(--text) !important; }
+.xerror { stroke: var(--text) !important; }
+.gridlayer path, .zerolinelayer path { stroke: var(--line) !important; }
+</style>
+"""
+HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt</h1>
+<p>How well a linear probe reads phones and speakers from the pretrained features, beside its baselines; and how much of
+the latents ahead the contexts predict, while training went on and at its end.</p>
+"""
+READING = """<section><h2>How to read this</h2>
+<p><b>Ceiling.</b> With N candidates, the positive included, <i>log N - L</i> never exceeds <i>log N</i>, however much
+there is to know. Near the ceiling a curve says how many candidates there were rather than how much is predicted.</p>
+<p><b>Which curves are bounds.</b> With candidates from the query's own sequence (<code>mixed</code>,
+<code>same_speaker</code>, <code>sequence_only</code>) the context has seen some of them and can rule them out: such a
+curve is no bound on I(z; c). <code>mixed_excluding</code> takes its candidates from other sequences alone, and is a
+lower bound as far as these are independent.</p>
+<p><b>Accuracy</b> is the share of rows in which no negative scores higher than the positive. Ties share: a positive
+level with m negatives counts 1/(1 + m), so that a collapsed encoder scores exactly chance, 1/N.</p>
+<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random c</i> are contexts of the same
+architecture, initialised from data and never trained (mean of 3 seeds): what the architecture gives away. <i>MFCC</i>
+are hand-made spectral features. <i>Supervised</i> is the same architecture trained on the labels themselves. <i>CPC
+z</i> and <i>CPC c</i> are latents and contexts of the model pretrained here, which has seen no label.</p></section>
+"""
+
+
+def write_page(path: Path, report: dict[str, Any], records: list[dict[str, Any]], contexts_map: ContextsMap) -> None:
+    """Write the page.
+
+    Args:
+        path: the HTML file.
+        report: as in report.json. `phones` and `speaker` (percent by representation) are needed; `phones_interval`,
+            `speaker_interval`, `seconds` (by stage) and the keys of `FACTS` are shown where present.
+        records: lines of bound.jsonl; those of split `train` are left out.
+        contexts_map: the picture of contexts.
+
+    Raises:
+        ValueError: if plotly is not installed.
+    """
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise ValueError(
+            f"{path.name} needs plotly: install it with `uv sync --extra dashboard` or `pip install 'cpc[dashboard]'`"
+        ) from error
+    charts = [probe_chart(report), *_bound_charts(records), contexts_chart(contexts_map)]
+    sections = "".join(_section(chart, f"chart-{index}") for index, chart in enumerate(charts, start=1))
+    path.write_text(
+        f"{HEAD}<script>{get_plotlyjs()}</script></head>\n<body><main>\n{HEADING}{_facts(report)}{sections}{READING}"
+        "</main></body></html>\n",
+        encoding="utf-8",
+    )
+
+
+def _bound_charts(records: list[dict[str, Any]]) -> list[Chart]:
+    """A chart per strategy over training, that of training first, and one of where they ended."""
+    by_strategy: dict[str, list[dict[str, Any]]] = {}
+    for record in sorted(records, key=lambda record: record["step"]):
+        if record["split"] != "train":
+            by_strategy.setdefault(record["strategy"], []).append(record)
+    if not by_strategy:
+        return []
+    return [*map(training_chart, by_strategy.values()), step_chart([run[-1] for run in by_strategy.values()])]
+
+
+def _facts(report: dict[str, Any]) -> str:
+    """What was run, and how long its stages took."""
+    facts = [words.format(report[key]) for key, words in FACTS.items() if report.get(key) is not None]
+    seconds = [f"{stage} {number(value, 0)} s" for stage, value in report.get("seconds", {}).items()]
+    lines = [", ".join(facts), "Time: " + ", ".join(seconds) if seconds else ""]
+    return "".join(f'<p class="facts">{escape(line)}</p>\n' for line in lines if line)
+
+
+def _section(chart: Chart, name: str) -> str:
+    from plotly.io import to_html
+
+    figure = {"data": chart.traces, "layout": chart.layout}
+    plot = to_html(figure, config=CONFIG, include_plotlyjs=False, full_html=False, div_id=name)
+    is_open = " open" if name == "chart-1" else ""  # the probe table is what the page is about
+    return (
+        f"<section><h2>{escape(chart.title)}</h2><p>{escape(chart.caption)}</p>\n"
+        f'<div role="img" aria-label="{escape(chart.alt)}">{plot}</div>\n'
+        f"<details{is_open}><summary>values</summary>{_table(chart.table, chart.title)}</details></section>\n"
+    )
+
+
+def _table(table: Table, title: str) -> str:
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.header)
+    rows = "\n".join(
+        f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
+        for name, *cells in table.rows
+    )
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="Values: {escape(title)}">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table></div>"
+    )

@@ -1,0 +1,208 @@
+"""The quickstart: synthesise, pretrain, measure the bound, probe beside every baseline, report."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cpc.checkpoint import build, load_pretrained
+from cpc.data.alignments import frame_labels, read_alignments
+from cpc.data.audio import AudioFiles
+from cpc.data.manifest import Manifest
+from cpc.data.synthesis import synthesize
+from cpc.evaluation import evaluate
+from cpc.model import CPC
+from cpc.pretraining.command import pretrain
+from cpc.pretraining.run_folder import read_records
+from cpc.probes.features import Features
+from cpc.probes.linear import ProbeProtocol
+from cpc.probes.report import Extraction, format_report, probe_report
+from cpc.probes.supervised import SupervisedProtocol
+from cpc.quickstart.page import ContextsMap, write_page
+
+DIM = 256
+BATCH_SIZE = 8
+WINDOW_SAMPLES = 20480
+PRETRAINING_SECONDS = 270.0
+SUPERVISED_SECONDS = 50.0
+PROBE_TRAIN_MINUTES = 24.0
+FEWEST_STEPS, MOST_STEPS = 300, 1500
+NUM_MAP_POINTS = 2000
+ACCURACIES = ("majority", "random", "mfcc", "cpc", "cpc_z", "supervised")
+
+
+def quickstart(out: Path, corpus: Path, *, seed: int = 0, steps: int | None = None) -> dict[str, Any]:
+    """Run everything and write `report.json` and `report.html` into `out`.
+
+    Args:
+        out: a new folder for run and reports.
+        corpus: the synthesised corpus; made if it is not there.
+        seed: of corpus, model and batches.
+        steps: optimiser steps; None: as many as this machine does in four and a half minutes.
+
+    Returns:
+        The content of report.json: accuracies in percent, the bound per step in nats, seconds per stage.
+
+    Raises:
+        ValueError: if `out` already holds a quickstart, or the extras are not installed.
+    """
+    if (out / "report.json").exists() or (out / "config.yaml").exists():
+        raise ValueError(f"{out} already holds a quickstart: name another folder with --out")
+    out.mkdir(parents=True, exist_ok=True)
+    clock = _Clock()
+
+    with clock("synthesise"):
+        manifest = synthesize(corpus, seed=seed)
+    precision = "bf16-mixed" if _has_bfloat16() else "32-true"
+    with clock("pretrain"):
+        steps = steps or _affordable_steps(precision)
+        print(f"pretraining: {steps} steps, {precision}", flush=True)
+        pretrain(_config(out, corpus, seed, steps, precision))
+    with clock("bound"):
+        measured = evaluate(out, corpus, num_batches=48, batch_size=BATCH_SIZE, window_samples=WINDOW_SAMPLES)
+    with clock("probes"):
+        probed = probe_report(
+            out,
+            corpus,
+            ("phones", "speaker"),
+            train_minutes=PROBE_TRAIN_MINUTES,
+            protocol=ProbeProtocol(num_seeds=1),
+            supervised=SupervisedProtocol(seconds=SUPERVISED_SECONDS),
+            held_out=measured["bounds"],
+            extraction=Extraction(),
+            out=out / "probe.json",
+        )
+        print(format_report(probed))
+    report = _report(manifest, probed, measured, steps, clock)
+    with clock("page"):
+        write_page(out / "report.html", report, read_records(out / "bound.jsonl"), _map_of_contexts(out, manifest, corpus))
+    report["seconds"] = clock.seconds | {"total": round(sum(clock.seconds.values()), 1)}
+    (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+    print(f"{report['seconds']['total']:.0f} seconds; {out / 'report.html'} shows it, {out / 'report.json'} holds it")
+    return report
+
+
+class _Clock:
+    """Seconds of each stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        start = time.monotonic()
+        yield
+        self.seconds[stage] = round(time.monotonic() - start, 1)
+
+
+def _config(out: Path, corpus: Path, seed: int, steps: int, precision: str) -> dict[str, Any]:
+    """The config of `cpc pretrain`; configs/cpu_small.yaml is its twin for other corpora."""
+    return {
+        "seed_everything": seed,
+        "run_dir": str(out),
+        "record_every_steps": 20,
+        "eval_every_steps": 100,
+        "checkpoint_every_steps": 200,
+        "model": {
+            **_parts(),
+            "negatives": "mixed",
+            "learning_rate": 2e-3,
+            "warmup_steps": 100,
+            "schedule": "cosine",
+        },
+        "data": {
+            "manifest": str(corpus),
+            "window_samples": WINDOW_SAMPLES,
+            "batch_size": BATCH_SIZE,
+            "eval_batches": 8,
+            "seed": seed,
+        },
+        "trainer": {"max_steps": steps, "precision": precision, "accelerator": "cpu", "gradient_clip_val": 1.0},
+    }
+
+
+def _parts() -> dict[str, Any]:
+    return {
+        "encoder": {"class_path": "cpc.encoders.AudioEncoder", "init_args": {"dim": DIM}},
+        "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": DIM}},
+        "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 12}},
+    }
+
+
+def _has_bfloat16() -> bool:
+    """Whether the processor multiplies bfloat16 in hardware; without, it is many times slower than float32."""
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+def _affordable_steps(precision: str) -> int:
+    """As many optimiser steps as fit the budget on this machine, measured on a few of them."""
+    with torch.random.fork_rng(devices=[]):
+        model = CPC(*(build(part) for part in _parts().values()))
+        x = torch.randn(BATCH_SIZE, WINDOW_SAMPLES)
+    optimiser = torch.optim.Adam(model.parameters())
+    seconds = []
+    for _ in range(8):
+        start = time.perf_counter()
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
+            loss = model.loss(x).loss
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        seconds.append(time.perf_counter() - start)
+    affordable = PRETRAINING_SECONDS / float(np.median(seconds[2:]))
+    return int(np.clip(affordable // 50 * 50, FEWEST_STEPS, MOST_STEPS))
+
+
+def _report(manifest: Manifest, probed: dict, measured: dict, steps: int, clock: _Clock) -> dict[str, Any]:
+    report: dict[str, Any] = {}
+    for task in ("phones", "speaker"):
+        results = probed["tasks"][task]["results"]
+        report[task] = {name: round(results[name]["accuracy_percent"], 2) for name in ACCURACIES}
+        report[f"{task}_interval"] = {name: results[name]["accuracy_interval_percent"] for name in ACCURACIES}
+    trained_with = measured["bounds"][0]
+    seconds = manifest.num_samples / manifest.sample_rate_hz
+    return report | {
+        "mi_bound_nats": trained_with["mi_bound_nats"],
+        "mi_ceiling_nats": trained_with["mi_ceiling_nats"],
+        "negatives": trained_with["strategy"],
+        "bounds": measured["bounds"],
+        "seconds": dict(clock.seconds),
+        "corpus_minutes": round(float(seconds.sum()) / 60, 1),
+        "num_speakers": len(set(manifest.column("speaker"))),
+        "latent_dim": DIM,
+        "context_dim": DIM,
+        "num_train_steps": steps,
+        "num_threads": torch.get_num_threads(),
+    }
+
+
+def _map_of_contexts(out: Path, manifest: Manifest, corpus: Path) -> ContextsMap:
+    """Contexts of held-out speakers in two dimensions (t-SNE of their first 30 principal components)."""
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    features = Features("c", load_pretrained(out))
+    alignments = read_alignments(corpus / "alignments.csv")
+    classes = {label: i for i, label in enumerate(alignments.labels)}
+    files = manifest.select("test").take(range(0, len(manifest.select("test")), 4))
+    audio = AudioFiles.from_manifest(files, features.sample_rate_hz)
+    hop_seconds = features.hop_samples / features.sample_rate_hz
+    contexts, labels = [], []
+    for index, path in enumerate(files.paths):
+        frames = features(audio.read(index, 0, int(audio.num_samples[index])))
+        first_centre_seconds = features.first_centre_samples / features.sample_rate_hz
+        contexts.append(frames)
+        labels.append(frame_labels(alignments.segments(path), len(frames), hop_seconds, first_centre_seconds, classes))
+    x, y = np.concatenate(contexts), np.concatenate(labels)
+    chosen = np.random.default_rng(0).permutation(np.flatnonzero(y >= 0))[:NUM_MAP_POINTS]
+    standardised = (x[chosen] - x.mean(0)) / (x.std(0) + 1e-6)
+    principal = PCA(30, random_state=0).fit_transform(standardised)
+    points = TSNE(2, random_state=0, init="pca", perplexity=40).fit_transform(principal)
+    names = alignments.labels
+    return ContextsMap(points, [names[i] for i in y[chosen]], "t-SNE of their first 30 principal components")
