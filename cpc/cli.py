@@ -57,9 +57,28 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _probe(options: argparse.Namespace) -> None:
-    from cpc.probes.report import probe_command
+    from cpc.probes.linear import ProbeProtocol
+    from cpc.probes.report import format_report, probe_report
+    from cpc.probes.supervised import SupervisedProtocol
 
-    probe_command(options)
+    out = options.out or options.model / "probe.json"
+    report = probe_report(
+        options.model,
+        options.data,
+        options.task,
+        features=options.features,
+        baselines=options.baselines,
+        alignments=options.alignments,
+        pool=options.pool,
+        train_split=options.train_split,
+        test_split=options.test_split,
+        train_minutes=options.train_minutes,
+        protocol=ProbeProtocol(hidden=options.hidden, num_seeds=options.num_seeds),
+        supervised=SupervisedProtocol(seconds=options.supervised_seconds),
+        out=out,
+    )
+    print(format_report(report))
+    print(f"written to {out}")
 
 
 def _embed(options: argparse.Namespace) -> None:
@@ -155,6 +174,30 @@ def _parser() -> argparse.ArgumentParser:
 
     probe = command("probe", _probe, "judge features with linear probes, beside baselines and the bound")
     probe.add_argument("model", type=Path, help="a model folder, or a run folder that holds one")
+
+    probe.add_argument("--data", type=Path, required=True, help="manifest CSV, or the folder that holds it")
+    probe.add_argument("--task", nargs="+", required=True, help="phones, speaker, or label columns of the manifest")
+    probe.add_argument(
+        "--features", nargs="+", choices=("c", "z", "mfcc", "logmel"), default=["c", "z", "mfcc"], help="what to probe"
+    )
+    probe.add_argument(
+        "--baselines",
+        nargs="*",
+        choices=("majority", "random", "supervised"),
+        default=["majority", "random", "supervised"],
+        help="none with an empty list",
+    )
+    probe.add_argument("--alignments", type=Path, help="for phones; alignments.csv beside the manifest if not given")
+    probe.add_argument("--pool", choices=("frames", "mean"), help="every frame, or a file's mean; by task if not given")
+    probe.add_argument("--hidden", type=int, choices=(0, 1), default=0, help="hidden layers: 0 is the linear probe")
+    probe.add_argument("--num_seeds", type=int, default=3, help="probes trained for each result")
+    probe.add_argument("--train_split", default="train", help="where probes are trained")
+    probe.add_argument("--test_split", help="where they are tested; valid for speaker, else test, if not given")
+    probe.add_argument("--train_minutes", type=float, help="train on that much audio of the split, drawn at random")
+    probe.add_argument(
+        "--supervised_seconds", type=float, default=75.0, help="budget of the supervised baseline, per task"
+    )
+    probe.add_argument("--out", type=Path, help="JSON file; probe.json in the model's folder if not given")
 
     embed = command("embed", _embed, "write features of audio files with their hop and offset")
     embed.add_argument("model", type=Path, help="a model folder, or a run folder that holds one")

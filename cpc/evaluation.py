@@ -12,7 +12,7 @@ from cpc.bounds import Bound, BoundTally
 from cpc.candidates import STRATEGIES, reading_of
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.data.batch import Batch
-from cpc.data.corpus import Corpus
+from cpc.data.corpus import Corpus, Sampler
 from cpc.losses import Contrast
 from cpc.model import CPC
 
@@ -109,9 +109,9 @@ def evaluate(
         raise ValueError(f"negatives={unknown[0]!r} is not one of {', '.join(STRATEGIES)}")
     corpus = Corpus(manifest, model.encoder, window_samples)
     windows = corpus.windows(split)
-    bounds = {}
+    bounds: dict[str, Bound] = {}
     for strategy in asked:
-        sampler = "same_speaker" if strategy.startswith("same_speaker") else "uniform"
+        sampler: Sampler = "same_speaker" if strategy.startswith("same_speaker") else "uniform"
         excluding = strategy == "same_speaker_excluding"
         keys = corpus.batches(windows, sampler, batch_size, num_batches, seed, require_distinct_files=excluding)
         batches = (windows.__getitems__(key) for key in keys)

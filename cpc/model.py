@@ -36,11 +36,16 @@ class CPC(nn.Module):
         ValueError: on an unknown strategy or fewer than one negative.
     """
 
+    # Any: parts follow a protocol (connect, dim, num_latents, ...) that torch's own attribute types would hide.
+    encoder: Any
+    context: Any
+    predictor: Any
+
     def __init__(
         self,
-        encoder: nn.Module,
-        context: nn.Module,
-        predictor: nn.Module,
+        encoder: Any,
+        context: Any,
+        predictor: Any,
         negatives: str = "mixed",
         num_negatives: int | None = None,
         shared_across_steps: bool = False,
@@ -61,7 +66,7 @@ class CPC(nn.Module):
         self.is_initialised: Tensor
         self.register_buffer("is_initialised", torch.zeros((), dtype=torch.bool))
 
-    def forward(self, x: Float[Tensor, "B *S"], state: Any = None) -> Output:
+    def forward(self, x: Float[Tensor, "B ..."], state: Any = None) -> Output:
         """Encode observations; pass the last `state` on to continue sequences rather than begin them."""
         latents = self.encoder(x)  # [B, T, D]
         contexts, state = self.context(latents, state)  # [B, T, C]
@@ -69,7 +74,7 @@ class CPC(nn.Module):
 
     def loss(
         self,
-        x: Float[Tensor, "B *S"],
+        x: Float[Tensor, "B ..."],
         *,
         num_valid: Int[Tensor, " B"] | None = None,
         sequence_id: Int[Tensor, " B"] | None = None,
@@ -122,7 +127,7 @@ class CPC(nn.Module):
             generator=generator,
         )
 
-    def initialise_from(self, x: Float[Tensor, "B *S"]) -> None:
+    def initialise_from(self, x: Float[Tensor, "B ..."]) -> None:
         """Data-dependent initialisation of the encoder; before the model is wrapped, compiled or trained."""
         self.encoder.initialise_from(x)
         self.is_initialised.fill_(True)

@@ -59,7 +59,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
     weights = tmp_path / "model.safetensors"
     cpc.save_pretrained(small(), tmp_path)
     weights.write_bytes(weights.read_bytes()[:-10])
-    with pytest.raises(ValueError, match="not the file that config.json describes"):
+    with pytest.raises(ValueError, match=r"not the file that config\.json describes"):
         cpc.load_pretrained(tmp_path)
     weights.unlink()
     with pytest.raises(ValueError, match=r"no model\.safetensors"):

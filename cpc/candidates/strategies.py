@@ -52,7 +52,7 @@ def bounds_information(strategy: str) -> bool:
     """Whether `log N - L` with this strategy bounds I(z_{t+k}; c_t) from below.
 
     With many independent sequences, or latents that mix fast within a sequence: docs/theory.md says why, and by how
-    much the reading errs otherwise (what is constant within a sequence is drawn once per sequence, not once per latent).
+    much the reading errs otherwise (what is constant within a sequence is drawn once per sequence, not per latent).
     """
     return strategy == "mixed_excluding"
 

@@ -34,6 +34,10 @@ class Recurrent(Context):
         self.num_layers = num_layers
         self.dropout = dropout
 
+    def _cast(self, z: Tensor) -> Tensor:
+        """Latents in the weights' precision, where autocast made them narrower and is off here."""
+        return z if torch.is_autocast_enabled(z.device.type) else z.to(next(self.parameters()).dtype)
+
 
 class GRU(Recurrent):
     """Gated recurrent units, the paper's context; the state is `(h [B, L, C],)`. Arguments: `Recurrent`'s."""
@@ -43,7 +47,7 @@ class GRU(Recurrent):
 
     def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]:
         with _float32_on_cpu(z):
-            contexts, hidden = self.layers(z.to(self.layers.weight_ih_l0.dtype), None if state is None else _layers_first(state[0]))
+            contexts, hidden = self.layers(self._cast(z), None if state is None else _layers_first(state[0]))
         return contexts, (_sequences_first(hidden),)
 
 
@@ -56,7 +60,7 @@ class LSTM(Recurrent):
     def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]:
         before = None if state is None else tuple(_layers_first(each) for each in state)
         with _float32_on_cpu(z):
-            contexts, after = self.layers(z.to(self.layers.weight_ih_l0.dtype), before)
+            contexts, after = self.layers(self._cast(z), before)
         return contexts, tuple(_sequences_first(each) for each in after)
 
 

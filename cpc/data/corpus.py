@@ -66,7 +66,8 @@ class Corpus:
             self.audio = pack(self.manifest, geometry.sample_rate_hz, cache_dir, skip_bad=skip_bad)
         else:
             self.audio = AudioFiles.from_manifest(self.manifest, geometry.sample_rate_hz)
-        self.group_ids, self.speakers = np.full(len(self.manifest), -1), []
+        self.group_ids = np.full(len(self.manifest), -1)
+        self.speakers: list[str] = []
         if "speaker" in self.manifest.columns:
             self.group_ids, self.speakers = self.manifest.codes("speaker")
         self._alignments = None if alignments is None else read_alignments(alignments)

@@ -126,7 +126,7 @@ class AudioEncoder(nn.Module):
         """
         hidden = self._standardised(x)
         for layer in self.layers:
-            layer.initialise_from(hidden)
+            layer.initialise_from(hidden)  # type: ignore[operator]
             hidden = layer(hidden)
 
     def _standardised(self, x: Tensor) -> Tensor:

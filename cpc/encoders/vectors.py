@@ -38,7 +38,7 @@ class VectorEncoder(nn.Module):
     def initialise_from(self, x: Float[Tensor, "B T I"]) -> None:
         """Standardise the hidden units on this batch."""
         with torch.no_grad():
-            linear = self.layers[0]
+            linear: nn.Linear = self.layers[0]  # type: ignore[assignment]
             std, mean = torch.std_mean(rearrange(linear(x), "b t h -> (b t) h"), 0)
             linear.weight.div_(rearrange(std.clamp(min=1e-6), "h -> h 1"))
             linear.bias.sub_(mean).div_(std.clamp(min=1e-6))

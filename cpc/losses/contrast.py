@@ -98,7 +98,7 @@ def contrast(
             continue  # no sequence of this batch is that long: num_rows says so
         positives = rows + step
         negatives = None
-        if shared is not None:
+        if shared is not None and num_negatives is not None:
             redrawn = draw_negatives(pool, sequence[rows], positives, num_negatives, generator)
             negatives = torch.where(shared[rows] == rearrange(positives, "m -> m 1"), redrawn, shared[rows])
         row = info_nce(

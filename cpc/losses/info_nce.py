@@ -6,7 +6,6 @@ M queries (rows), N candidates, D latent dim, B sequences, R drawn negatives.
 from typing import NamedTuple
 
 import torch
-from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -80,7 +79,7 @@ def info_nce(
         (True, [0.3333333432674408, 0.3333333432674408, 0.3333333432674408])
     """
     _check(queries, candidates, positives, query_sequence, candidate_sequence, allowed, num_negatives, temperature)
-    if allowed is None:
+    if allowed is None or query_sequence is None:
         query_sequence = torch.zeros_like(positives)
     pool = _pool(candidates, candidate_sequence, allowed, valid)  # [B, N]
     if num_negatives is not None and negatives is None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 
@@ -47,6 +48,7 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
     Raises:
         ValueError: before training, on options that cannot work together; they are named.
     """
+    torch.set_flush_denormal(True)  # before the first product, so that every thread inherits it
     command = parse(arguments)
     config = command.config
     for name in ("record_every_steps", "eval_every_steps", "checkpoint_every_steps"):

@@ -42,7 +42,7 @@ class Progress(ProgressBar):
         self._num_windows = 0
         self._since = time.perf_counter()
 
-    def on_train_batch_end(  # type: ignore[override]
+    def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: Pretraining, outputs: Any, batch: Batch, batch_index: int
     ) -> None:
         """Move on; refresh bound and speed about twice a second."""

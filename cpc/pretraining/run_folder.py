@@ -83,7 +83,7 @@ class RunFolder(Checkpoint):
         self._former_handler = signal.getsignal(signal.SIGINT)
         signal.signal(signal.SIGINT, partial(self._stop_softly, trainer))
 
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Pretraining, *_: Any) -> None:  # type: ignore[override]
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Pretraining, *_: Any) -> None:
         """Record, evaluate and save at the steps asked for, once each under gradient accumulation."""
         step = trainer.global_step
         if step == self._last_step:

@@ -7,13 +7,16 @@ import importlib
 from typing import Any
 
 _HOME_OF = {
+    "Comparison": "comparison",
     "Examples": "targets",
+    "Extraction": "comparison",
     "FeatureStore": "store",
     "Features": "features",
     "OnlineProbe": "online",
     "Probe": "linear",
     "ProbeProtocol": "linear",
     "ProbeResult": "results",
+    "SupervisedProtocol": "supervised",
     "Task": "targets",
     "embed": "embed",
     "fit_probe": "linear",

@@ -22,7 +22,7 @@ from cpc.probes.linear import ProbeProtocol, fit_probe, standardise
 from cpc.probes.results import Answers, ProbeResult, summarise
 from cpc.probes.store import DEFAULT_MAX_RAM_BYTES, FeatureStore
 from cpc.probes.supervised import SupervisedProtocol, train_supervised
-from cpc.probes.targets import Task
+from cpc.probes.targets import Examples, Task
 
 
 @dataclass(frozen=True)
@@ -119,33 +119,37 @@ class Comparison:
                         train, len(task.classes), self.protocol, seed, self.extraction.device, standardisation
                     )
                     answers[task.name, name].append(probe.answer(test))
-                self.results[task.name][name] = summarise(
-                    answers[task.name, name], test, len(task.classes), len(train)
-                )
+                self.results[task.name][name] = summarise(answers[task.name, name], test, len(task.classes), len(train))
         self.seconds[" and ".join(names.values())] += time.monotonic() - start
 
     def guess(self, name: str) -> None:
         """Answer every task by the frequency of its classes, without a look at the audio."""
-        features = self.features("mfcc")
         for task in self.tasks:
-            num_frames = features.num_frames(self.audio.num_samples[task.rows])
-            nothing = np.broadcast_to(np.float32(0), (int(num_frames.sum()), 1))
-            store = FeatureStore(features, task.rows, num_frames, nothing)
-            train, test = task.examples("train", store, "mfcc"), task.examples("test", store, "mfcc")
+            train, test = self._labelled_frames(task, "train"), self._labelled_frames(task, "test")
             answers = answer_by_frequency(train, test, len(task.classes))
             self.results[task.name][name] = summarise([answers], test, len(task.classes), len(train))
 
     def supervise(self, name: str, task: Task, model: CPC, protocol: SupervisedProtocol) -> int:
-        """Train an untrained model for a task's labels; returns the number of steps that the budget allowed."""
+        """Train an untrained model for a task's labels, on all of its training part.
+
+        Returns:
+            The number of steps that the budget allowed.
+        """
         start = time.monotonic()
-        probe, num_steps = train_supervised(
-            model, task, self.audio.subset(task.train), protocol, self.extraction.device
-        )
+        audio = self.audio.subset(task.train)
+        probe, num_steps = train_supervised(model, task, audio, protocol, self.extraction.device)
         test = task.examples("test", self._store(self.features("c", model), task.test), "c")
-        num_train = next(iter(self.results[task.name].values())).num_train
+        num_train = len(self._labelled_frames(task, "train"))
         self.results[task.name][name] = summarise([probe.answer(test)], test, len(task.classes), num_train)
         self.seconds[f"{name} {task.name}"] += time.monotonic() - start
         return num_steps
+
+    def _labelled_frames(self, task: Task, part: Literal["train", "test"]) -> Examples:
+        """Labels without features."""
+        features = self.features("logmel")
+        num_frames = features.num_frames(self.audio.num_samples[task.rows])
+        nothing = np.broadcast_to(np.float32(0), (int(num_frames.sum()), 1))
+        return task.examples(part, FeatureStore(features, task.rows, num_frames, nothing), "logmel")
 
     def _store(self, features: Features, rows: np.ndarray) -> FeatureStore:
         return FeatureStore.extract(

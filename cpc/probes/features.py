@@ -18,7 +18,7 @@ from cpc.model import CPC
 Kind = Literal["c", "z", "zc", "mfcc", "logmel"]
 Precision = Literal["float32", "bfloat16"]
 
-_SPECTRAL: dict[str, type[nn.Module]] = {"mfcc": MFCC, "logmel": LogMel}
+_SPECTRAL: dict[str, Any] = {"mfcc": MFCC, "logmel": LogMel}
 
 
 class Features:
@@ -34,7 +34,7 @@ class Features:
         model: whose latents and contexts; needed for `z`, `c` and `zc`.
         sample_rate_hz: rate of the waveforms for `mfcc` and `logmel`; the model's own where there is a model.
         statistics: mean and deviation of the corpus' samples, for `mfcc` and `logmel`; a model has its own.
-        device: where to compute.
+        device: where to compute; the model is moved there. Unless given, where the model is.
         precision: `bfloat16` runs the encoder's products in it, about twice as fast; contexts stay in float32.
         chunk_seconds: audio encoded at a time; short chunks stay in the processor's cache.
 
@@ -60,7 +60,7 @@ class Features:
         sample_rate_hz: int | None = None,
         *,
         statistics: tuple[float, float] | None = None,
-        device: str | torch.device = "cpu",
+        device: str | torch.device | None = None,
         precision: Precision = "float32",
         chunk_seconds: float = 4.0,
     ) -> None:
@@ -68,27 +68,28 @@ class Features:
             raise ValueError(f"features {kind!r} are not one of {', '.join(get_args(Kind))}")
         if precision not in get_args(Precision):
             raise ValueError(f"precision={precision!r} is not one of {', '.join(get_args(Precision))}")
+        self._context: Any = None
         if kind in _SPECTRAL:
             rate = model.encoder.sample_rate_hz if model is not None else sample_rate_hz
             if rate is None:
                 raise ValueError(f"features {kind!r} need sample_rate_hz, or a model to take it from")
-            self._network: nn.Module = _SPECTRAL[kind](sample_rate_hz=rate)
-            self._encoder = self._network
+            self._encoder: Any = _SPECTRAL[kind](sample_rate_hz=rate)
             if statistics is not None:
                 self._encoder.set_statistics(*statistics)
+            self._network: nn.Module = self._encoder.to(device or "cpu")
         else:
             if model is None:
                 raise ValueError(f"features {kind!r} are a model's: pass it")
-            self._network = model
+            self._network = model if device is None else model.to(device)
             self._encoder = model.encoder
-        self._network.to(device)
-        self._context = model.context if model is not None and kind in ("c", "zc") else None
+            self._context = None if kind == "z" else model.context
         self.kind = kind
-        self.device = torch.device(device)
+        self.device = next(
+            (parameter.device for parameter in self._network.parameters()), torch.device(device or "cpu")
+        )
         self.precision = precision
         self.latent_dim: int = self._encoder.dim
-        self.dim: int = {"c": 0, "zc": self.latent_dim}.get(kind, self.latent_dim)
-        self.dim += 0 if self._context is None else self._context.dim
+        self.dim: int = (self.latent_dim if kind != "c" else 0) + (self._context.dim if self._context else 0)
         self.hop_samples: int = self._encoder.hop_samples
         self.first_centre_samples: float = self._encoder.first_centre_samples
         self.sample_rate_hz: int = self._encoder.sample_rate_hz

@@ -6,6 +6,7 @@ n examples, R stored rows, D feature dim, Y classes.
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -61,14 +62,17 @@ class ProbeProtocol:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least {lowest}")
         if self.hidden not in (0, 1):
             raise ValueError(f"hidden={self.hidden}, but a probe has 0 (linear) or 1 hidden layer")
-        if self.learning_rate is None:
-            object.__setattr__(self, "learning_rate", _LEARNING_RATES[self.hidden])
-        if self.learning_rate <= 0 or self.l2 < 0:
+        if (self.learning_rate is not None and self.learning_rate <= 0) or self.l2 < 0:
             raise ValueError(f"learning_rate={self.learning_rate} must be positive and l2={self.l2} not negative")
+
+    @property
+    def initial_learning_rate(self) -> float:
+        """The rate given, or the one that suits the number of hidden layers."""
+        return self.learning_rate or _LEARNING_RATES[self.hidden]
 
     def record(self) -> dict[str, Any]:
         """As JSON."""
-        return asdict(self)
+        return asdict(self) | {"learning_rate": self.initial_learning_rate}
 
 
 class Probe(nn.Module):
@@ -94,7 +98,7 @@ class Probe(nn.Module):
         widths = [dim] + [hidden_dim] * hidden + [num_classes]
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()
-        for i, (input_dim, output_dim) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+        for i, (input_dim, output_dim) in enumerate(pairwise(widths)):
             weight = torch.zeros(output_dim, input_dim)
             if i < hidden:
                 nn.init.kaiming_normal_(weight, nonlinearity="relu", generator=generator)
@@ -158,7 +162,7 @@ def fit_probe(
     steps_per_epoch = math.ceil(len(train) / batch_size)
     num_steps = max(protocol.num_epochs * steps_per_epoch, protocol.min_steps)
     num_epochs = math.ceil(num_steps / steps_per_epoch)
-    optimiser = torch.optim.Adam(probe.parameters(), lr=protocol.learning_rate, fused=True)
+    optimiser = torch.optim.Adam(probe.parameters(), lr=protocol.initial_learning_rate, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, num_epochs * steps_per_epoch)
     penalty = protocol.l2 / (2 * len(train))
     for _ in range(num_epochs):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cpc.bounds import Bound
 from cpc.data.batch import Batch
+from cpc.model import CPC
 
 SCHEMA = 1
 _SLOWEST_RATE = 0.01
@@ -71,7 +72,7 @@ class OnlineProbe(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Allocate the probe, or take it from the checkpoint."""
-        model = pl_module.model
+        model: CPC = pl_module.model  # type: ignore[assignment]
         self._encoder = model.encoder
         dim = model.context.dim if self.features == "c" else model.encoder.dim
         device = pl_module.device
@@ -87,7 +88,7 @@ class OnlineProbe(pl.Callback):
             self._saved = None
         self._clear()
 
-    def on_train_batch_end(  # type: ignore[override]
+    def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_index: int
     ) -> None:
         """One step on this batch's labelled frames; none if there are none."""
@@ -123,8 +124,8 @@ class OnlineProbe(pl.Callback):
         """What the held-out batches since the last call showed, beside the bound of the same weights; starts anew.
 
         Returns:
-            A line of `probe.jsonl`; None where no held-out frame was labelled. H(Y) is that of the labels tested on, and
-            H(Y) - CE a lower bound on what the features say about them.
+            A line of `probe.jsonl`; None where no held-out frame was labelled. H(Y) is that of the labels tested on,
+            and H(Y) - CE a lower bound on what the features say about them.
         """
         totals = torch.stack([self._num_correct.double(), self._cross_entropy])
         num_correct, cross_entropy = _over_ranks(trainer, totals).tolist()
@@ -212,4 +213,4 @@ def _over_ranks(trainer: pl.Trainer, x: Tensor) -> Tensor:
     """The sum over all processes."""
     if trainer.world_size == 1:
         return x
-    return trainer.strategy.reduce(x, reduce_op="sum")  # type: ignore[return-value]
+    return trainer.strategy.reduce(x, reduce_op="sum")

@@ -1,64 +1,37 @@
 """The whole comparison: a model's features, its baselines, and the bound beside them, in one record."""
 
+import argparse
 import hashlib
 import json
 import math
 import os
 import platform
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
 from cpc import __version__
 from cpc.checkpoint import load_pretrained, read_config
-from cpc.data.audio import Audio
 from cpc.data.manifest import Manifest, read_manifest
 from cpc.data.pack import PackedAudio, pack
 from cpc.model import CPC
-from cpc.probes.baselines import answer_by_frequency, untrained_model
-from cpc.probes.features import Features, Kind, Precision
-from cpc.probes.linear import ProbeProtocol, fit_probe, standardise
-from cpc.probes.results import CONFIDENCE, Answers, ProbeResult, summarise
-from cpc.probes.store import DEFAULT_MAX_RAM_BYTES, FeatureStore
-from cpc.probes.supervised import SupervisedProtocol, train_supervised
-from cpc.probes.targets import Examples, Pool, Task
+from cpc.probes.baselines import untrained_model
+from cpc.probes.comparison import Comparison, Extraction
+from cpc.probes.features import Kind
+from cpc.probes.linear import ProbeProtocol
+from cpc.probes.results import CONFIDENCE
+from cpc.probes.supervised import SupervisedProtocol
+from cpc.probes.targets import Pool, Task
 
 SCHEMA = 1
 FEATURES = ("c", "z", "mfcc", "logmel")
 BASELINES = ("majority", "random", "supervised")
-_NAME_OF = {"c": "cpc", "z": "cpc_z"}
+ORDER = ("majority", "random", "random_z", "mfcc", "logmel", "cpc", "cpc_z", "supervised")
+_NAME_OF = {"c": "cpc", "z": "cpc_z", "mfcc": "mfcc", "logmel": "logmel"}
 _RANDOM_NAME_OF = {"c": "random", "z": "random_z"}
-
-
-@dataclass(frozen=True)
-class Extraction:
-    """How and where features are computed and kept.
-
-    Attributes:
-        device: where networks and probes run.
-        precision: of the encoder's products, see `Features`.
-        max_ram_bytes: larger feature stores are memory-mapped.
-        scratch_dir: folder for these; the system's for temporary files unless given.
-        dtype: of stored features.
-        cache_dir: folder of packed audio; beside the manifest unless given.
-        skip_bad: go on without files that cannot be read.
-        progress: show progress bars.
-    """
-
-    device: str = "cpu"
-    precision: Precision = "float32"
-    max_ram_bytes: int = DEFAULT_MAX_RAM_BYTES
-    scratch_dir: str | Path | None = None
-    dtype: Literal["float32", "float16"] = "float32"
-    cache_dir: str | Path | None = None
-    skip_bad: bool = False
-    progress: bool = True
 
 
 def probe_report(
@@ -66,7 +39,7 @@ def probe_report(
     manifest: str | Path | Manifest,
     tasks: str | Sequence[str],
     *,
-    features: Sequence[str] = ("c", "z", "mfcc"),
+    features: Sequence[Kind] = ("c", "z", "mfcc"),
     baselines: Sequence[str] = BASELINES,
     alignments: str | Path | None = None,
     pool: Pool | None = None,
@@ -120,14 +93,10 @@ def probe_report(
     model = load_pretrained(model_folder, device=extraction.device, trusted_packages=trusted_packages)
     manifest = manifest if isinstance(manifest, Manifest) else read_manifest(manifest)
     names = [tasks] if isinstance(tasks, str) else list(dict.fromkeys(tasks))
-
-    def make_tasks(train_rows: np.ndarray | None) -> list[Task]:
-        splits = {"train_split": train_split, "test_split": test_split}
-        return [
-            Task(name, manifest, alignments=alignments, pool=pool, train_rows=train_rows, **splits) for name in names
-        ]
-
-    probed = make_tasks(None)  # mistakes show before the audio is decoded
+    whole_tasks = [
+        Task(name, manifest, alignments=alignments, pool=pool, train_split=train_split, test_split=test_split)
+        for name in names
+    ]
     audio = pack(
         manifest,
         model.encoder.sample_rate_hz,
@@ -135,58 +104,74 @@ def probe_report(
         skip_bad=extraction.skip_bad,
         progress=extraction.progress,
     )
-    if train_minutes is not None:
-        probed = make_tasks(_some_minutes(audio, probed, train_minutes))
-    run = _Run(manifest, audio, probed, protocol, extraction)
-    kinds = [kind for kind in features if kind in ("c", "z")]
-    if kinds:
-        kind: Any = "zc" if len(kinds) == 2 else kinds[0]
-        run.probe(run.features(kind, model), {each: _NAME_OF[each] for each in kinds})
-    for kind in (each for each in features if each not in kinds):
-        run.probe(run.features(kind), {kind: kind})
-    training_audio = audio.subset(np.unique(np.concatenate([task.train for task in probed])))
+    train_rows = np.unique(np.concatenate([task.train for task in whole_tasks]))
+    chosen = train_rows if train_minutes is None else _choose(audio, train_rows, train_minutes)
+    comparison = Comparison(manifest, audio, [task.trained_on(chosen) for task in whole_tasks], protocol, extraction)
 
     def untrained(seed: int) -> CPC:
+        training_audio = audio.subset(train_rows)
         return untrained_model(
             config["architecture"], training_audio, audio.statistics, seed, trusted_packages=trusted_packages
         )
 
+    learnt: list[Kind] = [kind for kind in features if kind in ("c", "z")]
+    if learnt:
+        both: Kind = "zc" if len(learnt) == 2 else learnt[0]
+        comparison.probe(
+            {kind: _NAME_OF[kind] for kind in learnt}, [comparison.features(both, model)], protocol.num_seeds
+        )
+    for kind in (kind for kind in features if kind not in learnt):
+        comparison.probe({kind: _NAME_OF[kind]}, [comparison.features(kind)], protocol.num_seeds)
     if "random" in baselines:
-        kind = (kinds or ["c"])[0]
-        for seed in range(num_random_models):
-            run.probe(run.features(kind, untrained(seed)), {kind: _RANDOM_NAME_OF[kind]}, seeds=[seed])
+        kind = learnt[0] if learnt else "c"
+        models = (comparison.features(kind, untrained(seed)) for seed in range(num_random_models))
+        comparison.probe({kind: _RANDOM_NAME_OF[kind]}, models, num_seeds=1)
+    num_supervised_steps = {}
     if "supervised" in baselines:
-        for task in probed:
-            run.supervise(task, untrained(supervised.seed), supervised)
+        for task in whole_tasks:
+            num_supervised_steps[task.name] = comparison.supervise(
+                "supervised", task, untrained(supervised.seed), supervised
+            )
     if "majority" in baselines:
-        run.answer_by_frequency()
-    report = {
-        "schema": SCHEMA,
-        "model": {"folder": str(model_folder), "sha256": config["sha256"], "step": config["provenance"].get("step")},
-        "bound": [dict(record) for record in (config["provenance"].get("held_out", []) if held_out is None else held_out)],
-        "tasks": {task.name: run.record(task) for task in probed},
-        "protocol": {
-            "probe": protocol.record(),
-            "standardisation": "mean and deviation of each feature over the labelled training examples",
-            "confidence": CONFIDENCE,
-            "train_minutes": train_minutes,
-            "num_random_models": num_random_models if "random" in baselines else 0,
-            "supervised": supervised.record() | {"num_steps_taken": run.num_supervised_steps}
-            if "supervised" in baselines
-            else None,
-            "extraction": {name: asdict(extraction)[name] for name in ("device", "precision", "dtype")},
-        },
-        "features": run.geometries,
-        "data": {"manifest": str(manifest.root), "sha256": _hash(manifest), "num_files": len(manifest)},
-        "versions": {
-            "cpc": __version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-        "seconds": {name: round(seconds, 2) for name, seconds in run.seconds.items()},
-    }
-    report = _finite(report)
+        comparison.guess("majority")
+    report = _finite(
+        {
+            "schema": SCHEMA,
+            "model": {
+                "folder": str(model_folder),
+                "sha256": config["sha256"],
+                "step": config["provenance"].get("step"),
+            },
+            "bound": list(config["provenance"].get("held_out", []) if held_out is None else held_out),
+            "tasks": {task.name: _task_record(task, comparison) for task in comparison.tasks},
+            "protocol": {
+                "probe": protocol.record(),
+                "standardisation": "mean and deviation of each feature over the training examples",
+                "confidence": CONFIDENCE,
+                "train_minutes": train_minutes,
+                "num_random_models": num_random_models,
+                "supervised": supervised.record() | {"num_steps_taken": num_supervised_steps},
+                "features": comparison.geometries,
+                "num_files_too_short": comparison.num_too_short,
+                "device": extraction.device,
+                "precision": extraction.precision,
+                "dtype": extraction.dtype,
+            },
+            "data": {
+                "manifest": str(manifest.root),
+                "sha256": hashlib.sha256(json.dumps(manifest.columns).encode()).hexdigest(),
+                "num_files": len(manifest),
+                "num_files_skipped": len(audio.skipped),
+            },
+            "versions": {
+                "cpc": __version__,
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+            "seconds": {name: round(seconds, 2) for name, seconds in comparison.seconds.items()},
+        }
+    )
     if out is not None:
         _write(Path(out), report)
     return report
@@ -205,13 +190,12 @@ def format_report(report: Mapping[str, Any]) -> str:
         for name, result in task["results"].items():
             interval = result["accuracy_interval_percent"]
             between = "" if interval is None else f"{interval[0]:.1f} to {interval[1]:.1f}"
-            lines.append(
-                f"  {name:12} {result['accuracy_percent']:7.1f} %  {between:>15}  {result['label_information_nats']:15.3f}"
-            )
+            accuracy, information = result["accuracy_percent"], result["label_information_nats"]
+            lines.append(f"  {name:12} {accuracy:7.1f} %  {between:>15}  {information:15.3f}")
         shown = next(iter(task["results"].values()))
-        unseen = f", {shown['num_unseen']} of them of a label unseen in training: errors" if shown["num_unseen"] else ""
         lines.append(
-            f"  H(Y) = {shown['label_entropy_nats']:.3f} nats; {shown['num_test']} test examples{unseen}; intervals over "
+            f"  H(Y) = {shown['label_entropy_nats']:.3f} nats; {shown['num_test']} test examples, "
+            f"{shown['num_unseen']} of them errors by a label unseen in training; intervals over "
             f"{shown['num_clusters']} {protocol['clusters']}s"
         )
         lines.append("")
@@ -225,18 +209,71 @@ def format_report(report: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-@dataclass
-class _Run:
-    """The comparison in progress: one front end after the other, each for all tasks."""
+def probe_command(options: argparse.Namespace) -> None:
+    """`cpc probe`: print the table, and write `probe.json` into the model's folder unless told otherwise."""
+    out = options.out or Path(options.model) / "probe.json"
+    seeds = {} if options.num_seeds is None else {"num_seeds": options.num_seeds}
+    report = probe_report(
+        options.model,
+        options.data,
+        options.task,
+        features=options.features,
+        baselines=options.baselines,
+        alignments=options.alignments,
+        pool=options.pool,
+        train_split=options.train_split,
+        test_split=options.test_split,
+        train_minutes=options.train_minutes,
+        protocol=ProbeProtocol(hidden=options.hidden, hidden_dim=options.hidden_dim, **seeds),
+        supervised=SupervisedProtocol(seconds=options.supervised_seconds, precision=options.precision),
+        extraction=Extraction(
+            device=options.device,
+            precision=options.precision,
+            max_ram_bytes=round(options.max_ram_gb * 1e9),
+            scratch_dir=options.scratch_dir,
+            skip_bad=options.skip_bad,
+        ),
+        out=out,
+    )
+    print(format_report(report))
+    print(f"\nthe whole protocol is in {out}")
 
-    manifest: Manifest
-    audio: PackedAudio
-    tasks: list[Task]
-    protocol: ProbeProtocol
-    extraction: Extraction
-    answers: dict[tuple[str, str], list[Answers]] = field(default_factory=dict)  # of (task, name), one per seed
-    parts: dict[tuple[str, str], tuple[int, Examples]] = field(default_factory=dict)  # (num_train, test)
-    majority: dict[str, Answers] = field(default_factory=dict)
-    geometries: dict[str, dict[str, Any]] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    num_supervised_steps: dict[str, int] = field(default_factory=dict)
+
+def _check_names(option: str, given: Sequence[str], legal: Sequence[str]) -> None:
+    unknown = [name for name in given if name not in legal]
+    if unknown or isinstance(given, str):
+        raise ValueError(f"{option}={given!r}: legal are {', '.join(legal)}")
+
+
+def _choose(audio: PackedAudio, rows: np.ndarray, minutes: float) -> np.ndarray:
+    """Files drawn at random, as many as fit into so many minutes, at least one."""
+    shuffled = np.random.default_rng(0).permutation(rows)
+    total_minutes = np.cumsum(audio.num_samples[shuffled]) / audio.sample_rate_hz / 60
+    return np.sort(shuffled[: max(1, int((total_minutes <= minutes).sum()))])
+
+
+def _task_record(task: Task, comparison: Comparison) -> dict[str, Any]:
+    results = comparison.results[task.name]
+    return {
+        "protocol": task.record(),
+        "results": {name: results[name].record() for name in ORDER if name in results},
+    }
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _write(path: Path, report: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(path.name + ".tmp")
+    try:
+        new.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)

@@ -34,8 +34,8 @@ class ProbeResult:
     """The outcome of one or several seeds on the same test examples.
 
     Labels unseen in training count as errors; entropies are over the examples whose label was seen. The label
-    information H(Y) - CE is a lower bound on I(Y; features) (Barber and Agakov 2003), up to H(Y) being that of a sample;
-    a probe worse than always answering the label frequencies makes it negative.
+    information H(Y) - CE is a lower bound on I(Y; features) (Barber and Agakov 2003), up to H(Y) being that of a
+    sample; a probe worse than always answering the label frequencies makes it negative.
 
     Attributes:
         accuracy_percent: top-1, mean over the seeds.

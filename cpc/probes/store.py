@@ -87,8 +87,8 @@ class FeatureStore:
                     frames = frames.astype(values.dtype, copy=False)
                 if not np.isfinite(frames).all():
                     raise ValueError(
-                        f"{manifest.paths[row]}: features {features.kind!r} are not finite in {dtype}: broken audio, or "
-                        "a model whose training diverged"
+                        f"{manifest.paths[row]}: features {features.kind!r} are not finite in {dtype}: broken "
+                        "audio, or a model whose training diverged"
                     )
                 destination[position : position + len(frames)] = frames
                 position += len(frames)

@@ -3,7 +3,8 @@
 R stored frames, n examples, D feature dim.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -54,7 +55,6 @@ class Task:
             (as in van den Oord et al. 2018), other columns from means, unless given.
         train_split: where the probe is trained.
         test_split: where it is tested; `valid` for speakers, `test` for everything else unless given.
-        train_rows: rows of the manifest to train on, where not all of the split.
 
     Attributes:
         classes: the labels of the training part, sorted.
@@ -78,7 +78,6 @@ class Task:
         pool: Pool | None = None,
         train_split: str = "train",
         test_split: str | None = None,
-        train_rows: Sequence[int] | np.ndarray | None = None,
     ) -> None:
         if pool is not None and pool not in get_args(Pool):
             raise ValueError(f"pool={pool!r} is not one of {', '.join(get_args(Pool))}")
@@ -94,8 +93,6 @@ class Task:
         if self.train_split == self.test_split:
             raise ValueError(f"train_split and test_split are both {train_split!r}: a probe is tested on other files")
         parts = {"train": self._rows_of(self.train_split), "test": self._rows_of(self.test_split)}
-        if train_rows is not None:
-            parts["train"] = np.intersect1d(parts["train"], train_rows)
         if name == "phones":
             self._read_alignments(alignments, parts)
         else:
@@ -113,6 +110,20 @@ class Task:
     def rows(self) -> np.ndarray:
         """All rows of the manifest whose features are needed."""
         return np.union1d(self.train, self.test)
+
+    def trained_on(self, rows: np.ndarray) -> "Task":
+        """The same task and classes, learnt from these rows of the training part alone.
+
+        Raises:
+            ValueError: if none of them has a label.
+        """
+        task = copy(self)
+        task.train = np.intersect1d(self.train, rows)
+        if not len(task.train):
+            raise ValueError(
+                f"none of the {len(rows)} training files chosen has a label for task {self.name!r}: raise train_minutes"
+            )
+        return task
 
     def labels(self, row: int, num_frames: int, hop_seconds: float, first_centre_seconds: float) -> np.ndarray:
         """`[T]` int64 class of every frame of a file, or of a window of it; -100 where there is none.
@@ -218,12 +229,9 @@ class Task:
                 )
             alignments = read_alignments(source)
         paths = self.manifest.paths
-        self._labels = {
-            int(row): alignments.segments(paths[row])
-            for rows in parts.values()
-            for row in rows
-            if paths[row] in alignments
-        }
+        aligned = [int(row) for rows in parts.values() for row in rows if paths[row] in alignments]
+        tracks = {row: alignments.segments(paths[row]) for row in aligned}
+        self._labels = {row: segments for row, segments in tracks.items() if segments}
         if not self._labels:
             files = [paths[row] for rows in parts.values() for row in rows]
             raise ValueError(

@@ -80,7 +80,9 @@ def quickstart(out: Path, corpus: Path, *, seed: int = 0, steps: int | None = No
         print(format_report(probed))
     report = _report(manifest, probed, measured, steps, clock)
     with clock("page"):
-        write_page(out / "report.html", report, read_records(out / "bound.jsonl"), _map_of_contexts(out, manifest, corpus))
+        write_page(
+            out / "report.html", report, read_records(out / "bound.jsonl"), _map_of_contexts(out, manifest, corpus)
+        )
     report["seconds"] = clock.seconds | {"total": round(sum(clock.seconds.values()), 1)}
     (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     print(f"{report['seconds']['total']:.0f} seconds; {out / 'report.html'} shows it, {out / 'report.json'} holds it")

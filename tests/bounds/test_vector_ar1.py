@@ -55,7 +55,7 @@ def test_optimal_critic_reads_the_tabled_bound_for_gaussians(
 
 
 def test_independent_latents_read_zero_only_with_independent_candidates() -> None:
-    """facts T12: true information 0; an ideal critic that knows z_<=t reads more as soon as its own past is a candidate.
+    """True information 0; an ideal critic that knows z_<=t reads more once its own past is a candidate (facts T12).
 
     Queries score every candidate of their own past at minus infinity (it cannot be z_{t+1}) and all others equally.
     """
@@ -74,5 +74,5 @@ def test_independent_latents_read_zero_only_with_independent_candidates() -> Non
 
 
 def test_a_coefficient_that_is_not_stationary_is_refused() -> None:
-    with pytest.raises(ValueError, match="coefficient=1.0"):
+    with pytest.raises(ValueError, match=r"coefficient=1\.0"):
         VectorAR1(1.0, 2)
