@@ -12,6 +12,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from cpc.pretraining.data import AudioData
 from cpc.pretraining.module import Pretraining
@@ -60,8 +61,9 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
         raise ValueError("--run_dir must name the run's folder")
     run_dir = Path(config.run_dir)
     checkpoint = _checkpoint_to_continue(run_dir, config.ckpt_path)
-    run_dir.mkdir(parents=True, exist_ok=True)
-    command.parser.save(config, run_dir / "config.yaml", overwrite=True, multifile=False)
+    if rank_zero_only.rank == 0:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        command.parser.save(config, run_dir / "config.yaml", overwrite=True, multifile=False)
 
     folder = RunFolder(run_dir, config.record_every_steps, config.eval_every_steps, config.checkpoint_every_steps)
     trainer: pl.Trainer = command.trainer
@@ -77,7 +79,7 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
 def _checkpoint_to_continue(run_dir: Path, ckpt_path: str | None) -> Path | None:
     holds_run = any((run_dir / name).exists() for name in ("config.yaml", "bound.jsonl", "checkpoints"))
     if ckpt_path is None:
-        if holds_run:
+        if holds_run and rank_zero_only.rank == 0:  # other ranks find what rank 0 has just begun
             raise ValueError(
                 f"{run_dir} already holds a run: continue it with --ckpt_path last, or name another --run_dir"
             )

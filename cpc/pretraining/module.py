@@ -154,10 +154,10 @@ class Pretraining(pl.LightningModule):
         """Add every generator, the architecture and the unfinished tally."""
         checkpoint["cpc"] = {
             "architecture": describe(self.model),
-            "draws": self.draws.get_state(),
+            "draws": self._of_all_ranks(self.draws.get_state()),
             "python": random.getstate(),
             "numpy": np.random.get_state(),
-            "torch": torch.get_rng_state(),
+            "torch": self._of_all_ranks(torch.get_rng_state()),
             "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
             "tally": self.tally.sums,
         }
@@ -180,10 +180,10 @@ class Pretraining(pl.LightningModule):
         if self._restored_generators is None:
             return
         state, self._restored_generators = self._restored_generators, None
-        self.draws.set_state(state["draws"])
+        self.draws.set_state(state["draws"][self.global_rank])
         random.setstate(state["python"])
         np.random.set_state(state["numpy"])
-        torch.set_rng_state(state["torch"])
+        torch.set_rng_state(state["torch"][self.global_rank])
         if torch.cuda.is_available():
             torch.cuda.set_rng_state_all(state["cuda"])
         self.tally.sums = list(state["tally"])
@@ -195,6 +195,11 @@ class Pretraining(pl.LightningModule):
             return 1.0
         progress = (step - self.warmup_steps) / max(1, max_steps - self.warmup_steps)
         return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+
+    def _of_all_ranks(self, state: Tensor) -> list[Tensor]:
+        if self.trainer.world_size == 1:
+            return [state]
+        return list(self.all_gather(state).cpu().unbind(0))
 
     def _gathered(self, tally: BoundTally) -> BoundTally:
         """The batches of all ranks, in one tally."""

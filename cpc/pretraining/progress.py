@@ -1,5 +1,6 @@
 """What a run shows while it runs: the bound, its ceiling, windows per second, time left."""
 
+import sys
 import time
 from typing import Any
 
@@ -29,16 +30,16 @@ class Progress(ProgressBar):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Open the line at the step that training starts from."""
+        self._interval_seconds = 0.5 if sys.stderr.isatty() else 30.0
         self._bar = tqdm(
             total=trainer.max_steps,
             initial=trainer.global_step,
             unit="step",
             dynamic_ncols=True,
             disable=not self._is_enabled,
-            mininterval=0.5,
+            mininterval=self._interval_seconds,
+            maxinterval=max(10.0, self._interval_seconds),
         )
-        if self._is_enabled and not self._bar.fp.isatty():
-            self._bar.mininterval = self._bar.maxinterval = 30.0
         self._num_windows = 0
         self._since = time.perf_counter()
 
@@ -48,7 +49,7 @@ class Progress(ProgressBar):
         """Move on; refresh bound and speed about twice a second."""
         self._num_windows += len(batch.x) * trainer.world_size
         seconds = time.perf_counter() - self._since
-        if seconds > self._bar.mininterval and pl_module.tally.sums:
+        if self._is_enabled and seconds > self._interval_seconds and pl_module.tally.sums:
             latest = BoundTally()
             latest.sums = pl_module.tally.sums[-20:]
             bound = latest.compute("", "train")
