@@ -199,7 +199,7 @@ class Pretraining(pl.LightningModule):
     def _of_all_ranks(self, state: Tensor) -> list[Tensor]:
         if self.trainer.world_size == 1:
             return [state]
-        return list(self.all_gather(state).cpu().unbind(0))
+        return [of_rank.clone() for of_rank in self.all_gather(state).cpu()]  # a generator takes no views
 
     def _gathered(self, tally: BoundTally) -> BoundTally:
         """The batches of all ranks, in one tally."""
