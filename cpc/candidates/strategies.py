@@ -60,7 +60,7 @@ def bounds_information(strategy: str) -> bool:
 def reading_of(strategy: str) -> str:
     """What a curve of `log N - L` with this strategy is, in words for a legend."""
     if bounds_information(strategy):
-        return "lower bound on I(z; c)"
+        return "lower bound on I(z; c), if latents mix fast within a sequence"
     if strategy == "same_speaker_excluding":
         return "information given the speaker, no bound on I(z; c)"
     return "in-sequence candidates, no bound on I(z; c)"

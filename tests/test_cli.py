@@ -1,0 +1,158 @@
+"""The commands, in-process, on a small synthesised corpus: what they print, write and refuse."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cpc.cli import main
+from cpc.data.manifest import read_manifest
+
+pytest.importorskip("espeakng_loader", reason="the extra 'speech' is not installed")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli") / "corpus"
+    main(["data", "synthesize", str(folder), "--num_speakers", "6", "--num_heldout_speakers", "2", "--minutes", "1.5"])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run_dir(corpus: Path) -> Path:
+    folder = corpus.parent / "run"
+    main(
+        [
+            "pretrain",
+            "--model.encoder=cpc.encoders.AudioEncoder",
+            "--model.encoder.dim=8",
+            "--model.context=cpc.contexts.GRU",
+            "--model.context.init_args.dim=8",
+            "--model.predictor=cpc.predictors.Bilinear",
+            "--model.predictor.init_args.num_steps=4",
+            f"--data.manifest={corpus}",
+            f"--data.alignments={corpus / 'alignments.csv'}",
+            "--data.eval_batches=2",
+            "--trainer.max_steps=4",
+            "--trainer.accelerator=cpu",
+            '--trainer.callbacks=[{"class_path": "cpc.probes.OnlineProbe", "init_args": {"task": "phones"}}]',
+            "--eval_every_steps=4",
+            f"--run_dir={folder}",
+        ]
+    )
+    return folder
+
+
+def test_synthesize_is_cached(corpus: Path) -> None:
+    before = (corpus / "manifest.csv").stat().st_mtime_ns
+    main(["data", "synthesize", str(corpus), "--num_speakers", "6", "--num_heldout_speakers", "2", "--minutes", "1.5"])
+    assert (corpus / "manifest.csv").stat().st_mtime_ns == before
+
+
+def test_index_and_pack(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "manifest.csv"
+    main(["data", "index", str(corpus / "audio"), "--out", str(out), "--speaker_level", "0"])
+    assert len(read_manifest(out)) == len(read_manifest(corpus))
+    main(["data", "pack", str(out), "--sample_rate_hz", "8000", "--out", str(tmp_path / "packs")])
+    assert "at 8000 Hz" in capsys.readouterr().out
+    assert list((tmp_path / "packs").glob("*/audio.int16"))
+
+
+def test_the_online_probe_stands_beside_the_bound(run_dir: Path) -> None:
+    (record,) = [json.loads(line) for line in (run_dir / "probe.jsonl").read_text().splitlines()]
+    assert (record["step"], record["task"]) == (4, "phones")
+    assert record["num_examples"] > 1000
+    assert record["label_information_nats"] == pytest.approx(
+        record["label_entropy_nats"] - record["cross_entropy_nats"]
+    )
+    assert len(record["mi_bound_nats"]) == 4
+
+
+def test_evaluate(run_dir: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(
+        [
+            "evaluate",
+            str(run_dir),
+            "--data",
+            str(corpus),
+            "--num_batches",
+            "3",
+            "--negatives",
+            "mixed",
+            "mixed_excluding",
+        ]
+    )
+    printed = capsys.readouterr().out
+    assert "no bound on I(z; c)" in printed
+    assert "lower bound on I(z; c)" in printed
+    report = json.loads((run_dir / "bound.json").read_text())
+    assert [b["strategy"] for b in report["bounds"]] == ["mixed", "mixed_excluding"]
+    for bound in report["bounds"]:
+        assert np.allclose(np.subtract(bound["mi_ceiling_nats"], bound["loss_nats"]), bound["mi_bound_nats"])
+    again = dict(report)
+    main(
+        [
+            "evaluate",
+            str(run_dir),
+            "--data",
+            str(corpus),
+            "--num_batches",
+            "3",
+            "--negatives",
+            "mixed",
+            "mixed_excluding",
+        ]
+    )
+    assert json.loads((run_dir / "bound.json").read_text()) == again
+
+
+def test_probe_with_every_baseline(run_dir: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--num_seeds", "1", "--supervised_seconds", "1", "--task", "phones", "speaker"]
+    main(["probe", str(run_dir), "--data", str(corpus), *options])
+    printed = capsys.readouterr().out
+    report = json.loads((run_dir / "probe.json").read_text())
+    for task in ("phones", "speaker"):
+        results = report["tasks"][task]["results"]
+        assert set(results) == {"majority", "random", "mfcc", "cpc", "cpc_z", "supervised"}
+        assert task in printed
+    assert report["bound"], "the held-out bound stands beside the probes"
+
+
+@pytest.mark.parametrize("file_format", ["npy", "safetensors"])
+def test_embed(run_dir: Path, corpus: Path, tmp_path: Path, file_format: str) -> None:
+    main(["embed", str(run_dir), str(corpus / "audio"), "--out", str(tmp_path / "out"), "--format", file_format])
+    files = list((tmp_path / "out").rglob(f"*.{file_format}"))
+    assert len(files) == len(read_manifest(corpus))
+    if file_format == "npy":
+        assert np.load(files[0]).shape[1] == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["evaluate", "nowhere", "--data", "nowhere"], "nowhere holds no model"),
+        (["data", "index", "nowhere"], "nowhere"),
+        (["embed", "nowhere", "x.wav", "--out", "out"], "nowhere holds no model"),
+    ],
+)
+def test_mistakes_end_with_a_message(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--num_batch", "--neg", "--nothing"])
+def test_unknown_and_abbreviated_options_are_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["evaluate", "model", "--data", "data", option, "3"])
+    assert exit_.value.code == 2
+    assert "unrecognized arguments" in capsys.readouterr().err
