@@ -5,6 +5,7 @@ B = 1 file, S samples, T frames, D feature dim.
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -125,16 +126,13 @@ class Features:
         pieces = list(self.stream([wave]))
         return np.concatenate(pieces) if pieces else np.zeros((0, self.dim), np.float32)
 
-    @torch.inference_mode()
     def stream(self, blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Features of one file whose samples come block by block; the pieces `[t, D]` together are the file's `[T, D]`.
 
         Args:
             blocks: consecutive samples, in blocks of any size.
         """
-        was_training = self._network.training
-        self._network.eval()
-        try:
+        with self.frozen():
             state = None
             pending = np.zeros(0, np.float32)
             num_done = 0  # latents of `pending` that are out already, or that have seen its cut edge
@@ -151,9 +149,19 @@ class Features:
             num_latents = self._encoder.num_latents(len(pending))
             if num_latents > num_done:
                 yield self._encode(pending, num_done, num_latents, state)[0]
-        finally:
-            self._network.train(was_training)
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """The network in eval mode, and afterwards as it was."""
+        was_training = self._network.training
+        self._network.eval()
+        try:
+            yield
+        finally:
+            if was_training:
+                self._network.train()
+
+    @torch.inference_mode()
     def _encode(self, x: np.ndarray, first: int, stop: int, state: Any) -> tuple[np.ndarray, Any]:
         """Features of the latents `first` to `stop` of a piece of audio, going on from `state`."""
         samples = rearrange(torch.from_numpy(x), "s -> 1 s").to(self.device)

@@ -4,6 +4,7 @@ n examples, R stored rows, D feature dim, Y classes.
 """
 
 import math
+import mmap
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -20,7 +21,7 @@ from cpc.probes.results import Answers
 from cpc.probes.targets import UNSEEN, Examples
 
 _BLOCK_ROWS = 4096
-_BUFFER_BYTES = 256_000_000
+_GROUP_BYTES = 256_000_000
 _LEARNING_RATES = {0: 0.1, 1: 0.003}  # by number of hidden layers
 
 
@@ -197,24 +198,33 @@ def _minibatches(
 ) -> Iterator[tuple[Float[Tensor, "n D"], Tensor]]:
     """All examples once, in random order.
 
-    Blocks of neighbouring rows are read in random order into a buffer, which is shuffled: a memory-mapped store is read
-    in runs, and the order is the same wherever the values live.
+    Blocks of neighbouring rows come in random order, and rows are shuffled within groups of blocks: a memory-mapped
+    store is read in runs, and the order is the same wherever the values live.
     """
-    n, num_blocks = len(train), math.ceil(len(train) / _BLOCK_ROWS)
-    row_bytes = 4 * train.values.shape[1]
-    blocks_per_buffer = max(1, _BUFFER_BYTES // (row_bytes * _BLOCK_ROWS))
-    rest_x, rest_labels = torch.empty(0, train.values.shape[1]), torch.empty(0, dtype=torch.int64)
-    for group in torch.randperm(num_blocks, generator=generator).split(blocks_per_buffer):
-        chosen = np.concatenate([np.arange(b * _BLOCK_ROWS, min((b + 1) * _BLOCK_ROWS, n)) for b in group.tolist()])
-        x = torch.cat([rest_x, _read(train, chosen)])
-        labels = torch.cat([rest_labels, torch.from_numpy(train.labels[chosen])])
-        order = torch.randperm(len(x), generator=generator)
-        num_whole = len(x) // batch_size * batch_size
-        for batch in order[:num_whole].split(batch_size):
-            yield x[batch], labels[batch]
-        rest_x, rest_labels = x[order[num_whole:]], labels[order[num_whole:]]
-    if len(rest_x):
-        yield rest_x, rest_labels
+    blocks_per_group = max(1, _GROUP_BYTES // (4 * train.values.shape[1] * _BLOCK_ROWS))
+    blocks = np.split(np.arange(len(train)), range(_BLOCK_ROWS, len(train), _BLOCK_ROWS))
+    rest = np.zeros(0, np.int64)
+    for group in torch.randperm(len(blocks), generator=generator).split(blocks_per_group):
+        chosen = [blocks[i] for i in group.tolist()]
+        for block in chosen:
+            _prefetch(train.values, int(train.rows[block[0]]), int(train.rows[block[-1]]))
+        order = np.concatenate([rest, *chosen])
+        order = order[torch.randperm(len(order), generator=generator).numpy()]
+        num_whole = len(order) // batch_size * batch_size
+        for start in range(0, num_whole, batch_size):
+            batch = order[start : start + batch_size]
+            yield _read(train, batch), torch.from_numpy(train.labels[batch])
+        rest = order[num_whole:]
+    if len(rest):
+        yield _read(train, rest), torch.from_numpy(train.labels[rest])
+
+
+def _prefetch(values: np.ndarray, first: int, last: int) -> None:
+    """Have the disk read these rows of a memory-mapped array in one run, before they are asked for in random order."""
+    mapped = getattr(values, "_mmap", None)
+    if mapped is not None and hasattr(mmap, "MADV_WILLNEED"):
+        start = int(first) * values.strides[0] // mmap.PAGESIZE * mmap.PAGESIZE
+        mapped.madvise(mmap.MADV_WILLNEED, start, min((int(last) + 1) * values.strides[0], len(mapped)) - start)
 
 
 def _read(examples: Examples, which: slice | np.ndarray) -> Float[Tensor, "n D"]:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
 from cpc.data.audio import Audio
 from cpc.data.manifest import Manifest
+from cpc.data.parallel import map_in_order
 from cpc.probes.features import Features, Kind
 
 DEFAULT_MAX_RAM_BYTES = 2_000_000_000
@@ -54,8 +56,8 @@ class FeatureStore:
     ) -> "FeatureStore":
         """Read every file once.
 
-        Files go through the network one by one: on a CPU, batches of padded files are no faster, and padding would have
-        to be kept from the last latents of every file.
+        Files go through the network one by one, on a CPU one per thread: batches of padded files are no faster, and
+        padding would have to be kept from the last latents of every file.
 
         Args:
             features: the front end.
@@ -80,7 +82,12 @@ class FeatureStore:
         shape = (int(num_frames.sum()), features.dim)
         values = _allocate(shape, np.dtype(dtype), max_ram_bytes, scratch_dir)
         store = cls(features, rows, num_frames, values)
-        for row in tqdm(rows.tolist(), desc=f"features {features.kind}", unit="file", disable=not progress):
+        num_threads = torch.get_num_threads()
+        num_workers = num_threads if features.device.type == "cpu" else 1
+
+        def extract_file(row: int) -> None:
+            if num_workers > 1:
+                torch.set_num_threads(1)  # of this worker: a file per core is faster than a file on all cores
             destination, position = store.file(row), 0
             for frames in features.stream(_blocks(audio, row, features.chunk_samples)):
                 with np.errstate(over="ignore"):
@@ -93,6 +100,14 @@ class FeatureStore:
                 destination[position : position + len(frames)] = frames
                 position += len(frames)
             assert position == len(destination)
+
+        title = f"features {features.kind}"
+        try:
+            with features.frozen():
+                done = map_in_order(extract_file, rows.tolist(), num_workers)
+                list(tqdm(done, total=len(rows), desc=title, unit="file", disable=not progress))
+        finally:
+            torch.set_num_threads(num_threads)
         return store
 
     @property

@@ -100,7 +100,9 @@ class Task:
         labelled = {part: np.array([row for row in rows if row in self._labels], int) for part, rows in parts.items()}
         self.train, self.test = labelled["train"], labelled["test"]
         self.num_unlabelled_files = {part: len(parts[part]) - len(labelled[part]) for part in parts}
-        found = {part: {label for row in rows for label in self._labels_in(row)} for part, rows in labelled.items()}
+        found = {
+            part: {label for row in rows for label in self._labels_in(int(row))} for part, rows in labelled.items()
+        }
         self.classes = sorted(found["train"], key=_by_number)
         self._check(found["train"], found["test"])
         self._codes = dict.fromkeys(found["test"], UNSEEN) | {label: i for i, label in enumerate(self.classes)}
