@@ -49,6 +49,8 @@ def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("
         cls = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"this version of cpc has no class {path}: {error}") from error
+    if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
+        raise ValueError(f"{path} is no torch module: a model is built of modules alone")
     arguments = {
         name: build(value, trusted_packages=trusted_packages) if _is_description(value) else _as_given(value)
         for name, value in description["init_args"].items()

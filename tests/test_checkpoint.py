@@ -87,6 +87,7 @@ def edited(folder: Path, **changes: object) -> None:
         ({"format_version": 99}, "format_version 99, this cpc reads up to 1"),
         ({"encoder_class": "os.system"}, "outside the trusted packages cpc"),
         ({"encoder_class": "cpc.encoders.Nothing"}, r"no class cpc\.encoders\.Nothing"),
+        ({"encoder_class": "cpc.cli.main"}, "is no torch module"),
         ({"wideness": 3}, "does not take the arguments"),
     ],
 )

@@ -7,7 +7,8 @@ import yaml
 
 from cpc.pretraining.command import parse
 
-CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
+FOLDER = Path(__file__).parent.parent / "configs"
+CONFIGS = sorted(FOLDER.rglob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -23,12 +24,12 @@ def test_header_says_where_from_how_long_and_how(path: Path) -> None:
     header = [line for line in path.read_text().splitlines() if line.startswith("#")]
     for word in ("Data:", "Cost:", "Expected:", "Command:"):
         assert any(word in line for line in header), f"{path.name} has no '{word}' in its header"
-    assert any(f"--config configs/{path.name}" in line for line in header)
+    assert any(f"--config configs/{path.relative_to(FOLDER)}" in line for line in header)
 
 
 def test_the_paper_config_is_the_papers() -> None:
-    config = yaml.safe_load((CONFIGS[0].parent / "cpc_audio_paper.yaml").read_text())
-    model = parse(["--config", str(CONFIGS[0].parent / "cpc_audio_paper.yaml"), "--trainer.devices=1"]).model.model
+    config = yaml.safe_load((FOLDER / "cpc_audio_paper.yaml").read_text())
+    model = parse(["--config", str(FOLDER / "cpc_audio_paper.yaml"), "--trainer.devices=1"]).model.model
     assert (model.encoder.dim, model.context.dim, model.predictor.num_steps) == (512, 256, 12)
     assert model.encoder.num_latents(config["data"]["window_samples"]) == 128
     assert (config["model"]["learning_rate"], config["data"]["batch_size"]) == (2e-4, 8)

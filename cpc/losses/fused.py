@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 TILE_ROWS = 512
 
@@ -65,6 +66,7 @@ class MeanInfoNCE(torch.autograd.Function):
         return loss_nats.mean(), loss_nats, accuracy
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
         query_gradient, candidate_gradient = ctx.saved_tensors
         return query_gradient * gradients[0], candidate_gradient * gradients[0], None, None, None, None, None

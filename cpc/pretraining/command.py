@@ -61,11 +61,16 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
         raise ValueError("--run_dir must name the run's folder")
     run_dir = Path(config.run_dir)
     checkpoint = _checkpoint_to_continue(run_dir, config.ckpt_path)
-    if rank_zero_only.rank == 0:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        command.parser.save(config, run_dir / "config.yaml", overwrite=True, multifile=False)
 
-    folder = RunFolder(run_dir, config.record_every_steps, config.eval_every_steps, config.checkpoint_every_steps)
+    for_a_new_run = config.clone()
+    for_a_new_run.ckpt_path = None
+    folder = RunFolder(
+        run_dir,
+        config.record_every_steps,
+        config.eval_every_steps,
+        config.checkpoint_every_steps,
+        config_yaml=command.parser.dump(for_a_new_run, skip_none=False),
+    )
     trainer: pl.Trainer = command.trainer
     trainer.callbacks += [Progress(), folder]
     if not trainer.loggers:
@@ -77,7 +82,7 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
 
 
 def _checkpoint_to_continue(run_dir: Path, ckpt_path: str | None) -> Path | None:
-    holds_run = any((run_dir / name).exists() for name in ("config.yaml", "bound.jsonl", "checkpoints"))
+    holds_run = any((run_dir / name).exists() for name in ("bound.jsonl", "checkpoints"))
     if ckpt_path is None:
         if holds_run and rank_zero_only.rank == 0:  # other ranks find what rank 0 has just begun
             raise ValueError(

@@ -43,15 +43,22 @@ class RunFolder(Checkpoint):
         record_every_steps: the training bound is recorded this often.
         eval_every_steps: the held-out bound is measured this often, and at the end.
         checkpoint_every_steps: `last.ckpt` is written this often, and at the end.
+        config_yaml: what was asked for, written once training starts: a refused start leaves an older config alone.
     """
 
     def __init__(
-        self, folder: Path, record_every_steps: int, eval_every_steps: int, checkpoint_every_steps: int
+        self,
+        folder: Path,
+        record_every_steps: int,
+        eval_every_steps: int,
+        checkpoint_every_steps: int,
+        config_yaml: str,
     ) -> None:
         self.folder = folder
         self.record_every_steps = record_every_steps
         self.eval_every_steps = eval_every_steps
         self.checkpoint_every_steps = checkpoint_every_steps
+        self.config_yaml = config_yaml
         self.best_bound_nats = -math.inf
         self._last_step = -1
         self._interrupted = False
@@ -78,6 +85,8 @@ class RunFolder(Checkpoint):
         """Drop the records that a resumed run will write again; let the first Ctrl-C save before it stops."""
         self._last_step = trainer.global_step
         if trainer.is_global_zero:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / "config.yaml").write_text(self.config_yaml, encoding="utf-8")
             for name in ("bound.jsonl", "probe.jsonl"):
                 drop_records_after(self.folder / name, trainer.global_step)
         self._former_handler = signal.getsignal(signal.SIGINT)

@@ -1,5 +1,6 @@
 """The quickstart: synthesise, pretrain, measure the bound, probe beside every baseline, report."""
 
+import importlib.util
 import json
 import time
 from collections.abc import Iterator
@@ -53,6 +54,10 @@ def quickstart(out: Path, corpus: Path, *, seed: int = 0, steps: int | None = No
     """
     if (out / "report.json").exists() or (out / "config.yaml").exists():
         raise ValueError(f"{out} already holds a quickstart: name another folder with --out")
+    if importlib.util.find_spec("plotly") is None:
+        raise ValueError(
+            "the quickstart draws with plotly: `uv sync --extra dashboard` or `pip install 'cpc[dashboard]'`"
+        )
     out.mkdir(parents=True, exist_ok=True)
     clock = _Clock()
 
@@ -79,6 +84,7 @@ def quickstart(out: Path, corpus: Path, *, seed: int = 0, steps: int | None = No
         )
         print(format_report(probed))
     report = _report(manifest, probed, measured, steps, clock)
+    (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     with clock("page"):
         write_page(
             out / "report.html", report, read_records(out / "bound.jsonl"), _map_of_contexts(out, manifest, corpus)
