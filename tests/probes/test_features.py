@@ -1,54 +1,126 @@
-"""Whole files in, features out: order, chunks and earlier files must not matter."""
-
 import numpy as np
 import pytest
 import torch
 
-from cpc.contexts import GRU
+import cpc
+from cpc.contexts import GRU, LSTM, CausalConv, CausalTransformer, Context
 from cpc.encoders import AudioEncoder
-from cpc.model import CPC
 from cpc.predictors import Bilinear
-from cpc.probes.features import Features
+from cpc.probes import Features
+
+CONTEXTS = [GRU(dim=8, num_layers=2), LSTM(dim=8), CausalConv(dim=8), CausalTransformer(dim=8, num_heads=2, window=7)]
 
 
-@pytest.fixture
-def model() -> CPC:
-    model = CPC(AudioEncoder(dim=8), GRU(dim=6), Bilinear(num_steps=2))
-    model.initialise_from(torch.randn(4, 3200))
-    return model
+def noise(num_samples: int, seed: int = 0) -> np.ndarray:
+    return 0.1 * np.random.default_rng(seed).standard_normal(num_samples, dtype=np.float32)
 
 
-def wave(num_samples: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(num_samples).astype(np.float32)
+@pytest.mark.parametrize("context", CONTEXTS, ids=lambda context: type(context).__name__)
+@pytest.mark.parametrize("chunk_seconds", [0.011, 0.05, 0.3])
+def test_a_model_in_chunks_equals_the_model_on_the_whole_file(context: Context, chunk_seconds: float) -> None:
+    model = cpc.CPC(AudioEncoder(dim=8), context, Bilinear(2))
+    model.encoder.set_statistics(0.02, 0.1)  # so that zeros of the padding are no zeros of the signal
+    wave = noise(16_777)
+    model.initialise_from(torch.from_numpy(wave)[None])
+    with torch.no_grad():
+        latents, contexts, _ = model.eval()(torch.from_numpy(wave)[None])
+    for kind, whole in (("z", latents), ("c", contexts), ("zc", torch.cat([latents, contexts], 2))):
+        features = Features(kind, model, chunk_seconds=chunk_seconds)
+        in_chunks = features(wave)
+        assert in_chunks.shape == (features.num_frames(np.array([len(wave)]))[0], features.dim)
+        np.testing.assert_allclose(in_chunks, whole[0].numpy(), atol=2e-5)
 
 
-@pytest.mark.parametrize("kind", ["c", "z", "zc"])
-@pytest.mark.parametrize("num_samples", [465, 4000, 16037])
-def test_chunks_equal_the_whole_file(model: CPC, kind: str, num_samples: int) -> None:
-    x = wave(num_samples, 0)
-    with torch.inference_mode():
-        out = model.eval()(torch.from_numpy(x)[None])
-    whole = {"z": out.latents, "c": out.contexts, "zc": torch.cat([out.latents, out.contexts], 2)}[kind][0]
-    for chunk_seconds in (0.1, 0.25, 100.0):
-        found = Features(kind, model, chunk_seconds=chunk_seconds)(x)
-        np.testing.assert_allclose(found, whole.numpy(), atol=1e-5)
+@pytest.mark.parametrize("kind", ["mfcc", "logmel"])
+def test_spectra_in_chunks_equal_those_of_the_whole_file(kind: str) -> None:
+    wave = noise(7_000)
+    whole = Features(kind, sample_rate_hz=16000, chunk_seconds=9.0)(wave)
+    for chunk_seconds in (0.011, 0.05):
+        in_chunks = Features(kind, sample_rate_hz=16000, chunk_seconds=chunk_seconds)(wave)
+        np.testing.assert_allclose(in_chunks, whole, atol=1e-4)
 
 
-def test_nothing_leaks_from_file_to_file_or_into_the_model(model: CPC) -> None:
-    """facts T4 and T22: the order of files is irrelevant, and the model's mode and gradients are left alone."""
-    features = Features("c", model.train())
-    first = features(wave(8000, 1))
-    features(wave(3000, 2))
-    np.testing.assert_array_equal(features(wave(8000, 1)), first)
-    assert model.training
-    assert all(parameter.grad is None for parameter in model.parameters())
+def test_blocks_of_any_size_make_the_same_features(model: cpc.CPC) -> None:
+    wave = noise(5_000)
+    features = Features("c", model)
+    blocks = np.split(wave, [1, 2, 160, 161, 3_000, 3_000])
+    np.testing.assert_allclose(np.concatenate(list(features.stream(blocks))), features(wave), atol=1e-5)
 
 
-def test_too_short_a_file_has_no_frames(model: CPC) -> None:
-    assert Features("c", model)(wave(20, 0)).shape == (0, 6)
+def test_windows_standardised_by_themselves_are_encoded_as_one(model: cpc.CPC) -> None:
+    model = cpc.CPC(AudioEncoder(dim=8, standardise="window"), GRU(dim=8), Bilinear(2)).eval()
+    wave = noise(9_000) * np.linspace(0, 1, 9_000, dtype=np.float32)
+    with torch.no_grad():
+        whole = model.encoder(torch.from_numpy(wave)[None])[0].numpy()
+    np.testing.assert_allclose(Features("z", model, chunk_seconds=0.1)(wave), whole, atol=1e-5)
 
 
-@pytest.mark.parametrize(("kind", "message"), [("c", "c"), ("mfcc", "sample_rate_hz")])
-def test_what_is_missing_is_named(kind: str, message: str) -> None:
+def test_the_order_of_files_is_irrelevant(model: cpc.CPC) -> None:
+    features = Features("c", model)
+    first, second = noise(4_000, seed=1), noise(3_000, seed=2)
+    alone = features(second)
+    features(first)
+    np.testing.assert_array_equal(features(second), alone)
+
+
+def test_a_model_in_training_is_read_in_eval_mode_and_left_in_training() -> None:
+    model = cpc.CPC(AudioEncoder(dim=8), GRU(dim=8, num_layers=2, dropout=0.5), Bilinear(2)).train()
+    features = Features("c", model)
+    wave = noise(4_000)
+    with_dropout_off = features(wave)
+    np.testing.assert_array_equal(features(wave), with_dropout_off)
+    assert all(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize(("num_samples", "num_frames"), [(0, 0), (1, 0), (3, 0), (159, 1), (320, 2), (465, 2)])
+def test_files_too_short_for_a_frame_have_none(model: cpc.CPC, num_samples: int, num_frames: int) -> None:
+    features = Features("c", model)
+    assert features(noise(num_samples)).shape == (num_frames, 10)
+    assert features.num_frames(np.array([num_samples])).tolist() == [num_frames]
+
+
+def test_a_frame_is_centred_where_the_geometry_says(model: cpc.CPC) -> None:
+    features = Features("z", model)
+    frame = 30
+    centre = features.first_centre_samples + frame * features.hop_samples
+    quiet = noise(8_000)
+    reach = (model.encoder.receptive_field_samples - 1) // 2
+    for sample, is_seen in (
+        (centre - reach - 1, False),
+        (centre - reach, True),
+        (centre + reach, True),
+        (centre + reach + 1, False),
+    ):
+        click = quiet.copy()
+        click[round(sample)] += 50
+        difference = np.abs(features(click)[frame] - features(quiet)[frame]).max()
+        assert (difference > 0) == is_seen
+
+
+def test_spectra_take_the_rate_and_the_statistics_of_the_corpus(model: cpc.CPC) -> None:
+    assert Features("mfcc", model).sample_rate_hz == 16000
+    wave = noise(4_000)
+    plain = Features("logmel", sample_rate_hz=16000)(wave)
+    scaled = Features("logmel", sample_rate_hz=16000, statistics=(0.0, 0.1))(wave)
+    np.testing.assert_allclose(scaled - plain, 2 * np.log(10), atol=0.05)
+
+
+def test_half_precision_is_close(model: cpc.CPC) -> None:
+    wave = noise(4_000)
+    exact, rough = Features("c", model)(wave), Features("c", model, precision="bfloat16")(wave)
+    assert rough.dtype == np.float32
+    assert 0 < np.abs(exact - rough).max() < 0.1
+
+
+@pytest.mark.usefixtures("unchecked_types")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("q",), "not one of"),
+        (("c",), "are a model's"),
+        (("mfcc",), "need sample_rate_hz"),
+    ],
+)
+def test_mistakes_are_named(arguments: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Features(kind)
+        Features(*arguments)

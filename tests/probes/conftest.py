@@ -1,0 +1,90 @@
+"""A corpus whose labels are known and easy: tones as phones, levels as speakers; and a tiny model."""
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+import jaxtyping
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+import cpc
+from cpc.contexts import GRU
+from cpc.data.manifest import Manifest, read_manifest
+from cpc.encoders import AudioEncoder
+from cpc.predictors import Bilinear
+
+RATE = 16000
+TONES_HZ = {"low": 300.0, "mid": 1200.0, "high": 3000.0}
+LEVELS = {"ann": 0.02, "bob": 0.1, "eve": 0.4}
+SEGMENT_SECONDS = 0.1
+
+
+def tiny_model(seed: int = 0, **encoder_arguments: object) -> cpc.CPC:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = cpc.CPC(AudioEncoder(dim=12, **encoder_arguments), GRU(dim=10), Bilinear(num_steps=2))
+    model.encoder.set_statistics(0.0, 0.1)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model.initialise_from(0.1 * torch.randn(2, 4000))
+    return model
+
+
+@pytest.fixture
+def model() -> cpc.CPC:
+    return tiny_model()
+
+
+@pytest.fixture(scope="session")
+def corpus_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Splits train, valid, test; in each, 3 speakers read 4 files of 4 segments of 0.1 s. Read it, never write to
+    it."""
+    folder = tmp_path_factory.mktemp("tones")
+    rng = np.random.default_rng(0)
+    rows, segments = [], []
+    for split in ("train", "valid", "test"):
+        for speaker, level in LEVELS.items():
+            for number in range(4):
+                path = f"audio/{split}/{speaker}-{number}.wav"
+                # every file begins with a label of its own, so that `first` is a column to probe
+                labels = [list(TONES_HZ)[number % 3], *rng.choice(list(TONES_HZ), 3)]
+                time = np.arange(round(SEGMENT_SECONDS * RATE)) / RATE
+                wave = np.concatenate([np.sin(2 * np.pi * TONES_HZ[label] * time) for label in labels])
+                wave = level * (wave + 0.05 * rng.standard_normal(len(wave)))
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                soundfile.write(folder / path, wave, RATE)
+                rows.append([path, split, speaker, str(len(wave)), str(RATE), "1", labels[0]])
+                segments += [
+                    [path, f"{i * SEGMENT_SECONDS:.1f}", f"{(i + 1) * SEGMENT_SECONDS:.1f}", label]
+                    for i, label in enumerate(labels)
+                ]
+    header = ["path", "split", "speaker", "num_samples", "sample_rate_hz", "num_channels", "first"]
+    write_csv(folder / "manifest.csv", [header, *rows])
+    write_csv(folder / "alignments.csv", [["path", "start", "end", "label"], *segments])
+    return folder
+
+
+@pytest.fixture
+def manifest(corpus_folder: Path) -> Manifest:
+    return read_manifest(corpus_folder)
+
+
+@pytest.fixture(scope="session")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("packs")
+
+
+def write_csv(path: Path, rows: list[list[str]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows(rows)
+
+
+@pytest.fixture
+def unchecked_types() -> Iterator[None]:
+    """Users run without the type checker: what it would refuse must reach our own messages."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
