@@ -1,3 +1,5 @@
+"""Whole files in, features out: chunks, order and earlier files must not matter (traps T4, T22, T30)."""
+
 import numpy as np
 import pytest
 import torch
@@ -70,6 +72,7 @@ def test_a_model_in_training_is_read_in_eval_mode_and_left_in_training() -> None
     with_dropout_off = features(wave)
     np.testing.assert_array_equal(features(wave), with_dropout_off)
     assert all(module.training for module in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 @pytest.mark.parametrize(("num_samples", "num_frames"), [(0, 0), (1, 0), (3, 0), (159, 1), (320, 2), (465, 2)])

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from cpc.probes.linear import ProbeProtocol, fit_probe
+from cpc.probes import linear
+from cpc.probes.linear import ProbeProtocol, fit_probe, standardise
 from cpc.probes.results import summarise
 from cpc.probes.targets import Examples
 
@@ -34,6 +36,20 @@ def test_agrees_with_scikit_learn() -> None:
     oracle_percent = 100 * oracle.score(scaler.transform(test.values), test.labels)
     assert 50 < oracle_percent < 95
     assert result(0.6).accuracy_percent == pytest.approx(oracle_percent, abs=0.5)
+    probe = fit_probe(train, NUM_CLASSES, ProbeProtocol(), seed=0)
+    np.testing.assert_allclose(probe.weights[0].numpy(), oracle.coef_, atol=0.02)
+    oracle_cross_entropy = -oracle.predict_log_proba(scaler.transform(test.values))[np.arange(2000), test.labels].mean()
+    assert -probe.answer(test).log_likelihood_nats.mean() == pytest.approx(oracle_cross_entropy, abs=0.002)
+
+
+def test_agrees_with_scikit_learn_where_the_penalty_decides() -> None:
+    """Fewer examples than a separating plane needs: without the same penalty the weights would grow for ever."""
+    train = examples(20, 3.0, 0)
+    scaler = StandardScaler().fit(train.values)
+    for l2 in (0.1, 10.0):
+        oracle = LogisticRegression(C=1 / l2, max_iter=5000, tol=1e-8).fit(scaler.transform(train.values), train.labels)
+        probe = fit_probe(train, NUM_CLASSES, ProbeProtocol(l2=l2), seed=0)
+        np.testing.assert_allclose(probe.weights[0].numpy(), oracle.coef_, atol=0.01)
 
 
 def test_separable_classes_are_read_perfectly() -> None:
@@ -59,6 +75,72 @@ def test_standardisation_is_that_of_the_training_part() -> None:
     test = examples(2000, 5.0, 1)
     moved = Examples(test.values * 3 + 100, test.rows, test.labels, test.clusters)
     assert result(5.0, moved).accuracy_percent < 90
+
+
+def test_standardisation_takes_labelled_rows_alone_and_keeps_constant_features() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((9000, 3)).astype(np.float32) * 2 + 1000
+    values[:, 1] = 5.0
+    values[1::2] = 1e6  # rows that carry no label
+    rows = np.arange(0, 9000, 2)
+    mean, scale = standardise(Examples(values, rows, np.zeros(len(rows), int), rows))
+    np.testing.assert_allclose(mean, values[rows].mean(0, dtype=np.float64), rtol=1e-6)
+    np.testing.assert_allclose(scale[[0, 2]], 1 / values[rows][:, [0, 2]].std(0, dtype=np.float64), rtol=1e-4)
+    assert scale[1] == 1
+
+
+def test_one_hidden_layer_solves_what_no_linear_probe_can() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (3000, 2)).astype(np.float32)
+    labels = ((x[:, 0] > 0) ^ (x[:, 1] > 0)).astype(np.int64)
+    train = Examples(x, np.arange(2000), labels[:2000], np.arange(2000))
+    test = Examples(x, np.arange(2000, 3000), labels[2000:], np.arange(1000))
+    accuracies = []
+    for protocol in (ProbeProtocol(), ProbeProtocol(hidden=1, hidden_dim=32)):
+        probe = fit_probe(train, 2, protocol, seed=0)
+        accuracies.append(summarise([probe.answer(test)], test, 2, 2000).accuracy_percent)
+    assert accuracies[0] < 65
+    assert accuracies[1] > 95
+
+
+@pytest.mark.parametrize("batch_size", [7, 64, 5000])
+def test_every_example_comes_once_per_epoch_whatever_the_blocks(
+    batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear, "_BLOCK_ROWS", 50)
+    monkeypatch.setattr(linear, "_GROUP_BYTES", 4 * 1 * 50 * 3)
+    rows = np.flatnonzero(np.random.default_rng(0).random(1500) < 0.7)
+    values = np.arange(1500, dtype=np.float32)[:, None]
+    train = Examples(values, rows, rows % 5, rows)
+    batches = list(linear._minibatches(train, batch_size, torch.Generator().manual_seed(0)))
+    x = torch.cat([x for x, _ in batches])[:, 0]
+    assert [len(x) for x, _ in batches[:-1]] == [batch_size] * (len(batches) - 1)
+    assert x.sort().values.tolist() == rows.tolist()
+    assert x.tolist() != rows.tolist()
+    assert torch.equal(torch.cat([labels for _, labels in batches]), x.long() % 5)
+
+
+def test_seeds_repeat_and_differ() -> None:
+    train = examples(3000, 0.6, 0)
+    protocol = ProbeProtocol(min_steps=10, num_epochs=1)
+    first, again, other = (fit_probe(train, NUM_CLASSES, protocol, seed).weights[0] for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_training_a_probe_draws_nothing_from_the_global_generator() -> None:
+    state = torch.get_rng_state()
+    fit_probe(examples(50, 0.6, 0), NUM_CLASSES, ProbeProtocol(hidden=1, min_steps=2), seed=0)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"hidden": 2}, "0 .linear. or 1"), ({"num_seeds": 0}, "num_seeds=0"), ({"learning_rate": -1.0}, "positive")],
+)
+def test_protocols_that_make_no_sense(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ProbeProtocol(**arguments)
 
 
 def test_the_interval_holds_the_accuracy() -> None:

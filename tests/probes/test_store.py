@@ -1,3 +1,5 @@
+"""The features of a corpus: in memory or in a file, the same."""
+
 from pathlib import Path
 
 import numpy as np

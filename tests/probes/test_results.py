@@ -1,0 +1,84 @@
+"""Accuracy, entropies and intervals against hand-made answers and simulation."""
+
+import numpy as np
+import pytest
+
+from cpc.probes.results import Answers, summarise
+from cpc.probes.targets import UNSEEN, Examples
+
+
+def examples(labels: list[int] | np.ndarray, clusters: list[int] | np.ndarray | None = None) -> Examples:
+    labels = np.asarray(labels)
+    clusters = np.arange(len(labels)) if clusters is None else np.asarray(clusters)
+    return Examples(np.zeros((len(labels), 1), np.float32), np.arange(len(labels)), labels, clusters)
+
+
+def answers(predicted: list[int], probabilities: list[float]) -> Answers:
+    return Answers(np.array(predicted), np.log(probabilities))
+
+
+def test_by_hand() -> None:
+    test = examples([0, 0, 1, 2], clusters=[0, 0, 1, 1])
+    found = summarise([answers([0, 1, 1, 1], [0.5, 0.25, 0.5, 0.125])], test, 4, num_train=7)
+    assert found.accuracy_percent == 50
+    assert found.label_entropy_nats == pytest.approx(0.5 * np.log(2) + 0.5 * np.log(4))
+    assert found.cross_entropy_nats == pytest.approx((1 + 2 + 1 + 3) / 4 * np.log(2))
+    assert found.label_information_nats == pytest.approx(found.label_entropy_nats - found.cross_entropy_nats)
+    assert found.confusion == [[1, 1, 0, 0], [0, 1, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+    assert found.class_accuracy_percent == [50, 100, 0, None]
+    assert (found.num_train, found.num_test, found.num_unseen, found.num_clusters) == (7, 4, 0, 2)
+
+
+def test_seeds_are_averaged() -> None:
+    test = examples([0, 1])
+    found = summarise([answers([0, 1], [0.5, 0.5]), answers([1, 1], [0.25, 0.5])], test, 2, 1)
+    assert found.accuracy_percent_by_seed == [100, 50]
+    assert found.accuracy_percent == 75
+    assert found.cross_entropy_nats == pytest.approx(5 / 4 * np.log(2))
+    assert found.confusion == [[1, 1], [0, 2]]
+
+
+def test_labels_unseen_in_training_are_errors_and_counted() -> None:
+    test = examples([0, 1, UNSEEN, UNSEEN])
+    found = summarise([Answers(np.array([0, 1, 0, 1]), np.log([0.5, 0.5, np.nan, np.nan]))], test, 2, 1)
+    assert found.num_unseen == 2
+    assert found.accuracy_percent == 50
+    assert found.label_entropy_nats == pytest.approx(np.log(2))
+    assert found.label_information_nats == pytest.approx(0)
+
+
+def test_the_information_of_perfect_answers_is_the_entropy() -> None:
+    labels = np.random.default_rng(0).integers(0, 5, 1000)
+    found = summarise([Answers(labels, np.zeros(1000))], examples(labels), 5, 1)
+    assert found.label_information_nats == pytest.approx(found.label_entropy_nats)
+    assert found.accuracy_interval_percent == (100, 100)
+
+
+def test_one_cluster_has_no_interval() -> None:
+    found = summarise([answers([0, 1], [0.5, 0.5])], examples([0, 1], clusters=[3, 3]), 2, 1)
+    assert found.accuracy_interval_percent is None
+    assert found.label_information_interval_nats is None
+
+
+@pytest.mark.parametrize("num_clusters", [8, 60])
+def test_intervals_cover_what_they_should(num_clusters: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clusters of very different difficulty and size: intervals over examples would be several times too short."""
+    monkeypatch.setattr("cpc.probes.results.NUM_RESAMPLES", 400)
+    covered, num_trials = np.zeros(2), 150
+    for trial in range(num_trials):
+        rng = np.random.default_rng(trial)
+        sizes = rng.integers(20, 60, num_clusters)
+        easiness = np.repeat(rng.beta(3, 2, num_clusters), sizes)  # mean 0.6
+        clusters = np.repeat(np.arange(num_clusters), sizes)
+        labels = rng.integers(0, 2, len(clusters))
+        is_right = rng.random(len(clusters)) < easiness
+        # The true label's probability: 0.8 where right, 0.2 where wrong, so H - CE has a known expectation.
+        log_likelihood = np.log(np.where(is_right, 0.8, 0.2))
+        answer = Answers(np.where(is_right, labels, 1 - labels), log_likelihood)
+        found = summarise([answer], examples(labels, clusters), 2, 1)
+        truths = 60.0, np.log(2) + 0.6 * np.log(0.8) + 0.4 * np.log(0.2)
+        intervals = found.accuracy_interval_percent, found.label_information_interval_nats
+        covered += [low <= truth <= high for truth, (low, high) in zip(truths, intervals, strict=True)]
+    # 95 % meant, with a standard error of 2 %
+    assert (covered / num_trials > 0.89).all()
+    assert (covered / num_trials < 0.995).all()
