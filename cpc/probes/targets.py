@@ -3,6 +3,7 @@
 R stored frames, n examples, D feature dim.
 """
 
+import math
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass
@@ -282,4 +283,4 @@ class Task:
 
 
 def _by_number(label: str) -> tuple[float, str]:
-    return (int(label) if label.isdecimal() else np.inf, label)
+    return (float(label) if label.isdecimal() else math.inf, label)

@@ -37,7 +37,9 @@ def test_agrees_with_scikit_learn() -> None:
     assert 50 < oracle_percent < 95
     assert result(0.6).accuracy_percent == pytest.approx(oracle_percent, abs=0.5)
     probe = fit_probe(train, NUM_CLASSES, ProbeProtocol(), seed=0)
-    np.testing.assert_allclose(probe.weights[0].numpy(), oracle.coef_, atol=0.02)
+    weights = probe.weights[0].numpy()
+    # What is added to all classes alike changes no probability, and the penalty on it is slow.
+    np.testing.assert_allclose(weights - weights.mean(0), oracle.coef_, atol=0.02)
     oracle_cross_entropy = -oracle.predict_log_proba(scaler.transform(test.values))[np.arange(2000), test.labels].mean()
     assert -probe.answer(test).log_likelihood_nats.mean() == pytest.approx(oracle_cross_entropy, abs=0.002)
 

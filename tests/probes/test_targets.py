@@ -72,7 +72,7 @@ def test_frames_without_a_label_are_no_examples(manifest: Manifest, model: cpc.C
     store = stored(manifest, task, model)
     train = task.examples("train", store, "z")
     assert len(train) == 9 * 30
-    frame = train.rows - np.array([store.place(row).start for row in train.clusters])
+    frame = train.rows - np.array([store.place(row).start for row in train.clusters.tolist()])
     assert set(frame // 10) == {0, 2, 3}
 
 
@@ -96,7 +96,10 @@ def test_frames_of_a_file_carry_its_label(manifest: Manifest, model: cpc.CPC) ->
 def test_labels_unseen_in_training_are_marked(manifest: Manifest, model: cpc.CPC) -> None:
     splits = manifest.column("split")
     words = ["x" if split == "train" and row % 2 else "y" for row, split in enumerate(splits)]
-    words = ["new" if split == "test" and row % 3 == 0 else word for row, (split, word) in enumerate(zip(splits, words))]
+    words = [
+        "new" if split == "test" and row % 3 == 0 else word
+        for row, (split, word) in enumerate(zip(splits, words, strict=False))
+    ]
     task = Task("word", changed(manifest, word=words))
     test = task.examples("test", stored(manifest, task, model), "z")
     assert task.classes == ["x", "y"]

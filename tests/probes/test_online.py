@@ -1,0 +1,222 @@
+"""The probe beside pretraining: it learns, it is resumed exactly, and the model does not notice it."""
+
+import copy
+import math
+from unittest.mock import Mock
+
+import lightning.pytorch as pl
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import cpc
+from cpc.bounds import Bound
+from cpc.data.batch import Batch
+from cpc.probes import OnlineProbe
+
+CLASSES = ["ann", "bob", "eve"]
+NUM_LATENTS = 6
+BOUND = Bound("mixed", "valid", [1, 1], [0.0, 0.0], [4.0, 4.0], [1.4, 1.4], [1.25, math.nan], [0.1, 0.1], [0.0, 0.0])
+
+
+class Data:
+    def __init__(self, classes: list[str]) -> None:
+        self.classes = classes
+
+    def class_names(self, task: str) -> list[str]:
+        return self.classes
+
+
+class Module(pl.LightningModule):
+    def __init__(self, model: cpc.CPC) -> None:
+        super().__init__()
+        self.model = model
+
+
+def setting(model: cpc.CPC, classes: list[str] = CLASSES) -> tuple[pl.Trainer, Module]:
+    """As much of a trainer as a probe looks at, and a module."""
+    return Mock(spec=pl.Trainer, world_size=1, datamodule=Data(classes)), Module(model)
+
+
+@pytest.fixture
+def started(model: cpc.CPC) -> tuple[OnlineProbe, pl.Trainer, Module]:
+    return start(OnlineProbe(learning_rate=0.05), model)
+
+
+def start(probe: OnlineProbe, model: cpc.CPC) -> tuple[OnlineProbe, pl.Trainer, Module]:
+    trainer, module = setting(model)
+    probe.setup(trainer, module, "fit")
+    probe.on_train_start(trainer, module)
+    return probe, trainer, module
+
+
+def batch(
+    seed: int, groups: list[int] | None = None, num_valid: list[int] | None = None
+) -> tuple[Batch, dict[str, Tensor]]:
+    """Contexts that say which group they belong to, and latents that say nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    groups = [0, 1, 2, 0] if groups is None else groups
+    group_id = torch.tensor(groups)
+    contexts = torch.randn(len(groups), NUM_LATENTS, 10, generator=generator)
+    contexts[:, :, :3] += 4 * F.one_hot(group_id.clamp(min=0), 3)[:, None]
+    latents = torch.randn(len(groups), NUM_LATENTS, 12, generator=generator)
+    observed = Batch(
+        x=torch.zeros(len(groups), 160 * NUM_LATENTS),
+        num_valid=160 * torch.tensor(num_valid or [NUM_LATENTS] * len(groups)),
+        sequence_id=torch.arange(len(groups)),
+        group_id=group_id,
+        labels=torch.zeros(len(groups), 0, dtype=torch.int64),
+    )
+    return observed, {"loss": torch.tensor(0.0), "latents": latents, "contexts": contexts}
+
+
+def train(probe: OnlineProbe, trainer: pl.Trainer, module: Module, seeds: range) -> None:
+    for seed in seeds:
+        observed, outputs = batch(seed)
+        probe.on_train_batch_end(trainer, module, outputs, observed, seed)
+
+
+def test_learns_what_the_features_say(started: tuple) -> None:
+    probe, trainer, module = started
+    train(probe, trainer, module, range(60))
+    observed, outputs = batch(1000)
+    probe.add_held_out(observed, outputs["latents"], outputs["contexts"])
+    record = probe.held_out_record(trainer, 60, BOUND)
+    assert record["accuracy"] > 0.95
+    assert record["label_information_nats"] > 0.8 * record["label_entropy_nats"]
+    assert (record["task"], record["features"], record["step"], record["schema"]) == ("speaker", "c", 60, 1)
+    assert record["mi_bound_nats"] == [1.25, None]
+
+
+def test_the_record_is_what_a_loop_over_frames_counts(started: tuple) -> None:
+    probe, trainer, module = started
+    train(probe, trainer, module, range(5))
+    correct, cross_entropy, counts = 0, 0.0, [0, 0, 0]
+    for seed, groups, num_valid in ((7, [0, 1, -1], [6, 2, 6]), (8, [1, 1], [1, 6])):
+        observed, outputs = batch(seed, groups, num_valid)
+        probe.add_held_out(observed, outputs["latents"], outputs["contexts"])
+        for row, (group, valid) in enumerate(zip(groups, num_valid, strict=True)):
+            for t in range(valid if group >= 0 else 0):
+                x = (outputs["contexts"][row, t] - probe.mean) / probe.variance.sqrt()
+                scores = probe.weight.detach() @ x + probe.bias.detach()
+                correct += int(scores.argmax() == group)
+                cross_entropy -= scores.log_softmax(0)[group].item()
+                counts[group] += 1
+    record = probe.held_out_record(trainer, 5, BOUND)
+    n = sum(counts)
+    assert record["num_examples"] == n == 6 + 2 + 1 + 6
+    assert record["accuracy"] == pytest.approx(correct / n)
+    assert record["cross_entropy_nats"] == pytest.approx(cross_entropy / n, rel=1e-5)
+    assert record["label_entropy_nats"] == pytest.approx(-sum(c / n * math.log(c / n) for c in counts if c))
+
+
+def test_a_record_starts_anew_and_none_without_examples(started: tuple) -> None:
+    probe, trainer, _ = started
+    observed, outputs = batch(0)
+    probe.add_held_out(observed, outputs["latents"], outputs["contexts"])
+    assert probe.held_out_record(trainer, 1, BOUND)["num_examples"] == 24
+    empty = probe.held_out_record(trainer, 2, BOUND)
+    assert empty["num_examples"] == 0
+    assert empty["accuracy"] is None
+    assert empty["label_information_nats"] is None
+
+
+@pytest.mark.parametrize("features", ["c", "z"])
+def test_no_gradient_reaches_the_model(features: str, model: cpc.CPC) -> None:
+    probe, trainer, module = start(OnlineProbe(features=features), model)
+    observed, _ = batch(0)
+    output = model(torch.randn(4, 160 * NUM_LATENTS))
+    outputs = {"latents": output.latents, "contexts": output.contexts}  # not detached: the probe has to do it
+    probe.on_train_batch_end(trainer, module, outputs, observed, 0)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert probe.weight.abs().sum() > 0
+
+
+def test_nothing_is_drawn_from_the_global_generator(model: cpc.CPC) -> None:
+    state = torch.get_rng_state()
+    probe, trainer, module = start(OnlineProbe(), model)
+    train(probe, trainer, module, range(3))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_resumed_equals_uninterrupted_bit_for_bit(model: cpc.CPC) -> None:
+    whole, trainer, module = start(OnlineProbe(), model)
+    train(whole, trainer, module, range(8))
+    half, trainer, module = start(OnlineProbe(), model)
+    train(half, trainer, module, range(5))
+    saved = copy.deepcopy(half.state_dict())
+    resumed = OnlineProbe()
+    resumed.setup(trainer, module, "fit")
+    resumed.load_state_dict(saved)
+    assert resumed.state_dict() is saved  # a save before training starts loses nothing
+    resumed.on_train_start(trainer, module)
+    train(resumed, trainer, module, range(5, 8))
+    for name in ("weight", "bias", "mean", "variance"):
+        assert torch.equal(getattr(resumed, name), getattr(whole, name)), name
+
+
+def test_a_state_of_other_classes_is_refused(started: tuple, model: cpc.CPC) -> None:
+    probe, _, _ = started
+    other = OnlineProbe()
+    other.load_state_dict(copy.deepcopy(probe.state_dict()))
+    trainer, module = setting(model, ["x", "y"])
+    other.setup(trainer, module, "fit")
+    with pytest.raises(ValueError, match="knows 3 classes of 10 features"):
+        other.on_train_start(trainer, module)
+
+
+def test_padding_and_unlabelled_sequences_teach_nothing(started: tuple, model: cpc.CPC) -> None:
+    probe, trainer, module = started
+    observed, outputs = batch(3, [0, 1, -1], [6, 2, 6])
+    probe.on_train_batch_end(trainer, module, outputs, observed, 0)
+    other, trainer, module = start(OnlineProbe(learning_rate=0.05), model)
+    outputs["contexts"][1, 2:] = 1e6
+    outputs["contexts"][2] = -1e6
+    other.on_train_batch_end(trainer, module, outputs, observed, 0)
+    assert torch.equal(probe.weight, other.weight)
+    assert torch.equal(probe.mean, other.mean)
+
+
+def test_a_batch_without_labels_is_skipped(started: tuple) -> None:
+    probe, trainer, module = started
+    observed, outputs = batch(0, [-1, -1])
+    probe.on_train_batch_end(trainer, module, outputs, observed, 0)
+    assert probe.num_batches == 0
+    assert not probe.weight.any()
+
+
+def test_phones_come_from_frame_labels(model: cpc.CPC) -> None:
+    probe, trainer, module = start(OnlineProbe(task="phones"), model)
+    observed, outputs = batch(0, [0, 1])
+    probe.on_train_batch_end(trainer, module, outputs, observed, 0)  # without frame labels: skipped
+    assert probe.num_batches == 0
+    labels = torch.full((2, NUM_LATENTS), -100)
+    labels[0, :2], labels[1, 3] = 2, 1
+    probe.add_held_out(observed._replace(labels=labels), outputs["latents"], outputs["contexts"])
+    assert probe.held_out_record(trainer, 0, BOUND)["num_examples"] == 3
+
+
+def test_two_probes_share_a_checkpoint() -> None:
+    keys = {OnlineProbe(task, features).state_key for task in ("phones", "speaker") for features in ("c", "z")}
+    assert len(keys) == 4
+
+
+@pytest.mark.usefixtures("unchecked_types")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"task": "words"}, "not one of phones, speaker"),
+        ({"features": "q"}, "not one of c, z"),
+        ({"learning_rate": 0.0}, "positive"),
+    ],
+)
+def test_mistakes_are_named(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        OnlineProbe(**arguments)
+
+
+def test_a_single_class_is_refused_before_training(model: cpc.CPC) -> None:
+    trainer, module = setting(model, ["ann"])
+    with pytest.raises(ValueError, match="at least 2 are needed"):
+        OnlineProbe().setup(trainer, module, "fit")
