@@ -1,6 +1,7 @@
 """What a frozen representation knows: features of whole files, linear probes, baselines, and the bound beside them.
 
-The public names load on first use: reading features does not import Lightning.
+The public names load on first use: reading features does not import Lightning. The function `embed` shares its name
+with its module: `from cpc.probes.embed import embed`.
 """
 
 import importlib
@@ -18,7 +19,6 @@ _HOME_OF = {
     "ProbeResult": "results",
     "SupervisedProtocol": "supervised",
     "Task": "targets",
-    "embed": "embed",
     "fit_probe": "linear",
     "format_report": "report",
     "probe_report": "report",

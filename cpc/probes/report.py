@@ -1,6 +1,5 @@
 """The whole comparison: a model's features, its baselines, and the bound beside them, in one record."""
 
-import argparse
 import hashlib
 import json
 import math
@@ -207,36 +206,6 @@ def format_report(report: Mapping[str, Any]) -> str:
             values = " ".join("   -" if value is None else f"{value:4.2f}" for value in record[key])
             lines.append(f"  {title:14} k = 1..{len(record[key])}: {values}")
     return "\n".join(lines)
-
-
-def probe_command(options: argparse.Namespace) -> None:
-    """`cpc probe`: print the table, and write `probe.json` into the model's folder unless told otherwise."""
-    out = options.out or Path(options.model) / "probe.json"
-    seeds = {} if options.num_seeds is None else {"num_seeds": options.num_seeds}
-    report = probe_report(
-        options.model,
-        options.data,
-        options.task,
-        features=options.features,
-        baselines=options.baselines,
-        alignments=options.alignments,
-        pool=options.pool,
-        train_split=options.train_split,
-        test_split=options.test_split,
-        train_minutes=options.train_minutes,
-        protocol=ProbeProtocol(hidden=options.hidden, hidden_dim=options.hidden_dim, **seeds),
-        supervised=SupervisedProtocol(seconds=options.supervised_seconds, precision=options.precision),
-        extraction=Extraction(
-            device=options.device,
-            precision=options.precision,
-            max_ram_bytes=round(options.max_ram_gb * 1e9),
-            scratch_dir=options.scratch_dir,
-            skip_bad=options.skip_bad,
-        ),
-        out=out,
-    )
-    print(format_report(report))
-    print(f"\nthe whole protocol is in {out}")
 
 
 def _check_names(option: str, given: Sequence[str], legal: Sequence[str]) -> None:

@@ -1,0 +1,91 @@
+"""Features on disk: one file each, found again by name, with where their frames lie in time."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import cpc
+from cpc.data.audio import read_audio
+from cpc.probes import Features
+from cpc.probes.embed import embed
+
+
+@pytest.fixture
+def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
+    cpc.save_pretrained(model, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_folders_keep_their_layout(model: cpc.CPC, model_folder: Path, audio_folder: Path, tmp_path: Path) -> None:
+    written = embed(model_folder, [audio_folder], tmp_path / "out", progress=False)
+    assert len(written) == 12
+    assert tmp_path / "out" / "ann" / "2.npy" in written
+    wave = read_audio(audio_folder / "ann" / "2.wav", 16000)  # 44.1 kHz, stereo
+    np.testing.assert_allclose(np.load(tmp_path / "out" / "ann" / "2.npy"), Features("c", model)(wave), atol=1e-5)
+    sidecar = json.loads((tmp_path / "out" / "ann" / "2.json").read_text())
+    config = json.loads((model_folder / "config.json").read_text())
+    assert sidecar["model_sha256"] == config["sha256"]
+    assert (sidecar["hop_samples"], sidecar["first_centre_samples"]) == (160, model.encoder.first_centre_samples)
+    assert (sidecar["sample_rate_hz"], sidecar["dim"], sidecar["features"]) == (16000, 10, "c")
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_single_files_and_safetensors(model_folder: Path, audio_folder: Path, tmp_path: Path) -> None:
+    files = [audio_folder / "bob" / "0.flac", audio_folder / "eve" / "3.mp3"]
+    embed(model_folder, files, tmp_path / "out", "z", "safetensors", progress=False)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "0.json",
+        "0.safetensors",
+        "3.json",
+        "3.safetensors",
+    ]
+    assert load_file(tmp_path / "out" / "3.safetensors")["features"].shape[1] == 12
+
+
+def test_two_inputs_with_one_output_are_refused_before_anything_is_written(
+    model_folder: Path, audio_folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=r"ann/0\.flac and .*bob/0\.flac would both be written to .*0\.npy"):
+        embed(model_folder, [audio_folder / "ann" / "0.flac", audio_folder / "bob"], tmp_path / "out", progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_outputs_that_exist_are_replaced_only_when_asked(
+    model_folder: Path, audio_folder: Path, tmp_path: Path
+) -> None:
+    file, out = audio_folder / "ann" / "0.flac", tmp_path / "out"
+    embed(model_folder, [file], out, progress=False)
+    with pytest.raises(ValueError, match="1 of 1 outputs exist already"):
+        embed(model_folder, [file], out, progress=False)
+    embed(model_folder, [file], out, overwrite=True, progress=False)
+
+
+def test_bad_files_stop_or_are_counted(model_folder: Path, tmp_path: Path, write_audio: Callable[..., Path]) -> None:
+    folder = tmp_path / "audio"
+    write_audio(folder / "good.wav")
+    write_audio(folder / "short.wav", seconds=0.0002)
+    (folder / "broken.flac").write_bytes(b"no audio")
+    with pytest.raises(ValueError, match=r"broken\.flac.*skip_bad"):
+        embed(model_folder, [folder], tmp_path / "out", progress=False)
+    with pytest.warns(UserWarning, match="left out 2 of 3 files"):
+        written = embed(model_folder, [folder], tmp_path / "out", skip_bad=True, progress=False)
+    assert [path.name for path in written] == ["good.npy"]
+
+
+def test_what_is_not_there(model_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no file or folder"):
+        embed(model_folder, [tmp_path / "absent"], tmp_path / "out")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no audio below"):
+        embed(model_folder, [tmp_path / "empty"], tmp_path / "out")
+
+
+@pytest.mark.usefixtures("unchecked_types")
+@pytest.mark.parametrize("arguments", [{"features": "mfcc"}, {"format": "csv"}])
+def test_mistakes_are_named(arguments: dict, model_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is not one of"):
+        embed(model_folder, [tmp_path], tmp_path / "out", **arguments)
