@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from cpc.candidates.strategies import STRATEGIES
 from cpc.losses.contrast import Contrast, contrast
+from cpc.losses.info_nce import COMPUTE
 
 
 class Output(NamedTuple):
@@ -31,6 +32,7 @@ class CPC(nn.Module):
         negatives: whose latents the positive is compared with, a name in `cpc.candidates.STRATEGIES`.
         num_negatives: drawn per row and step, uniformly with replacement; None: every candidate of the batch.
         shared_across_steps: use the same draws for all steps (see `cpc.losses.contrast`).
+        compute: `bf16` rounds the operands of the loss's matrix products (see `cpc.losses.info_nce`).
 
     Raises:
         ValueError: on an unknown strategy or fewer than one negative.
@@ -49,18 +51,22 @@ class CPC(nn.Module):
         negatives: str = "mixed",
         num_negatives: int | None = None,
         shared_across_steps: bool = False,
+        compute: str = "float32",
     ) -> None:
         super().__init__()
         if negatives not in STRATEGIES:
             raise ValueError(f"negatives={negatives!r} is not one of {', '.join(STRATEGIES)}")
         if num_negatives is not None and num_negatives < 1:
             raise ValueError(f"num_negatives={num_negatives} must be at least 1, or None for all candidates")
+        if compute not in COMPUTE:
+            raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")
         self.encoder = encoder
         self.context = context
         self.predictor = predictor
         self.negatives = negatives
         self.num_negatives = num_negatives
         self.shared_across_steps = shared_across_steps
+        self.compute = compute
         context.connect(encoder.dim)
         predictor.connect(context.dim, encoder.dim)
         self.is_initialised: Tensor
@@ -125,6 +131,7 @@ class CPC(nn.Module):
             num_negatives=self.num_negatives,
             shared_across_steps=self.shared_across_steps,
             generator=generator,
+            compute=self.compute,
         )
 
     def initialise_from(self, x: Float[Tensor, "B ..."]) -> None:

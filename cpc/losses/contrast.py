@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cpc.candidates.draws import draw_negatives
 from cpc.candidates.strategies import allowed_matrix
-from cpc.losses.info_nce import info_nce
+from cpc.losses.info_nce import Sequences, info_nce_of_rows
 
 
 class Contrast(NamedTuple):
@@ -46,6 +46,7 @@ def contrast(
     num_negatives: int | None = None,
     shared_across_steps: bool = False,
     generator: torch.Generator | None = None,
+    compute: str = "float32",
 ) -> Contrast:
     """Score z_{t+k} against the row's candidates with the query W_k c_t, for every step k and every t.
 
@@ -63,6 +64,7 @@ def contrast(
         shared_across_steps: draw once per (b, t) for all steps, as CPC_audio does; where such a draw is z_{t+k}
             itself it is drawn anew for that step, so that each step's draws stay uniform over its negatives.
         generator: source of the draws.
+        compute: precision of the products' operands, as in `info_nce`.
 
     Raises:
         ValueError: if no sequence is longer than one step, or the strategy leaves a row without negatives.
@@ -78,46 +80,42 @@ def contrast(
     check_rows(strategy, num_valid, sequence_id, group_id)
     allowed = allowed_matrix(strategy, sequence_id, group_id)
 
-    sequence = repeat(torch.arange(num_sequences, device=device), "b -> (b t)", t=num_latents)
-    time = repeat(torch.arange(num_latents, device=device), "t -> (b t)", b=num_sequences)
-    length = num_valid[sequence]
-    valid = time < length
-    pool = allowed[:, sequence] & valid
+    # one row per sequence, time and step: (b t k), the order in which a bilinear predictor lays its queries out
+    candidate_sequence = repeat(torch.arange(num_sequences, device=device), "b -> (b t)", t=num_latents)
+    place = torch.arange(num_sequences * num_latents, device=device)  # of z_t among the candidates
+    time, length = place % num_latents, num_valid[candidate_sequence]
+    ahead = torch.arange(1, num_steps + 1, device=device)
+    is_row = rearrange(time, "m -> m 1") + ahead < rearrange(length, "m -> m 1")
+    position, step = is_row.nonzero().unbind(1)
+    of_row = candidate_sequence[position]
+    positives = position + ahead[step]
 
-    candidates = rearrange(latents, "b t d -> (b t) d")
-    shared = None
-    if shared_across_steps and num_negatives is not None:
-        shared = draw_negatives(pool, sequence, None, num_negatives, generator)
+    pool = allowed[:, candidate_sequence] & (time < length)
+    negatives = None
+    if num_negatives is not None:
+        negatives = draw_negatives(pool, of_row, positives, num_negatives, generator)
+        if shared_across_steps:
+            shared = draw_negatives(pool, candidate_sequence, None, num_negatives, generator)[position]
+            negatives = torch.where(shared == rearrange(positives, "m -> m 1"), negatives, shared)
 
-    losses = []
-    sums = torch.zeros(5, num_steps, num_sequences, device=device)
-    # unbind, not indexing: its gradient is one stack, indexing's a full-size sum per step
-    for step, step_queries in enumerate(rearrange(queries, "k b t d -> k (b t) d").unbind(0), start=1):
-        rows = (time + step < length).nonzero()[:, 0]
-        if len(rows) == 0:
-            continue  # no sequence of this batch is that long: num_rows says so
-        positives = rows + step
-        negatives = None
-        if shared is not None and num_negatives is not None:
-            redrawn = draw_negatives(pool, sequence[rows], positives, num_negatives, generator)
-            negatives = torch.where(shared[rows] == rearrange(positives, "m -> m 1"), redrawn, shared[rows])
-        row = info_nce(
-            step_queries.index_select(0, rows),
-            candidates,
-            positives,
-            query_sequence=sequence[rows],
-            candidate_sequence=sequence,
-            allowed=allowed,
-            valid=valid,
-            num_negatives=num_negatives,
-            negatives=negatives,
-            generator=generator,
-        )
-        losses.append(row.loss)
-        counts = row.num_candidates.float()
-        per_row = torch.stack([torch.ones_like(counts), row.loss_nats.float(), counts.log(), counts, row.accuracy])
-        sums[:, step - 1].index_add_(1, sequence[rows], per_row)
-    return Contrast(torch.stack(losses).mean(), *sums)
+    num_rows = torch.bincount(step, minlength=num_steps)
+    row = info_nce_of_rows(
+        rearrange(queries, "k b t d -> (b t k) d"),
+        rearrange(latents, "b t d -> (b t) d"),
+        positives,
+        query=position * num_steps + step,
+        weight=1 / (num_rows[step] * (num_rows > 0).sum()),  # no row: no sequence of this batch is that long
+        pool=pool,
+        sequences=Sequences(allowed, of_row, candidate_sequence),
+        log_q=None,
+        negatives=negatives,
+        compute=compute,
+    )
+    counts = row.num_candidates.float()
+    per_row = torch.stack([torch.ones_like(counts), row.loss_nats.float(), counts.log(), counts, row.accuracy])
+    sums = torch.zeros(5, num_steps * num_sequences, device=device)
+    sums.index_add_(1, step * num_sequences + of_row, per_row)
+    return Contrast(row.loss, *rearrange(sums, "n (k b) -> n k b", k=num_steps))
 
 
 def check_rows(

@@ -4,7 +4,7 @@ The gradient of a mean of log-softmax losses is known as soon as the softmax is:
 matrix products that anyone must pay (scores, gradient of the queries, gradient of the candidates), and only a tile of
 the M x N scores ever exists.
 
-M queries (rows), N candidates, D latent dim, B sequences, R drawn negatives.
+M queries (rows), N candidates, D latent dim.
 """
 
 import math
@@ -16,14 +16,19 @@ from einops import rearrange
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from cpc.losses.blocks import Block
+from cpc.losses.products import Products
+
 TILE_ROWS = 512
 
 
 class MeanInfoNCE(torch.autograd.Function):
-    """`(queries, candidates, positives, pool, query_sequence, bias, negatives)` -> (mean loss, row losses, accuracy).
+    """`(queries, candidates, query, weight, bias, blocks, products)` -> (mean loss, row losses, accuracy).
 
-    Only the mean carries gradients. `pool` is `[B, N]` or None (everyone), `bias` `[N]` is added to every score or
-    None, `negatives` `[M, R]` replaces the pool where given.
+    Row i is about `queries[query[i]]` and counts `weight[i]` in the mean, which alone carries gradients; `query` None
+    means one row per query. `bias` `[N]` is added to every score, or None; `blocks` says which row meets whom
+    (`cpc.losses.blocks`), `products` how matrices are multiplied (`cpc.losses.products`). Queries may have a shorter
+    dtype than candidates, which decide the dtype of scores, losses and sums.
     """
 
     @staticmethod
@@ -31,49 +36,64 @@ class MeanInfoNCE(torch.autograd.Function):
         ctx: Any,
         queries: Tensor,
         candidates: Tensor,
-        positives: Tensor,
-        pool: Tensor | None,
-        query_sequence: Tensor,
+        query: Tensor | None,
+        weight: Tensor,
         bias: Tensor | None,
-        negatives: Tensor | None,
+        blocks: list[Block],
+        products: type[Products],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        num_rows, num_candidates = len(queries), len(candidates)
         needs_gradient = any(ctx.needs_input_grad[:2])
-        query_gradient = torch.empty_like(queries if needs_gradient else queries[:0])
+        query_gradient = torch.zeros_like(queries if needs_gradient else queries[:0])
         candidate_gradient = torch.zeros_like(candidates if needs_gradient else candidates[:0])
-        scratch = queries.new_empty(min(TILE_ROWS, num_rows), num_candidates)
-        losses, accuracies = [], []
-        for start in range(0, num_rows, TILE_ROWS):
-            rows = slice(start, min(start + TILE_ROWS, num_rows))
-            scores = torch.mm(queries[rows], candidates.T, out=scratch[: rows.stop - rows.start])
-            if bias is not None:
-                scores += bias
-            positive = rearrange(positives[rows], "m -> m 1")
-            if negatives is not None:
-                loss, accuracy, weights = _against_drawn(scores, positive, negatives[rows])
-            else:
-                shut_out = None if pool is None else ~pool[query_sequence[rows]]
-                loss, accuracy, weights = _against_all(scores, positive, shut_out)
-            losses.append(loss)
-            accuracies.append(accuracy)
-            if needs_gradient:
-                weights /= num_rows
-                torch.mm(weights, candidates, out=query_gradient[rows])
-                candidate_gradient.addmm_(weights.T, queries[rows])
-        loss_nats, accuracy = torch.cat(losses), torch.cat(accuracies)
+        loss_nats = torch.empty_like(weight)
+        accuracy = torch.empty_like(weight, dtype=torch.float32)
+        for block in blocks:
+            of_block = products(candidates if block.columns is None else candidates[block.columns])
+            block_bias = bias if bias is None or block.columns is None else bias[block.columns]
+            block_gradient = torch.zeros_like(of_block.candidates) if needs_gradient else None
+            num_rows, num_columns = len(block.positives), len(of_block.candidates)
+            scratch = candidates.new_empty(min(TILE_ROWS, num_rows), num_columns)
+            for start in range(0, num_rows, TILE_ROWS):
+                tile = slice(start, min(start + TILE_ROWS, num_rows))
+                rows = tile if block.rows is None else block.rows[tile]
+                tile_query = rows if query is None else query[rows]
+                tile_queries = queries[tile_query].to(candidates.dtype)
+                scores = of_block.scores(tile_queries, out=scratch[: tile.stop - tile.start])
+                if block_bias is not None:
+                    scores += block_bias
+                loss_nats[rows], accuracy[rows], gradient = _contrast(scores, block, tile)
+                if block_gradient is not None:
+                    gradient *= rearrange(weight[rows], "m -> m 1")
+                    query_gradient[tile_query] = of_block.query_gradient(gradient).to(queries.dtype)
+                    of_block.add_candidate_gradient(gradient, tile_queries, block_gradient)
+            if block_gradient is not None:
+                if block.columns is None:
+                    candidate_gradient += block_gradient
+                else:
+                    candidate_gradient.index_add_(0, block.columns, block_gradient)
         ctx.save_for_backward(query_gradient, candidate_gradient)
         ctx.mark_non_differentiable(loss_nats, accuracy)
-        return loss_nats.mean(), loss_nats, accuracy
+        return torch.dot(weight, loss_nats), loss_nats, accuracy
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
         query_gradient, candidate_gradient = ctx.saved_tensors
-        return query_gradient * gradients[0], candidate_gradient * gradients[0], None, None, None, None, None
+        by_query = query_gradient * gradients[0].to(query_gradient.dtype)
+        return by_query, candidate_gradient * gradients[0], None, None, None, None, None
+
+
+def _contrast(scores: Tensor, block: Block, tile: slice) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss and accuracy per row of a tile, and d loss / d score, in the scores' own memory."""
+    positive = rearrange(block.positives[tile], "m -> m 1")
+    if block.negatives is not None:
+        return _against_drawn(scores, positive, block.negatives[tile].long())
+    shut_out = None if block.pool is None else ~block.pool[block.sequence[tile]]
+    return _against_all(scores, positive, shut_out)
 
 
 def _against_all(scores: Tensor, positive: Tensor, shut_out: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Loss and accuracy per row, and d loss / d score, in the scores' own memory."""
+    """Against every candidate that is not shut out."""
     positive_score = scores.gather(1, positive)
     if shut_out is not None:
         scores.masked_fill_(shut_out, -torch.inf)
@@ -91,7 +111,7 @@ def _against_all(scores: Tensor, positive: Tensor, shut_out: Tensor | None) -> t
 
 
 def _against_drawn(scores: Tensor, positive: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The same for drawn negatives: every score is at hand, the drawn ones are selected and may repeat."""
+    """Against drawn negatives: every score is at hand, the drawn ones are selected and may repeat."""
     positive_score, negative_scores = scores.gather(1, positive), scores.gather(1, negatives)
     best_negative = negative_scores.amax(1, keepdim=True)
     accuracy = rank_accuracy(positive_score, best_negative, negative_scores)

@@ -10,7 +10,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.draws import draw_negatives
+from cpc.losses.blocks import blocks
 from cpc.losses.fused import MeanInfoNCE
+from cpc.losses.products import Products, RoundedProducts
+
+COMPUTE: dict[str, type[Products]] = {"float32": Products, "bf16": RoundedProducts}
 
 
 class InfoNCE(NamedTuple):
@@ -43,6 +47,7 @@ def info_nce(
     generator: torch.Generator | None = None,
     negatives: Int[Tensor, "M R"] | None = None,
     temperature: float = 1.0,
+    compute: str = "float32",
 ) -> InfoNCE:
     """Contrast each query's positive with the other candidates: eq. 4 of van den Oord et al. 2018 (arXiv:1807.03748).
 
@@ -65,6 +70,8 @@ def info_nce(
         generator: source of those draws.
         negatives: the negatives of each row, instead of drawing them here.
         temperature: divides the scores.
+        compute: `bf16` rounds the operands of the matrix products to bfloat16, and nothing else: faster where the
+            processor has units for it.
 
     Returns:
         `InfoNCE`, reduced to the mean over rows in `.loss`.
@@ -84,8 +91,41 @@ def info_nce(
     pool = _pool(candidates, candidate_sequence, allowed, valid)  # [B, N]
     if num_negatives is not None and negatives is None:
         negatives = draw_negatives(pool, query_sequence, positives, num_negatives, generator)
+    weight = torch.full(positives.shape, 1 / len(positives), device=positives.device)
+    sequences = Sequences(allowed, query_sequence, candidate_sequence)
+    scaled = queries if temperature == 1 else queries / temperature
+    return info_nce_of_rows(scaled, candidates, positives, None, weight, pool, sequences, log_q, negatives, compute)
+
+
+class Sequences(NamedTuple):
+    """`allowed` `[B, B]` or None, and who belongs to which of its rows `[M]` and columns `[N]`."""
+
+    allowed: Tensor | None
+    of_row: Tensor
+    of_candidate: Tensor | None
+
+
+def info_nce_of_rows(
+    queries: Float[Tensor, "Q D"],
+    candidates: Float[Tensor, "N D"],
+    positives: Int[Tensor, " M"],
+    query: Int[Tensor, " M"] | None,
+    weight: Float[Tensor, " M"],
+    pool: Bool[Tensor, "B N"],
+    sequences: Sequences,
+    log_q: Float[Tensor, " N"] | None,
+    negatives: Int[Tensor, "M R"] | None,
+    compute: str,
+) -> InfoNCE:
+    """`info_nce` of those queries that `query` names, with a weight for each row instead of a plain mean.
+
+    Raises:
+        ValueError: on an unknown `compute`, or a row without negatives.
+    """
+    if compute not in COMPUTE:
+        raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")
     if negatives is None:
-        num_candidates = pool.sum(1)[query_sequence] - pool[query_sequence, positives].long() + 1
+        num_candidates = pool.sum(1)[sequences.of_row] - pool[sequences.of_row, positives].long() + 1
     else:
         num_candidates = torch.full_like(positives, negatives.shape[1] + 1)
     if bool((num_candidates < 2).any()):
@@ -93,16 +133,16 @@ def info_nce(
             f"{int((num_candidates < 2).sum())} of {len(positives)} rows have no negative: their loss is 0 and "
             "teaches nothing; allow more sequences or put more of them in the batch"
         )
+    dtype = torch.float64 if queries.dtype == torch.float64 else torch.float32
     with torch.autocast(queries.device.type, enabled=False):
-        dtype = torch.float64 if queries.dtype == torch.float64 else torch.float32
         loss, loss_nats, accuracy = MeanInfoNCE.apply(
-            queries.to(dtype) / temperature,
+            queries,
             candidates.to(dtype),
-            positives,
-            None if bool(pool.all()) else pool,
-            query_sequence,
+            query,
+            weight.to(dtype),
             None if log_q is None else -log_q.to(dtype),
-            negatives,
+            blocks(pool, sequences.allowed, sequences.of_row, sequences.of_candidate, positives, negatives),
+            COMPUTE[compute],
         )
     return InfoNCE(loss, loss_nats, num_candidates, accuracy)
 

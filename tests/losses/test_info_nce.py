@@ -76,6 +76,26 @@ def test_gradients_in_float64() -> None:
     )
 
 
+def test_bf16_rounds_the_operands_and_nothing_else() -> None:
+    """The scores are those of rounded vectors, to float32; gradients are off by the rounding of the weights too."""
+    generator = torch.Generator().manual_seed(0)
+    queries, candidates = torch.randn(40, 64, generator=generator), torch.randn(50, 64, generator=generator)
+    positives = torch.arange(40)
+    rounded = [x.bfloat16().double().requires_grad_() for x in (queries, candidates)]
+    expected = torch.nn.functional.cross_entropy(rounded[0] @ rounded[1].T, positives)
+    expected.backward()
+    for dtype in (torch.float32, torch.bfloat16):
+        inputs = [x.to(dtype, copy=True).requires_grad_() for x in (queries, candidates)]
+        before = torch.backends.mkldnn.matmul.fp32_precision
+        result = info_nce(*inputs, positives, compute="bf16")
+        assert torch.backends.mkldnn.matmul.fp32_precision == before
+        assert result.loss.item() == pytest.approx(expected.item(), rel=1e-6)
+        result.loss.backward()
+        for x, reference in zip(inputs, rounded, strict=True):
+            assert x.grad.dtype == x.dtype
+            torch.testing.assert_close(x.grad.double(), reference.grad, rtol=0.02, atol=2e-4)
+
+
 def test_collapsed_latents_score_exactly_one_in_n() -> None:
     """Fifteen equal scores: loss ln 15, accuracy 1/15, wherever the positive stands (style A7)."""
     queries = torch.randn(15, 64, generator=torch.Generator().manual_seed(0))
@@ -141,6 +161,7 @@ def test_scores_are_float32_under_autocast() -> None:
         ({"positives": torch.tensor([0, 9])}, "positives index the 4 candidates"),
         ({"num_negatives": 0}, "num_negatives=0 must be at least 1"),
         ({"temperature": 0.0}, "temperature=0.0 must be positive"),
+        ({"compute": "fp8"}, "compute='fp8' is not one of float32, bf16"),
         ({"allowed": torch.ones(1, 1, dtype=torch.bool)}, "query_sequence and candidate_sequence"),
         ({"queries": torch.zeros(0, 3), "positives": torch.zeros(0, dtype=torch.long)}, "no queries"),
         ({"valid": torch.tensor([True, True, False, False]), "positives": torch.tensor([0, 1])}, None),
