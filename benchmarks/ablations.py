@@ -1,8 +1,11 @@
 """Table 2 of van den Oord et al. 2018, rerun on the synthesised corpus: steps predicted, and the negatives' strategy.
 
+A third table compares the encoder's norms, on which the paper is silent.
+
 python -m benchmarks.ablations [--corpus DIR] [--out DIR] [--option=value ...]   (more options go to cpc pretrain)
 
-Every variant is configs/ablations/base.yaml with one change; one whose folder holds a probe.json is not run again.
+Every variant is configs/ablations/base.yaml with one change. What an earlier call finished is not run again, and a
+variant that was interrupted goes on from its last checkpoint.
 """
 
 import argparse
@@ -10,13 +13,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cpc.allocator import keep_freed_memory
-from cpc.bounds import Bound
+from cpc.checkpoint import read_config
 from cpc.data.synthesis import synthesize
-from cpc.pretraining.command import pretrain
-from cpc.pretraining.run_folder import read_records
+from cpc.pretraining.command import parse, pretrain
+from cpc.pretraining.run_folder import read_records, step_of
 from cpc.probes.linear import ProbeProtocol
 from cpc.probes.report import probe_report
+from cpc.processor import prepare_processor
 
 BASE = Path(__file__).parents[1] / "configs" / "ablations" / "base.yaml"
 STEPS = {2: 28.5, 4: 57.6, 8: 63.6, 12: 64.6, 16: 63.8}  # the paper's phone accuracy in percent
@@ -27,25 +33,30 @@ STRATEGIES = {
     "same_speaker_excluding": 64.6,
     "sequence_only": 65.2,
 }
+NORMS = ("affine", "layer", "none", "batch")
 PROBE_TRAIN_MINUTES = 24.0
 
 
-def options_of(num_steps: int, strategy: str) -> list[str]:
+def options_of(num_steps: int = 12, strategy: str = "mixed", norm: str = "affine") -> list[str]:
     sampler = "same_speaker" if strategy.startswith("same_speaker") else "uniform"
     return [
         f"--model.predictor.init_args.num_steps={num_steps}",
+        f"--model.encoder.init_args.norm={norm}",
         f"--model.negatives={strategy}",
         # With same-speaker batches every strategy but sequence_only meets about as many candidates.
         f"--data.sampler={sampler}",
-        # Uniform batches could not serve a same-speaker strategy, so each is evaluated with its own alone.
+        # Each is measured with its own alone.
         "--model.extra_strategies=[]",
     ]
 
 
 def run(folder: Path, corpus: Path, options: list[str]) -> dict[str, Any]:
     """Pretrain and probe one variant, or read what an earlier call found."""
-    if not (folder / "probe.json").exists():
-        pretrain(["--config", str(BASE), f"--run_dir={folder}", f"--data.manifest={corpus}", *options])
+    arguments = ["--config", str(BASE), f"--run_dir={folder}", f"--data.manifest={corpus}", *options]
+    if not is_trained(folder, parse(arguments).trainer.max_steps):
+        began = any((folder / name).exists() for name in ("bound.jsonl", "checkpoints"))
+        pretrain([*arguments, *(["--ckpt_path=last"] if began else [])])
+    if not is_probed(folder):
         probe_report(
             folder,
             corpus,
@@ -57,27 +68,43 @@ def run(folder: Path, corpus: Path, options: list[str]) -> dict[str, Any]:
             out=folder / "probe.json",
         )
     results = json.loads((folder / "probe.json").read_text())["tasks"]["phones"]["results"]
-    held_out = [record for record in read_records(folder / "bound.jsonl") if record["split"] == "valid"][-1]
-    bound = Bound(**{name: value for name, value in held_out.items() if name not in ("schema", "step")})
+    records = read_records(folder / "bound.jsonl")
+    held_out = [record for record in records if record["split"] == "valid"][-1]
+    above_one_nat = [r["step"] for r in records if r["split"] == "train" and np.mean(r["mi_bound_nats"]) > 1]
     return {
         "phones_c": results["cpc"]["accuracy_percent"],
         "interval": results["cpc"]["accuracy_interval_percent"],
         "phones_z": results["cpc_z"]["accuracy_percent"],
-        "mi_bound_nats": bound.mean("mi_bound_nats"),
-        "mi_ceiling_nats": bound.mean("mi_ceiling_nats"),
+        "mi_bound_nats": float(np.mean(held_out["mi_bound_nats"])),
+        "mi_ceiling_nats": float(np.mean(held_out["mi_ceiling_nats"])),
+        "first_nat_step": min(above_one_nat, default=None),
     }
 
 
-def table(title: str, rows: dict[Any, dict[str, Any]], paper: dict[Any, float]) -> str:
+def is_trained(folder: Path, max_steps: int) -> bool:
+    """Whether the last checkpoint, which a run writes when all else of its step is done, is that of the last step."""
+    checkpoint = folder / "checkpoints" / "last.ckpt"
+    return checkpoint.exists() and step_of(checkpoint) >= max_steps
+
+
+def is_probed(folder: Path) -> bool:
+    """Whether there is a report on the very weights that the folder holds."""
+    report = folder / "probe.json"
+    return report.exists() and json.loads(report.read_text())["model"]["sha256"] == read_config(folder)["sha256"]
+
+
+def table(title: str, rows: dict[Any, dict[str, Any]], paper: dict[Any, float] | None = None) -> str:
     lines = [
         title,
-        f"{'':24} {'phones, c':>10} {'95 % interval':>16} {'z':>6} {'bound':>7} {'ceiling':>8} {'paper':>6}",
+        f"{'':24} {'phones, c':>10} {'95 % interval':>16} {'z':>6} {'bound':>7} {'ceiling':>8} "
+        f"{'first nat':>9} {'paper':>6}",
     ]
     for name, row in rows.items():
         low, high = row["interval"]
         lines.append(
             f"{name!s:24} {row['phones_c']:9.1f} % {low:7.1f} to {high:5.1f} {row['phones_z']:6.1f} "
-            f"{row['mi_bound_nats']:7.2f} {row['mi_ceiling_nats']:8.2f} {paper[name]:6.1f}"
+            f"{row['mi_bound_nats']:7.2f} {row['mi_ceiling_nats']:8.2f} "
+            f"{row['first_nat_step'] or 'never':>9} {paper[name] if paper else '':>6}"
         )
     return "\n".join(lines)
 
@@ -88,20 +115,22 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/ablations"))
     arguments, options = parser.parse_known_args()
     keep_freed_memory()
+    prepare_processor()
     synthesize(arguments.corpus)
-    by_strategy = {
-        strategy: run(arguments.out / strategy, arguments.corpus, [*options_of(12, strategy), *options])
-        for strategy in STRATEGIES
-    }
+
+    def variant(name: str, num_steps: int = 12, **change: str) -> dict[str, Any]:
+        return run(arguments.out / name, arguments.corpus, [*options_of(num_steps, **change), *options])
+
+    by_strategy = {strategy: variant(strategy, strategy=strategy) for strategy in STRATEGIES}
     by_steps = {
-        num_steps: by_strategy["mixed"]
-        if num_steps == 12
-        else run(arguments.out / f"steps_{num_steps:02}", arguments.corpus, [*options_of(num_steps, "mixed"), *options])
+        num_steps: by_strategy["mixed"] if num_steps == 12 else variant(f"steps_{num_steps:02}", num_steps)
         for num_steps in STEPS
     }
+    by_norm = {norm: by_strategy["mixed"] if norm == "affine" else variant(f"norm_{norm}", norm=norm) for norm in NORMS}
     print(table("Steps predicted (mixed)", by_steps, STEPS))
     print(table("Negatives (12 steps)", by_strategy, STRATEGIES))
-    print(json.dumps({"steps": by_steps, "negatives": by_strategy}))
+    print(table("Norm of the encoder (mixed, 12 steps)", by_norm))
+    print(json.dumps({"steps": by_steps, "negatives": by_strategy, "norms": by_norm}))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Publish a model as a folder, and get it back: model.safetensors and config.json.
 
 config.json names every part by class and arguments, in the dialect of the YAML configs, so a folder needs no code of
-the run that wrote it.
+the run that wrote it. It also names its weights, by their sha256: two files cannot be replaced at once, so new weights
+wait beside the old ones until config.json speaks of them.
 """
 
 import hashlib
@@ -15,9 +16,11 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from cpc.data.atomic import write_atomically
 from cpc.model import CPC
 
 FORMAT_VERSION = 1
+_WEIGHTS, _WAITING_WEIGHTS, _CONFIG = "model.safetensors", "model.safetensors.new", "config.json"
 
 
 def describe(module: nn.Module) -> dict[str, Any]:
@@ -62,33 +65,33 @@ def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("
 
 
 def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any] | None = None) -> None:
-    """Write weights and description; an interrupted or failed save leaves an older model in place readable.
+    """Write weights and description; fail or be killed when it may, the folder then holds the old model or the new one.
 
     Args:
         model: what to save.
         folder: made if it does not exist.
         provenance: facts to keep beside the architecture: corpus, steps, seed, bound.
+
+    Raises:
+        TypeError: if the architecture or the provenance holds what JSON does not know.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    weights, config = folder / "model.safetensors", folder / "config.json"
-    new_weights, new_config = folder / "model.safetensors.new", folder / "config.json.new"
+    _settle(folder)
     try:
-        save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, new_weights)
+        save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, folder / _WAITING_WEIGHTS)
         content = {
             "format_version": FORMAT_VERSION,
             "architecture": describe(model),
             "sample_rate_hz": model.encoder.sample_rate_hz,
             "hop_samples": model.encoder.hop_samples,
-            "sha256": _sha256(new_weights),
+            "sha256": _sha256(folder / _WAITING_WEIGHTS),
             "provenance": provenance or {},
         }
-        new_config.write_text(json.dumps(content, indent=2) + "\n")
-        os.replace(new_weights, weights)
-        os.replace(new_config, config)
+        with write_atomically(folder / _CONFIG) as new:
+            new.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     finally:
-        new_weights.unlink(missing_ok=True)
-        new_config.unlink(missing_ok=True)
+        _settle(folder)
 
 
 def load_pretrained(folder: str | Path, *, device: str = "cpu", trusted_packages: tuple[str, ...] = ("cpc",)) -> CPC:
@@ -96,19 +99,15 @@ def load_pretrained(folder: str | Path, *, device: str = "cpu", trusted_packages
 
     Args:
         folder: as written by `save_pretrained`; a run folder that holds one under `model/` will do.
-        device: where to put it.
+        device: where to put it, as torch names it: `cpu`, `cuda`, `cuda:1`.
         trusted_packages: packages whose classes a config.json may name.
 
     Raises:
-        ValueError: naming the folder, if there is no model in it, or weights and description do not fit.
+        ValueError: naming the folder, if there is no model in it, or weights and description do not fit; naming the
+            device, if it cannot be used.
     """
     config = read_config(folder)
-    folder = _model_folder(folder)
-    weights = folder / "model.safetensors"
-    if not weights.exists():
-        raise ValueError(f"{folder} has a config.json but no model.safetensors: copy the whole model folder")
-    if _sha256(weights) != config["sha256"]:
-        raise ValueError(f"{weights} is not the file that config.json describes: truncated, or of another save")
+    weights = _weights(_model_folder(folder), config["sha256"])
     model = build(config["architecture"], trusted_packages=trusted_packages)
     found, expected = load_file(weights), model.state_dict()
     differing = sorted(found.keys() ^ expected.keys()) + [
@@ -119,7 +118,11 @@ def load_pretrained(folder: str | Path, *, device: str = "cpu", trusted_packages
     if differing:
         raise ValueError(f"{weights} does not fit its architecture: {'; '.join(differing[:5])}")
     model.load_state_dict(found)
-    return model.to(device).eval()
+    try:
+        return model.to(device).eval()
+    except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device={device!r} cannot be used: {reason}; `cpc doctor` shows what there is") from error
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
@@ -128,12 +131,15 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     Raises:
         ValueError: if there is none, or it was written by a later version.
     """
-    path = _model_folder(folder) / "config.json"
+    path = _model_folder(folder) / _CONFIG
     if not path.exists():
         raise ValueError(
             f"{folder} holds no model: config.json and model.safetensors are looked for there and in its 'model' folder"
         )
-    config = json.loads(path.read_text())
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON, cut off or edited? {error}") from error
     version = config.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise ValueError(f"{path} has format_version {version}, this cpc reads up to {FORMAT_VERSION}; upgrade cpc")
@@ -142,7 +148,31 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 def _model_folder(folder: str | Path) -> Path:
     folder = Path(folder)
-    return folder / "model" if (folder / "model" / "config.json").exists() else folder
+    return folder / "model" if (folder / "model" / _CONFIG).exists() else folder
+
+
+def _weights(folder: Path, sha256: str) -> Path:
+    """The weights that config.json speaks of, which a killed save may have left waiting."""
+    candidates = [path for path in (folder / _WEIGHTS, folder / _WAITING_WEIGHTS) if path.exists()]
+    if not candidates:
+        raise ValueError(f"{folder} has a {_CONFIG} but no {_WEIGHTS}: copy the whole model folder")
+    for path in candidates:
+        if _sha256(path) == sha256:
+            return path
+    raise ValueError(
+        f"{folder / _WEIGHTS} is not the file that {_CONFIG} describes: cut off, or of another export; copy both "
+        "files of one export, or export the model again"
+    )
+
+
+def _settle(folder: Path) -> None:
+    """Waiting weights take their place if config.json speaks of them; otherwise their save has failed."""
+    waiting = folder / _WAITING_WEIGHTS
+    if waiting.exists():
+        if (folder / _CONFIG).exists() and read_config(folder)["sha256"] == _sha256(waiting):
+            os.replace(waiting, folder / _WEIGHTS)
+        else:
+            waiting.unlink()
 
 
 def _is_description(value: Any) -> bool:

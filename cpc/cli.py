@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 
 from cpc import __version__
@@ -30,19 +31,25 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _pretrain(arguments: list[str]) -> None:
     from cpc.pretraining.command import pretrain
+    from cpc.processor import prepare_processor
 
+    prepare_processor()
     pretrain(arguments)
 
 
 def _quickstart(options: argparse.Namespace) -> None:
+    from cpc.processor import prepare_processor
     from cpc.quickstart.run import quickstart
 
+    prepare_processor()
     quickstart(options.out, options.corpus, seed=options.seed, steps=options.steps)
 
 
 def _evaluate(options: argparse.Namespace) -> None:
     from cpc.evaluation import evaluate
+    from cpc.processor import prepare_processor
 
+    prepare_processor()
     evaluate(
         options.model,
         options.data,
@@ -51,16 +58,21 @@ def _evaluate(options: argparse.Namespace) -> None:
         num_batches=options.num_batches,
         batch_size=options.batch_size,
         window_samples=options.window_samples,
+        sampler=options.sampler,
+        speakers_per_batch=options.speakers_per_batch,
         seed=options.seed,
         out=options.out,
     )
 
 
 def _probe(options: argparse.Namespace) -> None:
+    from cpc.probes.comparison import Extraction
     from cpc.probes.linear import ProbeProtocol
     from cpc.probes.report import format_report, probe_report
     from cpc.probes.supervised import SupervisedProtocol
+    from cpc.processor import prepare_processor
 
+    prepare_processor()
     out = options.out or options.model / "probe.json"
     report = probe_report(
         options.model,
@@ -73,8 +85,17 @@ def _probe(options: argparse.Namespace) -> None:
         train_split=options.train_split,
         test_split=options.test_split,
         train_minutes=options.train_minutes,
-        protocol=ProbeProtocol(hidden=options.hidden, num_seeds=options.num_seeds),
-        supervised=SupervisedProtocol(seconds=options.supervised_seconds),
+        protocol=ProbeProtocol(hidden=options.hidden, hidden_dim=options.hidden_dim, num_seeds=options.num_seeds),
+        supervised=SupervisedProtocol(seconds=options.supervised_seconds, precision=options.precision),
+        extraction=Extraction(
+            device=options.device,
+            precision=options.precision,
+            max_ram_bytes=round(1e9 * options.max_ram_gb),
+            scratch_dir=options.scratch_dir,
+            dtype=options.dtype,
+            cache_dir=options.cache_dir,
+            skip_bad=options.skip_bad,
+        ),
         out=out,
     )
     print(format_report(report))
@@ -83,12 +104,25 @@ def _probe(options: argparse.Namespace) -> None:
 
 def _embed(options: argparse.Namespace) -> None:
     from cpc.probes.embed import embed
+    from cpc.processor import prepare_processor
 
-    embed(options.model, options.paths, options.out, features=options.features, format=options.format)
+    prepare_processor()
+    written = embed(
+        options.model,
+        options.paths,
+        options.out,
+        features=options.features,
+        format=options.format,
+        skip_bad=options.skip_bad,
+        overwrite=options.overwrite,
+        device=options.device,
+        precision=options.precision,
+    )
+    print(f"{len(written)} files written to {options.out}")
 
 
 def _index(options: argparse.Namespace) -> None:
-    from cpc.data.manifest import index_folder
+    from cpc.data.index import index_folder
 
     manifest = index_folder(
         options.folder,
@@ -96,9 +130,16 @@ def _index(options: argparse.Namespace) -> None:
         speaker_level=options.speaker_level,
         speaker_pattern=options.speaker_pattern,
         split_level=options.split_level,
+        valid_share=options.valid_share,
+        test_share=options.test_share,
+        split_by=options.split_by,
+        seed=options.seed,
         skip_bad=options.skip_bad,
+        overwrite=options.overwrite,
     )
-    print(f"{len(manifest)} files indexed")
+    splits = Counter(manifest.columns.get("split", []))
+    counts = ", ".join(f"{name} {count}" for name, count in splits.items()) or "no splits"
+    print(f"{len(manifest)} files indexed ({counts})")
 
 
 def _pack(options: argparse.Namespace) -> None:
@@ -146,6 +187,15 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run)
         return added
 
+    def computed_where(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--device", default="cpu", help="where networks run: cpu, cuda, cuda:1")
+        parser.add_argument(
+            "--precision",
+            choices=("float32", "bfloat16"),
+            default="float32",
+            help="of the encoder's products; bfloat16 is faster where the processor has it",
+        )
+
     quickstart = command(
         "quickstart", _quickstart, "synthesise speech, pretrain, measure the bound, probe; ten minutes"
     )
@@ -165,16 +215,20 @@ def _parser() -> argparse.ArgumentParser:
         choices=STRATEGY_NAMES,
         help="strategies; the model's and mixed_excluding if not given",
     )
-    evaluate.add_argument("--split", default="valid", help="value of the manifest's split column")
-    evaluate.add_argument("--num_batches", type=int, default=64, help="batches to average over")
-    evaluate.add_argument("--batch_size", type=int, default=8, help="windows per batch")
-    evaluate.add_argument("--window_samples", type=int, default=20480, help="length of a window")
+    evaluate.add_argument("--num_batches", type=int, default=64, help="batches, one pass over the split at most")
+    as_the_run = "; as in the model's run if not given"
+    evaluate.add_argument("--split", help="value of the manifest's split column" + as_the_run)
+    evaluate.add_argument("--batch_size", type=int, help="windows per batch" + as_the_run)
+    evaluate.add_argument("--window_samples", type=int, help="length of a window" + as_the_run)
+    evaluate.add_argument(
+        "--sampler", choices=("uniform", "same_speaker"), help="of the model's own strategy's batches" + as_the_run
+    )
+    evaluate.add_argument("--speakers_per_batch", type=int, help="of same-speaker batches" + as_the_run)
     evaluate.add_argument("--seed", type=int, default=0, help="of batches and draws")
     evaluate.add_argument("--out", type=Path, help="JSON file; bound.json in the model's folder if not given")
 
     probe = command("probe", _probe, "judge features with linear probes, beside baselines and the bound")
     probe.add_argument("model", type=Path, help="a model folder, or a run folder that holds one")
-
     probe.add_argument("--data", type=Path, required=True, help="manifest CSV, or the folder that holds it")
     probe.add_argument("--task", nargs="+", required=True, help="phones, speaker, or label columns of the manifest")
     probe.add_argument(
@@ -190,12 +244,21 @@ def _parser() -> argparse.ArgumentParser:
     probe.add_argument("--alignments", type=Path, help="for phones; alignments.csv beside the manifest if not given")
     probe.add_argument("--pool", choices=("frames", "mean"), help="every frame, or a file's mean; by task if not given")
     probe.add_argument("--hidden", type=int, choices=(0, 1), default=0, help="hidden layers: 0 is the linear probe")
+    probe.add_argument("--hidden_dim", type=int, help="width of the hidden layer of --hidden 1; 512 if not given")
     probe.add_argument("--num_seeds", type=int, default=3, help="probes trained for each result")
     probe.add_argument("--train_split", default="train", help="where probes are trained")
     probe.add_argument("--test_split", help="where they are tested; valid for speaker, else test, if not given")
     probe.add_argument("--train_minutes", type=float, help="train on that much audio of the split, drawn at random")
     probe.add_argument(
         "--supervised_seconds", type=float, default=75.0, help="budget of the supervised baseline, per task"
+    )
+    computed_where(probe)
+    probe.add_argument("--skip_bad", action="store_true", help="leave out files that cannot be used, and count them")
+    probe.add_argument("--cache_dir", type=Path, help="of packed audio; .cpc_cache beside the manifest if not given")
+    probe.add_argument("--max_ram_gb", type=float, default=2.0, help="features that take more go to a temporary file")
+    probe.add_argument("--scratch_dir", type=Path, help="folder of that file; the system's if not given")
+    probe.add_argument(
+        "--dtype", choices=("float32", "float16"), default="float32", help="of features kept; float16 takes half"
     )
     probe.add_argument("--out", type=Path, help="JSON file; probe.json in the model's folder if not given")
 
@@ -205,6 +268,9 @@ def _parser() -> argparse.ArgumentParser:
     embed.add_argument("--out", type=Path, required=True, help="folder for the features")
     embed.add_argument("--features", choices=("c", "z"), default="c", help="contexts or latents")
     embed.add_argument("--format", choices=("npy", "safetensors"), default="npy", help="file format")
+    computed_where(embed)
+    embed.add_argument("--skip_bad", action="store_true", help="leave out files that cannot be used, and count them")
+    embed.add_argument("--overwrite", action="store_true", help="replace features that are there already")
 
     data = command("data", None, "index, pack or synthesise a corpus").add_subparsers(metavar="ACTION", required=True)
     index = command("index", _index, "write a folder's manifest.csv; an interrupted run goes on", data)
@@ -212,7 +278,15 @@ def _parser() -> argparse.ArgumentParser:
     index.add_argument("--out", type=Path, help="the CSV; manifest.csv in the folder if not given")
     index.add_argument("--speaker_level", type=int, help="folder level that names the speaker, 0 the topmost")
     index.add_argument("--speaker_pattern", help="regular expression on the path; named groups become columns")
-    index.add_argument("--split_level", type=int, help="folder level that names the split")
+    index.add_argument("--split_level", type=int, help="folder level that names the split, instead of drawing it")
+    drawn = "share of the files drawn for split %s; 0.1 unless folders or the pattern name the split"
+    index.add_argument("--valid_share", type=float, help=drawn % "valid")
+    index.add_argument("--test_share", type=float, help=drawn % "test")
+    index.add_argument(
+        "--split_by", choices=("file", "speaker"), default="file", help="speaker: held-out splits have their own"
+    )
+    index.add_argument("--seed", type=int, default=0, help="of the drawn splits")
+    index.add_argument("--overwrite", action="store_true", help="replace a manifest that is there already")
     index.add_argument("--skip_bad", action="store_true", help="leave out files that cannot be read, and count them")
     pack = command("pack", _pack, "decode a corpus once into an int16 memory map, as training does by itself", data)
     pack.add_argument("data", type=Path, help="manifest CSV, or the folder that holds it")

@@ -1,7 +1,9 @@
-"""The held-out bound of a model: same batches, same draws, every time."""
+"""The held-out bound of a model: same batches, same draws, every time, while it trains and ever after."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,62 +13,160 @@ from torch import Tensor
 from cpc.bounds import Bound, BoundTally
 from cpc.candidates import STRATEGIES, reading_of
 from cpc.checkpoint import load_pretrained, read_config
+from cpc.data.atomic import write_atomically
 from cpc.data.batch import Batch
+from cpc.data.batches import Window
 from cpc.data.corpus import Corpus, Sampler
-from cpc.losses import Contrast
 from cpc.model import CPC
 
-EVALUATION_SEED = 20180710
+EVALUATION_SEED = 0
+OnBatch = Callable[[Batch, Tensor, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How held-out windows are drawn: a run notes it beside its model, and `cpc evaluate` takes it up.
+
+    Attributes:
+        split: value of the manifest's split column.
+        window_samples: length of a window.
+        batch_size: windows per batch (and device).
+        sampler: how training draws its batches.
+        speakers_per_batch: of same-speaker batches.
+    """
+
+    split: str
+    window_samples: int
+    batch_size: int
+    sampler: Sampler
+    speakers_per_batch: int
+
+
+class HeldOut:
+    """The held-out batches of a corpus, the same at every evaluation: for each strategy those that it means.
+
+    They are one pass over the split at most: a window that comes again is no further evidence, and would only make the
+    standard error look smaller. Where that leaves fewer batches than asked for, a line is printed.
+
+    Args:
+        corpus: whose windows are drawn.
+        protocol: how.
+        negatives: the strategy of training, measured on batches drawn as training's are; another same-speaker strategy
+            is measured on same-speaker batches, any other on uniform ones.
+        num_batches: of one evaluation and rank, at most.
+        seed: of the batches, and of the negatives drawn.
+        rank: this process.
+        world_size: processes that share the evaluation.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        protocol: Protocol,
+        negatives: str,
+        num_batches: int,
+        seed: int = EVALUATION_SEED,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if num_batches < 1:
+            raise ValueError(f"num_batches={num_batches} must be at least 1")
+        self.protocol = protocol
+        self.negatives = negatives
+        self.num_batches = num_batches
+        self.seed = seed
+        self.windows = corpus.windows(protocol.split)
+        self._corpus = corpus
+        self._rank, self._world_size = rank, world_size
+        self._drawn: dict[tuple[Sampler, bool], list[list[Window]]] = {}
+
+    def drawn_as(self, strategy: str) -> tuple[Sampler, bool]:
+        """The sampler of a strategy's batches, and whether each speaker's part of one must hold two files."""
+        sampler: Sampler = "same_speaker" if strategy.startswith("same_speaker") else "uniform"
+        if strategy == self.negatives:
+            sampler = self.protocol.sampler
+        return sampler, strategy == "same_speaker_excluding"
+
+    def batches(self, strategy: str) -> list[list[Window]]:
+        """The windows of each batch, for this rank.
+
+        Raises:
+            ValueError: if the corpus has no such batches: unknown speakers, or too few.
+        """
+        drawn_as = self.drawn_as(strategy)
+        if drawn_as not in self._drawn:
+            sampler, require_distinct_files = drawn_as
+            stream = self._corpus.batches(
+                self.windows,
+                sampler,
+                self.protocol.batch_size,
+                self.num_batches,
+                self.seed,
+                speakers_per_batch=self.protocol.speakers_per_batch,
+                require_distinct_files=require_distinct_files,
+                rank=self._rank,
+                world_size=self._world_size,
+            )
+            of_one_pass = max(1, stream.windows_per_pass // (self.protocol.batch_size * self._world_size))
+            if of_one_pass < self.num_batches and self._rank == 0:
+                print(
+                    f"held-out bound, {strategy}: {of_one_pass} batches of {self.protocol.batch_size} windows are one "
+                    f"pass over split {self.protocol.split!r}, {self.num_batches} were asked for",
+                    flush=True,
+                )
+            self._drawn[drawn_as] = [stream.batch(index) for index in range(min(of_one_pass, self.num_batches))]
+        return self._drawn[drawn_as]
 
 
 @torch.no_grad()
-def contrast_by_strategy(
-    model: CPC, batch: Batch, strategies: Iterable[str], generators: dict[str, torch.Generator]
-) -> tuple[dict[str, Contrast], Tensor, Tensor]:
-    """Encode a batch once and contrast it with every strategy; also gives its latents and contexts."""
-    latents, contexts, _ = model(batch.x)
-    contrasts = {
-        strategy: model.contrast(
-            latents,
-            contexts,
-            num_valid=model.encoder.num_latents(batch.num_valid),
-            sequence_id=batch.sequence_id,
-            group_id=batch.group_id,
-            strategy=strategy,
-            generator=generators[strategy],
-        )
-        for strategy in strategies
-    }
-    return contrasts, latents, contexts
+def held_out_tallies(
+    model: CPC,
+    held_out: HeldOut,
+    strategies: Iterable[str],
+    *,
+    forward_context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    on_batch: OnBatch | None = None,
+) -> dict[str, BoundTally]:
+    """Contrast this rank's held-out batches with each strategy; those that share batches share their encoding.
 
+    The model is put in eval mode for the duration. Negatives come from generators of their own, the same at each call.
 
-def fixed_generators(strategies: Iterable[str], seed: int = EVALUATION_SEED) -> dict[str, torch.Generator]:
-    """Generators that repeat the same draws at every evaluation, one per strategy."""
-    return {strategy: torch.Generator().manual_seed(seed) for strategy in strategies}
-
-
-def held_out_bound(
-    model: CPC, batches: Iterable[Batch], strategies: Iterable[str], split: str, seed: int = EVALUATION_SEED
-) -> dict[str, Bound]:
-    """Measure the bound with each strategy over the same batches.
-
-    The model is put in eval mode for the duration. Draws come from generators of their own, seeded anew by each call.
+    Args:
+        model: what is measured.
+        held_out: the batches.
+        strategies: names in `cpc.candidates.STRATEGIES`.
+        forward_context: entered around the model's computation: autocast.
+        on_batch: called with each batch of the training strategy, its latents and its contexts.
 
     Raises:
-        ValueError: if there is no batch, or a strategy leaves a row without negatives.
+        ValueError: if a strategy leaves a row without negatives.
     """
-    strategies = tuple(strategies)
-    device = next(model.parameters()).device
-    generators = fixed_generators(strategies, seed)
     tallies = {strategy: BoundTally() for strategy in strategies}
+    draws = {strategy: torch.Generator().manual_seed(held_out.seed) for strategy in tallies}
+    device = next(model.parameters()).device
     was_training = model.training
     model.eval()
-    for batch in batches:
-        contrasts, _, _ = contrast_by_strategy(model, Batch(*(t.to(device) for t in batch)), strategies, generators)
-        for strategy, result in contrasts.items():
-            tallies[strategy].update(result)
+    for drawn_as in dict.fromkeys(map(held_out.drawn_as, tallies)):
+        sharing = [strategy for strategy in tallies if held_out.drawn_as(strategy) == drawn_as]
+        for windows in held_out.batches(sharing[0]):
+            batch = Batch(*(field.to(device) for field in held_out.windows.__getitems__(windows)))
+            with forward_context():
+                latents, contexts, _ = model(batch.x)
+                for strategy in sharing:
+                    contrast = model.contrast(
+                        latents,
+                        contexts,
+                        num_valid=model.encoder.num_latents(batch.num_valid),
+                        sequence_id=batch.sequence_id,
+                        group_id=batch.group_id,
+                        strategy=strategy,
+                        generator=draws[strategy],
+                    )
+                    tallies[strategy].update(contrast)
+            if on_batch is not None and held_out.negatives in sharing:
+                on_batch(batch, latents, contexts)
     model.train(was_training)
-    return {strategy: tally.compute(strategy, split) for strategy, tally in tallies.items()}
+    return tallies
 
 
 def evaluate(
@@ -74,25 +174,27 @@ def evaluate(
     manifest: str | Path,
     *,
     strategies: Iterable[str] | None = None,
-    split: str = "valid",
     num_batches: int = 64,
-    batch_size: int = 8,
-    window_samples: int = 20480,
-    seed: int = 0,
+    split: str | None = None,
+    window_samples: int | None = None,
+    batch_size: int | None = None,
+    sampler: Sampler | None = None,
+    speakers_per_batch: int | None = None,
+    seed: int = EVALUATION_SEED,
     out: str | Path | None = None,
 ) -> dict[str, Any]:
     """`cpc evaluate`: measure the held-out bound of a saved model, print it, write it as JSON.
-
-    Strategies that need several sequences of a speaker get same-speaker batches, the others uniform ones.
 
     Args:
         model_folder: as written by `save_pretrained`.
         manifest: manifest CSV or its folder.
         strategies: the model's own and `mixed_excluding` if None.
-        split: value of the manifest's split column.
-        num_batches: batches to average over.
-        batch_size: windows per batch.
+        num_batches: batches to average over, one pass over the split at most.
+        split: see `Protocol`, as the next four; as the model's run drew them if None.
         window_samples: length of a window.
+        batch_size: windows per batch.
+        sampler: of the batches of the model's own strategy.
+        speakers_per_batch: of same-speaker batches.
         seed: of batches and draws.
         out: JSON file; `bound.json` in the model's folder if None.
 
@@ -100,53 +202,74 @@ def evaluate(
         What is written: the protocol, and per strategy the record of `Bound`.
 
     Raises:
-        ValueError: on an unknown strategy, split or speaker column, named.
+        ValueError: on an unknown strategy, split or speaker column, named; if the model's config.json does not say how
+            windows were drawn, naming what to give.
     """
+    config = read_config(model_folder)
     model = load_pretrained(model_folder)
     asked = tuple(dict.fromkeys(strategies or (model.negatives, "mixed_excluding")))
     unknown = [s for s in asked if s not in STRATEGIES]
     if unknown:
         raise ValueError(f"negatives={unknown[0]!r} is not one of {', '.join(STRATEGIES)}")
-    corpus = Corpus(manifest, model.encoder, window_samples)
-    windows = corpus.windows(split)
-    bounds: dict[str, Bound] = {}
-    for strategy in asked:
-        sampler: Sampler = "same_speaker" if strategy.startswith("same_speaker") else "uniform"
-        excluding = strategy == "same_speaker_excluding"
-        keys = corpus.batches(windows, sampler, batch_size, num_batches, seed, require_distinct_files=excluding)
-        batches = (windows.__getitems__(key) for key in keys)
-        bounds |= held_out_bound(model, batches, [strategy], split, seed)
+    given = {
+        "split": split,
+        "window_samples": window_samples,
+        "batch_size": batch_size,
+        "sampler": sampler,
+        "speakers_per_batch": speakers_per_batch,
+    }
+    protocol = _protocol(model_folder, config["provenance"].get("evaluation", {}), given)
+    held_out = HeldOut(
+        Corpus(manifest, model.encoder, protocol.window_samples), protocol, model.negatives, num_batches, seed
+    )
+    tallies = held_out_tallies(model, held_out, asked)
+    bounds = [tally.compute(strategy, protocol.split) for strategy, tally in tallies.items()]
     report = {
         "model": str(model_folder),
-        "model_sha256": read_config(model_folder)["sha256"],
+        "model_sha256": config["sha256"],
         "manifest": str(manifest),
-        "num_batches": num_batches,
-        "batch_size": batch_size,
-        "window_samples": window_samples,
+        **asdict(protocol),
         "num_negatives": model.num_negatives,
         "seed": seed,
-        "bounds": [bound.record(step=0) | {"reading": reading_of(s)} for s, bound in bounds.items()],
+        "bounds": [bound.record(config["provenance"].get("step")) for bound in bounds],
     }
-    for bound in bounds.values():
+    for bound in bounds:
         print(table(bound))
     path = Path(model_folder) / "bound.json" if out is None else Path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=2) + "\n")
+    with write_atomically(path) as new:
+        new.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     print(f"written to {path}")
     return report
+
+
+def _protocol(model_folder: str | Path, of_the_run: dict[str, Any], given: dict[str, Any]) -> Protocol:
+    """What is given, and beside that what the run noted."""
+    values = of_the_run | {name: value for name, value in given.items() if value is not None}
+    missing = [field.name for field in fields(Protocol) if field.name not in values]
+    if missing:
+        raise ValueError(
+            f"{model_folder} does not say how the windows of its run were drawn: give --{', --'.join(missing)}"
+        )
+    return Protocol(**{field.name: values[field.name] for field in fields(Protocol)})
 
 
 def table(bound: Bound) -> str:
     """A bound as text: one line per step, with the ceiling and what the number is."""
     lines = [
-        f"log N - L in nats, {bound.strategy} on {bound.split!r} ({reading_of(bound.strategy)})",
+        f"log N - L in nats, {bound.strategy} on {bound.split!r}, {bound.num_batches} batches "
+        f"({reading_of(bound.strategy)})",
         f"{'k':>4} {'bound':>8} {'+-':>6} {'ceiling':>8} {'loss':>8} {'N':>8} {'accuracy':>9}",
     ]
-    for k in range(len(bound.loss_nats)):
+    warnings = zip(bound.saturated, bound.biased, strict=True)
+    for k, (saturated, biased) in enumerate(warnings):
+        warning = (
+            "  saturated: more candidates would show more" if saturated else "  biased: likely low" if biased else ""
+        )
         lines.append(
             f"{k + 1:>4} {bound.mi_bound_nats[k]:>8.3f} {bound.standard_error_nats[k]:>6.3f} "
             f"{bound.mi_ceiling_nats[k]:>8.3f} {bound.loss_nats[k]:>8.3f} {bound.num_candidates[k]:>8.0f} "
-            f"{bound.accuracy[k]:>9.1%}{'  saturated: more candidates would show more' if bound.saturated[k] else ''}"
+            f"{bound.accuracy[k]:>9.1%}{warning}"
         )
     lines.append(f"mean {bound.mean('mi_bound_nats'):>8.3f} {'':>6} {bound.mean('mi_ceiling_nats'):>8.3f}")
     return "\n".join(lines)

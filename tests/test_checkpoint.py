@@ -1,11 +1,15 @@
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import cpc
+from cpc import checkpoint
 from cpc.checkpoint import build, describe
 from cpc.contexts import GRU, LSTM, CausalConv, CausalTransformer
 from cpc.encoders import MFCC, AudioEncoder, LogMel, VectorEncoder
@@ -13,9 +17,11 @@ from cpc.model import CPC
 from cpc.predictors import MLP, Bilinear, TransformerPredictor
 
 
-def small() -> CPC:
+def small(context_dim: int = 6) -> CPC:
     torch.manual_seed(0)
-    model = CPC(AudioEncoder(dim=8, norm="layer"), GRU(dim=6), Bilinear(num_steps=3), negatives="same_speaker")
+    model = CPC(
+        AudioEncoder(dim=8, norm="layer"), GRU(dim=context_dim), Bilinear(num_steps=3), negatives="same_speaker"
+    )
     model.encoder.set_statistics(0.1, 2.0)
     return model
 
@@ -48,9 +54,65 @@ def test_every_encoder_describes_itself(encoder: nn.Module) -> None:
     assert describe(build(json.loads(json.dumps(describe(encoder))))) == describe(encoder)
 
 
-def damaged(folder: Path, name: str, content: bytes) -> None:
-    cpc.save_pretrained(small(), folder)
-    (folder / name).write_bytes(content)
+class Killed(BaseException):
+    """Stands for a kill: from then on, nothing changes a file any more."""
+
+
+def kill_at(change: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be killed just before that change: changes are renames, removals and the writing of weights."""
+    num_changes = 0
+
+    def dying(function: Callable[..., Any]) -> Callable[..., Any]:
+        def act(*arguments: Any, **options: Any) -> Any:
+            nonlocal num_changes
+            num_changes += 1
+            if num_changes > change:
+                raise Killed
+            return function(*arguments, **options)
+
+        return act
+
+    monkeypatch.setattr("os.replace", dying(os.replace))
+    monkeypatch.setattr("pathlib.Path.unlink", dying(Path.unlink))
+    monkeypatch.setattr("cpc.checkpoint.save_file", dying(checkpoint.save_file))
+
+
+def dim_of(folder: Path) -> int:
+    return cpc.load_pretrained(folder).context.dim
+
+
+def test_a_save_killed_at_any_point_leaves_one_model_whole(tmp_path: Path) -> None:
+    """Old and new differ in shape, so weights of one and config of the other could not be loaded."""
+    found = []
+    for change in range(10):
+        folder = tmp_path / str(change)
+        cpc.save_pretrained(small(context_dim=6), folder)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            kill_at(change, monkeypatch)
+            try:
+                cpc.save_pretrained(small(context_dim=7), folder)
+                break
+            except Killed:
+                pass
+        found.append(dim_of(folder))
+        with pytest.MonkeyPatch.context() as monkeypatch:  # killed once more, before the first save was tidied up
+            kill_at(1, monkeypatch)
+            with pytest.raises(Killed):
+                cpc.save_pretrained(small(context_dim=8), folder)
+        assert dim_of(folder) == found[-1]
+        cpc.save_pretrained(small(context_dim=9), folder)
+        assert dim_of(folder) == 9
+        assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    assert found == [6] * found.count(6) + [7] * found.count(7)
+    assert set(found) == {6, 7}, "kills before and after the moment at which the new model counts"
+
+
+def test_a_save_that_fails_leaves_the_old_model_and_nothing_else(tmp_path: Path) -> None:
+    cpc.save_pretrained(small(), tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        cpc.save_pretrained(small(context_dim=7), tmp_path, provenance={"manifest": tmp_path})
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_damage_is_named(tmp_path: Path) -> None:
@@ -64,6 +126,21 @@ def test_damage_is_named(tmp_path: Path) -> None:
     weights.unlink()
     with pytest.raises(ValueError, match=r"no model\.safetensors"):
         cpc.load_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text()[:-10])
+    with pytest.raises(ValueError, match=r"config\.json is no JSON"):
+        cpc.load_pretrained(tmp_path)
+
+
+def test_files_of_two_exports_are_told_apart(tmp_path: Path) -> None:
+    """Of the same shape, so that nothing but the hash could tell."""
+    one, other = small(), small()
+    torch.nn.init.zeros_(other.predictor.linear.weight)
+    cpc.save_pretrained(one, tmp_path / "one")
+    cpc.save_pretrained(other, tmp_path / "other")
+    (tmp_path / "one" / "model.safetensors").replace(tmp_path / "other" / "model.safetensors")
+    with pytest.raises(ValueError, match=r"not the file that config\.json describes: .*of another export"):
+        cpc.load_pretrained(tmp_path / "other")
 
 
 def edited(folder: Path, **changes: object) -> None:

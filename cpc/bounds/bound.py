@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cpc.bounds.gaussian import is_biased
+from cpc.candidates import reading_of
 from cpc.losses.contrast import Contrast
 
 SCHEMA = 1
@@ -23,17 +25,19 @@ class Bound:
     Attributes:
         strategy: whose latents were the candidates; `cpc.candidates.reading_of` says what the number means.
         split: the part of the data.
+        num_batches: batches averaged.
         num_rows: rows averaged.
         loss_nats: mean InfoNCE loss L.
         num_candidates: mean N, the positive included.
         mi_ceiling_nats: mean log N, which no critic exceeds.
         mi_bound_nats: mean log N - L.
-        standard_error_nats: of `mi_bound_nats`, over batches.
+        standard_error_nats: of `mi_bound_nats`, over batches; over the sequences of a single batch.
         accuracy: rate at which no negative scores higher than the positive, ties shared.
     """
 
     strategy: str
     split: str
+    num_batches: int
     num_rows: list[int]
     loss_nats: list[float]
     num_candidates: list[float]
@@ -47,20 +51,36 @@ class Bound:
         """Steps whose bound is within 0.3 nats of the ceiling: more candidates would show more."""
         return [c - b < SATURATION_NATS for c, b in zip(self.mi_ceiling_nats, self.mi_bound_nats, strict=True)]
 
+    @property
+    def biased(self) -> list[bool]:
+        """Steps where an exact critic on Gaussians would need 0.3 nats more information than it reads; indicative."""
+        return [is_biased(b, n) for b, n in zip(self.mi_bound_nats, self.num_candidates, strict=True)]
+
     def mean(self, name: str) -> float:
         """The unweighted mean of a list over the steps that had rows."""
         values = [v for v in getattr(self, name) if not math.isnan(v)]
         return sum(values) / len(values) if values else math.nan
 
-    def record(self, step: int) -> dict[str, Any]:
-        """One line of `bound.jsonl`: the fields with the training step; None where a step had no row."""
+    def record(self, step: int | None) -> dict[str, Any]:
+        """One line of `bound.jsonl`: the fields, None where a step k had no row, and what they say.
+
+        Args:
+            step: of training; None where that is unknown.
+        """
         lists = {
             name: [None if isinstance(v, float) and not math.isfinite(v) else v for v in value]
             if isinstance(value, list)
             else value
             for name, value in asdict(self).items()
         }
-        return {"schema": SCHEMA, "step": step, **lists}
+        return {
+            "schema": SCHEMA,
+            "step": step,
+            **lists,
+            "saturated": self.saturated,
+            "biased": self.biased,
+            "reading": reading_of(self.strategy),
+        }
 
 
 class BoundTally:
@@ -68,7 +88,8 @@ class BoundTally:
 
     Sums and counts are added, never means: a ragged last batch weighs what it holds. The standard error treats
     batches as independent and the rows of one batch as not (they share candidates); of a single batch, its sequences
-    are the units, which understates the error a little.
+    are the units, which understates the error a little. So would batches that hold the same windows again: evaluate on
+    one pass at most.
     """
 
     def __init__(self) -> None:
@@ -99,6 +120,7 @@ class BoundTally:
         return Bound(
             strategy=strategy,
             split=split,
+            num_batches=len(self.sums),
             num_rows=[int(v) for v in num_rows],
             loss_nats=(loss / num_rows).tolist(),
             num_candidates=(n / num_rows).tolist(),

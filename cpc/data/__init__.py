@@ -18,12 +18,13 @@ _HOME_OF = {
     "Segment": "alignments",
     "UniformBatches": "batches",
     "WindowDataset": "windows",
-    "evaluation_windows": "windows",
     "frame_labels": "alignments",
-    "index_folder": "manifest",
+    "index_folder": "index",
+    "initialisation_windows": "windows",
     "read_alignments": "alignments",
     "read_audio": "audio",
     "read_manifest": "manifest",
+    "window_labels": "alignments",
 }
 
 __all__ = list(_HOME_OF)

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
@@ -207,6 +207,41 @@ def frame_labels(
     return np.where(covered, class_of_segment[at], UNLABELLED)
 
 
+@runtime_checkable
+class FrameTimes(Protocol):
+    """Where frames lie in time: an encoder says it of its latents, a front end of its features.
+
+    Attributes:
+        sample_rate_hz: what samples are counted in.
+        hop_samples: from a frame's centre to the next one's.
+        first_centre_samples: centre of frame 0, from the first sample of the window.
+    """
+
+    sample_rate_hz: int
+    hop_samples: int
+    first_centre_samples: float
+
+
+def window_labels(
+    segments: Sequence[Segment], times: FrameTimes, start: int, num_frames: int, classes: Mapping[str, int]
+) -> np.ndarray:
+    """The class that holds at the centre of every frame of a window.
+
+    Args:
+        segments: of the window's file, in order of time, not overlapping; none leave every frame unlabelled.
+        times: of the frames in a window.
+        start: the window's first sample; 0 for a whole file.
+        num_frames: T.
+        classes: label -> class; frames of a label that is missing here stay unlabelled.
+
+    Returns:
+        `[T]` int64; -100 where there is no label.
+    """
+    rate = times.sample_rate_hz
+    first_centre_seconds = (start + times.first_centre_samples) / rate
+    return frame_labels(segments, num_frames, times.hop_samples / rate, first_centre_seconds, classes)
+
+
 class Coverage(NamedTuple):
     """How alignments and audio files match.
 
@@ -281,10 +316,6 @@ def _tracks_in(
         case _:
             places = index_aligned_phones(file)
             return {stem: partial(read_aligned_phones, file, *place) for stem, place in places.items()}
-
-
-def _is_tail(path: str, of: str) -> bool:
-    return of.endswith(f"/{path}")
 
 
 def _bare(path: str) -> str:

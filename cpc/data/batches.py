@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from cpc.data.windows import Window
+# (file index, first sample)
+Window = tuple[int, int]
 
 # Swaps that each batch takes part in: 20 mix 10 speakers so far that all pairs of them meet (test_batches.py).
 _NUM_SWAPS = 20

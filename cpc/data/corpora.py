@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from cpc.data.headers import name_a_few
-from cpc.data.manifest import MANIFEST_NAME, Manifest, index_folder
+from cpc.data.index import index_folder
+from cpc.data.manifest import MANIFEST_NAME, Manifest
 
 FSDD_TEST_INDICES = range(5)
 # 9 to 14 utterances per training speaker: every tenth, from the fifth on, gives each of them exactly one.
@@ -196,7 +197,7 @@ def _index(root: Path, out: Path | None) -> tuple[Manifest, Path]:
     if out.is_dir():
         out = out / MANIFEST_NAME
     draft = out.with_name(f"{out.stem}.index.csv")
-    index = index_folder(root, draft, overwrite=True)
+    index = index_folder(root, draft, valid_share=0.0, test_share=0.0, overwrite=True)
     draft.unlink()
     return index, out
 

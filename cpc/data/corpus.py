@@ -1,14 +1,16 @@
 """A corpus as training and evaluation use it: a manifest's audio, speakers and frame labels, cut by split."""
 
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
-from cpc.data.alignments import frame_labels, read_alignments
+from cpc.data.alignments import FrameTimes, check_alignments, read_alignments, window_labels
 from cpc.data.audio import AudioFiles
 from cpc.data.batches import SameSpeakerBatches, UniformBatches
+from cpc.data.headers import name_a_few
 from cpc.data.manifest import Manifest, read_manifest
 from cpc.data.pack import PackedAudio, pack
 from cpc.data.windows import FrameLabels, WindowDataset
@@ -17,12 +19,8 @@ Sampler = Literal["uniform", "same_speaker"]
 
 
 @runtime_checkable
-class Geometry(Protocol):
-    """What an encoder says about where its latents lie."""
-
-    sample_rate_hz: int
-    hop_samples: int
-    first_centre_samples: float
+class Geometry(FrameTimes, Protocol):
+    """What an encoder says about its latents: how many there are, and where they lie."""
 
     def num_latents(self, num_samples: int) -> int:
         """Latents of so many samples."""
@@ -31,6 +29,8 @@ class Geometry(Protocol):
 
 class Corpus:
     """The files of a manifest at an encoder's sample rate.
+
+    Audio is decoded when windows are first asked for; `check` finds before that what needs no audio to be found.
 
     Args:
         manifest: a manifest CSV, or a folder that holds `manifest.csv`.
@@ -43,8 +43,13 @@ class Corpus:
 
     Attributes:
         manifest: all rows.
+        group_ids: `[num_rows]` int64, the speaker of each row, or -1 where unknown.
         speakers: names by group id; empty without a speaker column.
         labels: classes of the alignments, by label id; empty without alignments.
+
+    Raises:
+        ValueError: if the manifest or the alignments cannot be read, or `cache_dir` or `skip_bad` is given where
+            nothing is packed.
     """
 
     def __init__(
@@ -58,31 +63,62 @@ class Corpus:
         skip_bad: bool = False,
         alignments: str | Path | None = None,
     ) -> None:
+        if not packed and cache_dir is not None:
+            raise ValueError(
+                f"cache_dir={str(cache_dir)!r} holds packed audio, but packed=False: leave one of them out"
+            )
+        if not packed and skip_bad:
+            raise ValueError(
+                "skip_bad finds the files that cannot be used by packing them, but packed=False: leave one of them out"
+            )
         self.manifest: Manifest = read_manifest(manifest)
         self.geometry = geometry
         self.window_samples = window_samples
-        self.audio: PackedAudio | AudioFiles
-        if packed:
-            self.audio = pack(self.manifest, geometry.sample_rate_hz, cache_dir, skip_bad=skip_bad)
-        else:
-            self.audio = AudioFiles.from_manifest(self.manifest, geometry.sample_rate_hz)
         self.group_ids = np.full(len(self.manifest), -1)
         self.speakers: list[str] = []
         if "speaker" in self.manifest.columns:
             self.group_ids, self.speakers = self.manifest.codes("speaker")
+        self._packed, self._cache_dir, self._skip_bad = packed, cache_dir, skip_bad
         self._alignments = None if alignments is None else read_alignments(alignments)
         self.labels = [] if self._alignments is None else self._alignments.labels
 
-    def rows(self, split: str | None) -> np.ndarray:
-        """Rows of a split; None: all."""
-        if split is None:
-            return np.arange(len(self.manifest))
-        self.manifest.select(split)  # its error lists the splits there are
-        return np.flatnonzero(np.array(self.manifest.column("split")) == split)
+    def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
+        """Ask of the manifest and the alignments all that they can tell, before hours are spent on decoding.
+
+        Args:
+            splits: those that will be used; None: all rows.
+            needs_speakers: whether every file of these must have a speaker.
+
+        Raises:
+            ValueError: if a split has no rows, a speaker is missing, or no file of a split has an alignment.
+        """
+        for split in splits:
+            rows = self.manifest.rows(split)
+            paths = [self.manifest.paths[row] for row in rows]
+            if needs_speakers:
+                speakers = self.manifest.column("speaker")
+                nameless = [path for path, row in zip(paths, rows, strict=True) if not speakers[row]]
+                if nameless:
+                    raise ValueError(
+                        f"{len(nameless)} of the {len(paths)} files of split {split!r} have no speaker:\n"
+                        f"{name_a_few(nameless)}\nfill the manifest's speaker column"
+                    )
+            if self._alignments is not None:
+                try:
+                    check_alignments(self._alignments, paths)
+                except ValueError as error:
+                    raise ValueError(f"alignments of split {split!r}: {error}") from error
+
+    @cached_property
+    def audio(self) -> PackedAudio | AudioFiles:
+        """The audio of all rows; packed here, if it is not yet."""
+        if self._packed:
+            return pack(self.manifest, self.geometry.sample_rate_hz, self._cache_dir, skip_bad=self._skip_bad)
+        return AudioFiles.from_manifest(self.manifest, self.geometry.sample_rate_hz)
 
     def windows(self, split: str | None) -> WindowDataset:
-        """The windows of a split; sequence ids are the manifest's rows."""
-        rows = self.rows(split)
+        """The windows of a split, None of all rows; sequence ids are the manifest's rows."""
+        rows = self.manifest.rows(split)
         return WindowDataset(
             self.audio.subset(rows),
             self.window_samples,
@@ -121,14 +157,16 @@ class Corpus:
             world_size=world_size,
         )
 
-    def statistics(self) -> tuple[float, float]:
-        """Mean and deviation of the training samples; of 1000 windows where nothing is packed."""
-        if isinstance(self.audio, PackedAudio):
-            return self.audio.statistics
-        has_train = "train" in self.manifest.columns.get("split", [])
-        windows = self.windows("train" if has_train else None)
-        batch = next(iter(UniformBatches(windows.audio.num_samples, self.window_samples, 1000, 1, seed=0)))
-        x, num_valid, *_ = windows.__getitems__(batch)
+    def statistics(self, split: str | None) -> tuple[float, float]:
+        """Mean and standard deviation of the samples of a split, the one that is trained on; None: of all rows.
+
+        Exact for packed audio, else those of 1000 windows.
+        """
+        audio = self.audio.subset(self.manifest.rows(split))
+        if isinstance(audio, PackedAudio):
+            return audio.statistics
+        windows = UniformBatches(audio.num_samples, self.window_samples, 1000, 1, seed=0).batch(0)
+        x, num_valid, *_ = WindowDataset(audio, self.window_samples).__getitems__(windows)
         signal = x[torch.arange(self.window_samples) < num_valid[:, None]].double()
         return signal.mean().item(), signal.std().item()
 
@@ -140,11 +178,7 @@ class Corpus:
         paths = [self.manifest.paths[row] for row in rows]
 
         def labels(file: int, start: int, num_latents: int) -> np.ndarray:
-            if paths[file] not in alignments:
-                return np.full(num_latents, -100)
-            rate = geometry.sample_rate_hz
-            first_centre_seconds = (start + geometry.first_centre_samples) / rate
-            segments = alignments.segments(paths[file])
-            return frame_labels(segments, num_latents, geometry.hop_samples / rate, first_centre_seconds, classes)
+            segments = alignments.segments(paths[file]) if paths[file] in alignments else []
+            return window_labels(segments, geometry, start, num_latents, classes)
 
         return labels

@@ -1,6 +1,6 @@
 """A corpus decoded once: one int16 memory map that windows are sliced from, the default for training.
 
-The place of a pack is named by a hash of what went into it (paths, splits, sizes and times of the files, the rate), so
+The place of a pack is named by a hash of what went into it (paths, sizes and times of the files, the rate), so
 that it is built once, reused while nothing changed, and never stale.
 """
 
@@ -24,7 +24,7 @@ from cpc.data.headers import Header, name_a_few, read_header
 from cpc.data.manifest import Manifest
 from cpc.data.parallel import map_in_order
 
-_FORMAT = 1
+_FORMAT = 2
 _SCALE = np.float32(1 / 32768)
 _ABANDONED_AFTER_SECONDS = 3600
 
@@ -41,7 +41,6 @@ class PackedAudio:
         sample_rate_hz: rate of every sample.
         num_samples: `[num_files]` int64, length of each file; 0 for one that was skipped.
         skipped: file index -> what is wrong with it.
-        statistics: mean and standard deviation over all samples of split `train` (of all files if there is none).
 
     Raises:
         ValueError: if the folder holds no complete pack.
@@ -59,7 +58,8 @@ class PackedAudio:
         self.sample_rate_hz: int = index["sample_rate_hz"]
         self.num_samples = np.array(index["num_samples"], np.int64)
         self.skipped: dict[int, str] = {int(row): reason for row, reason in index["skipped"].items()}
-        self.statistics: tuple[float, float] = (index["mean"], index["std"])
+        self._totals = np.array(index["totals"], np.int64)
+        self._totals_of_squares = np.array(index["totals_of_squares"], np.int64)
         self._offsets = np.array(index["offsets"], np.int64)
         self._map: np.ndarray | None = None
 
@@ -68,12 +68,30 @@ class PackedAudio:
         """How many files there are, skipped ones among them."""
         return len(self.num_samples)
 
+    @property
+    def statistics(self) -> tuple[float, float]:
+        """Mean and standard deviation over all samples of these files.
+
+        Held-out files count like any others: take the subset that is trained on first.
+
+        Raises:
+            ValueError: if none of the files holds a sample.
+        """
+        # Python's whole numbers until the division: no overflow, and no cancellation, however large the offset.
+        num_samples, total, total_of_squares = (
+            sum(sums.tolist()) for sums in (self.num_samples, self._totals, self._totals_of_squares)
+        )
+        if not num_samples:
+            raise ValueError(f"none of the {self.num_files} audio files holds a sample, so they have no statistics")
+        variance = (num_samples * total_of_squares - total**2) / num_samples**2
+        return total / num_samples / 32768, variance**0.5 / 32768
+
     def subset(self, file_indices: Sequence[int] | np.ndarray) -> "PackedAudio":
-        """These files alone, numbered anew in this order; the statistics stay those of the whole pack."""
+        """These files alone, numbered anew in this order."""
         view = object.__new__(PackedAudio)
         view.__dict__.update(self.__dict__)
-        view.num_samples = self.num_samples[file_indices]
-        view._offsets = self._offsets[file_indices]
+        for name in ("num_samples", "_offsets", "_totals", "_totals_of_squares"):
+            setattr(view, name, getattr(self, name)[file_indices])
         view.skipped = {
             new: self.skipped[old] for new, old in enumerate(np.asarray(file_indices).tolist()) if old in self.skipped
         }
@@ -113,7 +131,7 @@ def pack(
     pack behind; the next one starts anew.
 
     Args:
-        manifest: the files; a column `split` that holds `train` says which of them the statistics are taken over.
+        manifest: the files.
         sample_rate_hz: rate to resample to.
         out: folder that holds packs, each in a folder of its own; `.cpc_cache` beside the manifest unless given.
         skip_bad: keep files that cannot be used as empty ones, and warn how many, instead of raising.
@@ -159,14 +177,13 @@ def _is_complete(folder: Path) -> bool:
 
 def _key(manifest: Manifest, sample_rate_hz: int) -> str:
     digest = hashlib.sha256(f"{_FORMAT} {sample_rate_hz}".encode())
-    splits = manifest.columns.get("split", [""] * len(manifest))
-    for path, file, split in zip(manifest.paths, manifest.files, splits, strict=True):
+    for path, file in zip(manifest.paths, manifest.files, strict=True):
         try:
             status = file.stat()
             version = (status.st_size, status.st_mtime_ns)
         except OSError:
             version = (-1, -1)
-        digest.update(json.dumps([path, split, *version]).encode())
+        digest.update(json.dumps([path, *version]).encode())
     return digest.hexdigest()[:24]
 
 
@@ -207,7 +224,16 @@ def _build(manifest: Manifest, sample_rate_hz: int, folder: Path, num_workers: i
             return _decode_into(audio, int(offsets[row]), lengths[row], paths[row], headers[row], sample_rate_hz)
 
         files: list[_File] = for_all(decode, "pack: decode")
-        index = _index(manifest, files, offsets[:-1].tolist(), sample_rate_hz, num_bytes)
+        index = {
+            "format": _FORMAT,
+            "sample_rate_hz": sample_rate_hz,
+            "num_bytes": num_bytes,
+            "skipped": {row: file.problem for row, file in enumerate(files) if file.problem},
+            "num_samples": [file.num_samples for file in files],
+            "totals": [file.total for file in files],
+            "totals_of_squares": [file.total_of_squares for file in files],
+            "offsets": offsets[:-1].tolist(),
+        }
         (unfinished / "index.json").write_text(json.dumps(index), encoding="utf-8")
         _move(unfinished, folder)
     except OSError as error:
@@ -279,29 +305,6 @@ def _decode_into(audio: Path, offset: int, room: int, file: Path, header: Header
     # Lossy codecs and resampling overshoot by nature; floating-point files that do have the wrong scale.
     is_float = header.subtype in ("FLOAT", "DOUBLE")
     return _File(num_samples, total, total_of_squares, num_clipped if is_float else 0)
-
-
-def _index(
-    manifest: Manifest, files: list[_File], offsets: list[int], sample_rate_hz: int, num_bytes: int
-) -> dict[str, Any]:
-    splits = manifest.columns.get("split", [])
-    has_train = any(split == "train" and file.num_samples for split, file in zip(splits, files, strict=False))
-    measured = [file for row, file in enumerate(files) if not has_train or splits[row] == "train"]
-    num_samples = sum(file.num_samples for file in measured) or 1
-    total = sum(file.total for file in measured)
-    # Whole numbers until the division: no cancellation, however large the offset.
-    variance = (num_samples * sum(file.total_of_squares for file in measured) - total**2) / num_samples**2
-    return {
-        "format": _FORMAT,
-        "sample_rate_hz": sample_rate_hz,
-        "mean": total / num_samples / 32768,
-        "std": variance**0.5 / 32768,
-        "statistics_of": "train" if has_train else "all files",
-        "num_bytes": num_bytes,
-        "skipped": {row: file.problem for row, file in enumerate(files) if file.problem},
-        "num_samples": [file.num_samples for file in files],
-        "offsets": offsets,
-    }
 
 
 def _move(unfinished: Path, folder: Path) -> None:

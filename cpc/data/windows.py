@@ -7,13 +7,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from cpc.data.audio import Audio
 from cpc.data.batch import Batch
+from cpc.data.batches import UniformBatches, Window
 
-# (file index, first sample)
-Window = tuple[int, int]
+# Enough for channel statistics: 32 windows of 128 latents are 4096 of each.
+NUM_INITIALISATION_WINDOWS = 32
 # (file index, first sample, number of latents) -> `[T]` int64 labels, -100 where unknown
 FrameLabels = Callable[[int, int, int], np.ndarray]
 
@@ -87,17 +90,24 @@ class WindowDataset(Dataset[Batch]):
         return Batch(*(torch.stack(field) for field in zip(*rows, strict=True)))
 
 
-def evaluation_windows(audio: Audio, window_samples: int) -> list[Window]:
-    """Windows that cover a corpus in order, without overlap and without chance.
+def initialisation_windows(audio: Audio, window_samples: int, num_windows: int, seed: int) -> Float[Tensor, "B S"]:
+    """Windows for the data-dependent initialisation: drawn as training's are, but without padding.
 
-    The rest of a file, shorter than a window, is left out, unless the file itself is shorter: then it is one window.
+    Zeros that pad a short file are no signal, and every sample enters the encoder's channel statistics. Files shorter
+    than a window are therefore left out; where all of them are, the windows are as long as the median file.
 
-    Returns:
-        (file, start) pairs, file by file.
+    Args:
+        audio: the training part.
+        window_samples: S, the length of training's windows.
+        num_windows: B.
+        seed: of the draw.
+
+    Raises:
+        ValueError: if no file holds a sample.
     """
-    windows: list[Window] = []
-    for file, num_samples in enumerate(audio.num_samples.tolist()):
-        if num_samples:
-            last = max(num_samples - window_samples, 0)
-            windows += [(file, start) for start in range(0, last + 1, window_samples)]
-    return windows
+    num_samples = audio.num_samples
+    if num_samples.any() and num_samples.max() < window_samples:
+        window_samples = int(np.median(num_samples[num_samples > 0]))
+    long_enough = np.where(num_samples >= window_samples, num_samples, 0)
+    windows = UniformBatches(long_enough, window_samples, num_windows, 1, seed).batch(0)
+    return WindowDataset(audio, window_samples).__getitems__(windows).x

@@ -113,7 +113,7 @@ def contrast(
     )
     counts = row.num_candidates.float()
     per_row = torch.stack([torch.ones_like(counts), row.loss_nats.float(), counts.log(), counts, row.accuracy])
-    sums = torch.zeros(5, num_steps * num_sequences, device=device)
+    sums = torch.zeros(5, num_steps * num_sequences, dtype=torch.float32, device=device)  # also in pure bfloat16
     sums.index_add_(1, step * num_sequences + of_row, per_row)
     return Contrast(row.loss, *rearrange(sums, "n (k b) -> n k b", k=num_steps))
 

@@ -1,6 +1,7 @@
 """`cpc pretrain`: LightningCLI's fit under our name, with the run's folder around it."""
 
 import logging
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from cpc.pretraining.data import AudioData
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.progress import Progress
-from cpc.pretraining.run_folder import RunFolder
+from cpc.pretraining.run_folder import RunFolder, step_of
 
 _KNOWN_WARNINGS = (
     ".*does not have many workers.*",  # the packed cache is read faster than a worker could send it
@@ -28,8 +29,35 @@ _KNOWN_WARNINGS = (
 )
 
 
+_ENDLESS = "training is one endless epoch that trainer.max_steps ends"
+_EVALUATION = "the held-out bound is measured by --eval_every_steps and data.eval_batches"
+_NOTHING_BUT_FIT = "nothing but training happens here; cpc evaluate and cpc probe come after it"
+_WITHOUT_EFFECT = {  # options of Lightning's Trainer that would do nothing here, or harm: what does their work
+    "max_epochs": _ENDLESS,
+    "min_epochs": _ENDLESS,
+    "min_steps": _ENDLESS,
+    "limit_train_batches": _ENDLESS,
+    "overfit_batches": _ENDLESS,
+    "fast_dev_run": _ENDLESS,
+    "reload_dataloaders_every_n_epochs": _ENDLESS,
+    "limit_val_batches": _EVALUATION,
+    "val_check_interval": _EVALUATION,
+    "check_val_every_n_epoch": _EVALUATION,
+    "num_sanity_val_steps": _EVALUATION,
+    "limit_test_batches": _NOTHING_BUT_FIT,
+    "limit_predict_batches": _NOTHING_BUT_FIT,
+    "inference_mode": _NOTHING_BUT_FIT,
+    "barebones": "measuring and saving are what this command is for; benchmarks/step.py times a bare step",
+    "enable_checkpointing": "the run's folder keeps the checkpoints, see --checkpoint_every_steps",
+    "default_root_dir": "the run's folder is --run_dir",
+    "model_registry": "the run's folder is --run_dir",
+    "enable_autolog_hparams": "config.yaml in the run's folder holds every option",
+    "use_distributed_sampler": "data.sampler knows the devices",
+}
+
+
 class PretrainCommand(LightningCLI):
-    """Parses configs and options; unknown and abbreviated options are refused before anything runs."""
+    """Parses configs and options; what is unknown, abbreviated or without effect is refused before anything runs."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """The options of the run's folder."""
@@ -38,6 +66,22 @@ class PretrainCommand(LightningCLI):
         parser.add_argument("--record_every_steps", type=int, default=50, help="record the training bound this often")
         parser.add_argument("--eval_every_steps", type=int, default=500, help="measure the held-out bound this often")
         parser.add_argument("--checkpoint_every_steps", type=int, default=500, help="save last.ckpt this often")
+
+    def before_instantiate_classes(self) -> None:
+        """Refuse options of Lightning's trainer that would do nothing, and splits that are none."""
+        for name in ("train_split", "eval_split"):
+            if self.config.data[name] is None:  # a null in a file passes for any type
+                raise ValueError(f"data.{name}=null must name a split: all rows would hold the held-out ones too")
+        defaults = self.parser.get_defaults().trainer
+        for name, instead in _WITHOUT_EFFECT.items():
+            if self.config.trainer[name] != defaults[name]:
+                raise ValueError(f"trainer.{name}={self.config.trainer[name]} has no effect on cpc pretrain: {instead}")
+
+    def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
+        """Lightning's trainer without its own progress bar and logger: `pretrain` adds those of the run."""
+        logger = self.config_init.trainer.logger
+        own = {"enable_progress_bar": False, "logger": False if logger is None or logger is True else logger}
+        return super().instantiate_trainer(**own, **kwargs)
 
 
 def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
@@ -48,6 +92,7 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
 
     Raises:
         ValueError: before training, on options that cannot work together; they are named.
+        KeyboardInterrupt: after Ctrl-C; the first one lets the step end and saves.
     """
     torch.set_flush_denormal(True)  # before the first product, so that every thread inherits it
     command = parse(arguments)
@@ -72,12 +117,25 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
         config_yaml=command.parser.dump(for_a_new_run, skip_none=False),
     )
     trainer: pl.Trainer = command.trainer
-    trainer.callbacks += [Progress(), folder]
-    if not trainer.loggers:
-        trainer.logger = TensorBoardLogger(run_dir, name="tensorboard", version="")
-    with _known_warnings_ignored():
-        # Own checkpoints hold generator states, which torch's weights-only reader refuses.
-        trainer.fit(command.model, command.datamodule, ckpt_path=checkpoint, weights_only=False)
+    trainer.callbacks += [*([Progress()] if config.trainer.enable_progress_bar else []), folder]
+    if config.trainer.logger is None or config.trainer.logger is True:
+        purge_step = None if checkpoint is None else step_of(checkpoint) + 1  # what will be logged again
+        trainer.logger = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=purge_step)
+    former_handler = signal.getsignal(signal.SIGINT)
+    try:
+        with _known_warnings_ignored():
+            # Own checkpoints hold generator states, which torch's weights-only reader refuses.
+            trainer.fit(command.model, command.datamodule, ckpt_path=checkpoint, weights_only=False)
+    except SystemExit as error:  # what Lightning makes of Ctrl-C
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        signal.signal(signal.SIGINT, former_handler)
+    if folder.is_interrupted:
+        if trainer.is_global_zero:
+            raise KeyboardInterrupt
+        raise SystemExit(0)  # another rank's process: were it to fail, Lightning would kill rank 0 before it can say so
     return run_dir
 
 
@@ -120,10 +178,10 @@ def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
                 parser_kwargs={"allow_abbrev": False, "prog": "cpc pretrain"},
                 trainer_defaults={
                     "max_epochs": 1,  # one endless epoch: the sampler counts the passes over the corpus
-                    "logger": False,
+                    "logger": None,  # TensorBoard, in the run's folder
                     "log_every_n_steps": 1,  # RunFolder logs
                     "enable_checkpointing": False,
-                    "enable_progress_bar": False,
+                    "enable_progress_bar": True,
                     "enable_model_summary": False,
                     "use_distributed_sampler": False,  # the batch samplers know ranks
                     "limit_val_batches": 0,  # RunFolder evaluates

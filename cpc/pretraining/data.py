@@ -3,17 +3,18 @@
 import lightning.pytorch as pl
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from cpc.data.batch import Batch
-from cpc.data.batches import SameSpeakerBatches, UniformBatches
+from cpc.data.batches import Window
 from cpc.data.corpus import Corpus, Geometry, Sampler
-from cpc.data.windows import WindowDataset
+from cpc.data.windows import NUM_INITIALISATION_WINDOWS, WindowDataset, initialisation_windows
+from cpc.evaluation import HeldOut, Protocol
 from cpc.losses.contrast import check_rows
 
-NUM_INITIALISATION_WINDOWS = 32
-EVALUATION_SEED = 0
 ENDLESS = 2**62
+NUM_CHECKED_BATCHES = 1000  # a quarter of a second
 
 
 class AudioData(pl.LightningDataModule):
@@ -25,9 +26,9 @@ class AudioData(pl.LightningDataModule):
         batch_size: windows per batch and device.
         sampler: `uniform` over all windows, or `same_speaker`, batches of `speakers_per_batch` speakers.
         speakers_per_batch: for `same_speaker`.
-        train_split: value of the manifest's split column to train on; null takes every row.
-        eval_split: the held-out part for the bound.
-        eval_batches: batches of one held-out evaluation and device, the same ones every time.
+        train_split: value of the manifest's split column to train on.
+        eval_split: the held-out part for the bound, another one.
+        eval_batches: batches of one held-out evaluation and device, the same ones every time; one pass at most.
         num_workers: loader processes; 0 loads in the training process, enough with the packed cache.
         packed: decode everything once into an int16 memory map; false decodes windows on the fly.
         cache_dir: where the packed audio goes; null: beside the manifest.
@@ -43,7 +44,7 @@ class AudioData(pl.LightningDataModule):
         batch_size: int = 8,
         sampler: Sampler = "uniform",
         speakers_per_batch: int = 1,
-        train_split: str | None = "train",
+        train_split: str = "train",
         eval_split: str = "valid",
         eval_batches: int = 16,
         num_workers: int = 0,
@@ -58,6 +59,11 @@ class AudioData(pl.LightningDataModule):
         for name, value in counts.items():
             if value < 1:
                 raise ValueError(f"data.{name}={value} must be at least 1")
+        if train_split == eval_split:
+            raise ValueError(
+                f"data.train_split and data.eval_split are both {train_split!r}: a bound on what was trained on can "
+                "exceed the truth; hold a part out in the manifest's split column"
+            )
         self.manifest = manifest
         self.window_samples = window_samples
         self.batch_size = batch_size
@@ -96,24 +102,42 @@ class AudioData(pl.LightningDataModule):
             skip_bad=self.skip_bad,
             alignments=self.alignments,
         )
+        self.corpus.check(self.train_split, self.eval_split, needs_speakers=self.sampler == "same_speaker")
         self._train = self.corpus.windows(self.train_split)
-        self._held_out = self.corpus.windows(self.eval_split)
-        self._require_distinct_files = "same_speaker_excluding" in module.strategies
+        self._train_batches = self.corpus.batches(
+            self._train,
+            self.sampler,
+            self.batch_size,
+            ENDLESS,
+            self.seed,
+            speakers_per_batch=self.speakers_per_batch,
+            require_distinct_files=module.model.negatives == "same_speaker_excluding",
+            rank=self.trainer.global_rank,
+            world_size=self.trainer.world_size,
+        )
+        self.held_out = HeldOut(
+            self.corpus,
+            Protocol(self.eval_split, self.window_samples, self.batch_size, self.sampler, self.speakers_per_batch),
+            module.model.negatives,
+            self.eval_batches,
+            rank=self.trainer.global_rank,
+            world_size=self.trainer.world_size,
+        )
         self._check_identities(encoder, module.strategies)
 
     def train_dataloader(self) -> StatefulDataLoader:
         """An endless stream of batches, which `trainer.max_steps` cuts: a resumed run takes the next one of it."""
-        return self._loader(self._train, ENDLESS, self.seed, self.num_workers)
+        return StatefulDataLoader(
+            self._train,
+            batch_sampler=self._train_batches,
+            collate_fn=self._train.collate,
+            num_workers=self.num_workers,
+            generator=torch.Generator().manual_seed(self.seed),  # so that the loader draws nothing from the global one
+        )
 
-    def held_out_batches(self) -> StatefulDataLoader:
-        """The held-out batches, drawn as training's are, the same at every evaluation."""
-        return self._loader(self._held_out, self.eval_batches, EVALUATION_SEED, num_workers=0)
-
-    def initialisation_batch(self) -> Batch:
+    def initialisation_windows(self) -> Float[Tensor, "B S"]:
         """Windows for the data-dependent initialisation: the same on every rank."""
-        num_samples = self._train.audio.num_samples
-        batches = UniformBatches(num_samples, self.window_samples, NUM_INITIALISATION_WINDOWS, 1, self.seed)
-        return self._train.__getitems__(next(iter(batches)))
+        return initialisation_windows(self._train.audio, self.window_samples, NUM_INITIALISATION_WINDOWS, self.seed)
 
     def class_names(self, task: str) -> list[str]:
         """The classes of an online probe: `phones` or `speaker`.
@@ -130,42 +154,25 @@ class AudioData(pl.LightningDataModule):
             raise ValueError("an online probe of speakers needs a 'speaker' column in the manifest")
         return self.corpus.speakers
 
-    def _batches(self, windows: WindowDataset, num_batches: int, seed: int) -> UniformBatches | SameSpeakerBatches:
-        assert self.corpus is not None, "set up before batches are"
-        return self.corpus.batches(
-            windows,
-            self.sampler,
-            self.batch_size,
-            num_batches,
-            seed,
-            speakers_per_batch=self.speakers_per_batch,
-            require_distinct_files=self._require_distinct_files,
-            rank=self.trainer.global_rank,
-            world_size=self.trainer.world_size,
-        )
-
-    def _loader(self, windows: WindowDataset, num_batches: int, seed: int, num_workers: int) -> StatefulDataLoader:
-        return StatefulDataLoader(
-            windows,
-            batch_sampler=self._batches(windows, num_batches, seed),
-            collate_fn=windows.collate,
-            num_workers=num_workers,
-            generator=torch.Generator().manual_seed(seed),  # so that the loader draws nothing from the global one
-        )
-
     def _check_identities(self, encoder: Geometry, strategies: tuple[str, ...]) -> None:
-        """Ask of some batches to come who could be contrasted with whom, without reading audio.
+        """Ask who could be contrasted with whom, without reading audio, of all held-out and the first training batches.
 
-        A strategy that leaves rows without negatives then fails now, not at the first held-out evaluation.
+        A strategy that leaves rows without negatives then fails now, not at the first held-out evaluation. Training
+        batches must serve the training strategy alone; those after the first are checked when their turn comes.
         """
-        for windows, seed in ((self._train, self.seed), (self._held_out, EVALUATION_SEED)):
-            for batch in self._batches(windows, self.eval_batches, seed):
-                files = [file for file, _ in batch]
-                num_valid = np.minimum(windows.audio.num_samples[files], self.window_samples)
-                for strategy in strategies:
-                    check_rows(
-                        strategy,
-                        encoder.num_latents(torch.from_numpy(num_valid)),
-                        torch.from_numpy(windows.sequence_ids[files]),
-                        torch.from_numpy(windows.group_ids[files]),
-                    )
+
+        def check(strategy: str, windows: WindowDataset, batch: list[Window]) -> None:
+            files = [file for file, _ in batch]
+            num_valid = np.minimum(windows.audio.num_samples[files], self.window_samples)
+            check_rows(
+                strategy,
+                encoder.num_latents(torch.from_numpy(num_valid)),
+                torch.from_numpy(windows.sequence_ids[files]),
+                torch.from_numpy(windows.group_ids[files]),
+            )
+
+        for index in range(min(NUM_CHECKED_BATCHES, -(-self._train_batches.windows_per_pass // self.batch_size))):
+            check(strategies[0], self._train, self._train_batches.batch(index))
+        for strategy in strategies:
+            for batch in self.held_out.batches(strategy):
+                check(strategy, self.held_out.windows, batch)

@@ -2,7 +2,8 @@
 
 import math
 import random
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import lightning.pytorch as pl
@@ -13,10 +14,8 @@ from torch import Tensor, nn
 from cpc.bounds import Bound, BoundTally
 from cpc.checkpoint import describe
 from cpc.data.batch import Batch
-from cpc.evaluation import contrast_by_strategy, fixed_generators
+from cpc.evaluation import HeldOut, OnBatch, held_out_tallies
 from cpc.model import CPC
-
-OnBatch = Callable[[Batch, Tensor, Tensor], None]
 
 
 class Pretraining(pl.LightningModule):
@@ -30,6 +29,7 @@ class Pretraining(pl.LightningModule):
             `same_speaker_excluding` or `sequence_only`.
         num_negatives: drawn per row and step; null: every candidate of the batch.
         shared_across_steps: use the same draws for all steps.
+        compute: `bf16` rounds the operands of the loss's matrix products to bfloat16.
         optimiser: `adam` or `adamw`.
         learning_rate: peak, after the warm-up.
         betas: Adam's decay rates.
@@ -37,7 +37,8 @@ class Pretraining(pl.LightningModule):
         weight_decay: decoupled with `adamw`, an L2 penalty with `adam`.
         warmup_steps: optimiser steps of linear warm-up.
         schedule: after the warm-up: `constant`, or `cosine` down to zero at `trainer.max_steps`.
-        extra_strategies: the held-out bound is measured with these as well.
+        extra_strategies: the held-out bound is measured with these as well, on batches as they mean them: of few
+            speakers for the same-speaker strategies, uniform for the others.
         seed: of the draws of negatives.
     """
 
@@ -49,6 +50,7 @@ class Pretraining(pl.LightningModule):
         negatives: str = "mixed",
         num_negatives: int | None = None,
         shared_across_steps: bool = False,
+        compute: Literal["float32", "bf16"] = "float32",
         optimiser: Literal["adam", "adamw"] = "adam",
         learning_rate: float = 2e-4,
         betas: tuple[float, float] = (0.9, 0.999),
@@ -64,7 +66,7 @@ class Pretraining(pl.LightningModule):
             raise ValueError(f"model.learning_rate={learning_rate} must be positive")
         if warmup_steps < 0:
             raise ValueError(f"model.warmup_steps={warmup_steps} must not be negative")
-        self.model = CPC(encoder, context, predictor, negatives, num_negatives, shared_across_steps)
+        self.model = CPC(encoder, context, predictor, negatives, num_negatives, shared_across_steps, compute)
         self.optimiser = optimiser
         self.learning_rate = learning_rate
         self.betas = tuple(betas)
@@ -76,15 +78,16 @@ class Pretraining(pl.LightningModule):
         self.draws = torch.Generator()
         self.draws_seed = seed
         self.tally = BoundTally()  # of training, since the last record
-        self._restored_generators: dict[str, Any] | None = None
+        self._restored: dict[str, Any] | None = None  # this rank's part of a checkpoint
+        self._has_other_settings = False  # than the checkpoint
 
     def setup(self, stage: str) -> None:
         """Initialise the encoder from data, before the model is wrapped for several devices."""
         self.draws.manual_seed(self.draws_seed + self.global_rank)
         if stage == "fit" and not self.model.is_initialised:
             data = self.trainer.datamodule
-            self.model.encoder.set_statistics(*data.corpus.statistics())
-            self.model.initialise_from(data.initialisation_batch().x)
+            self.model.encoder.set_statistics(*data.corpus.statistics(data.train_split))
+            self.model.initialise_from(data.initialisation_windows())
 
     def training_step(self, batch: Batch, batch_index: int) -> dict[str, Tensor]:
         """The contrastive loss; latents and contexts go to the online probe, detached."""
@@ -111,27 +114,37 @@ class Pretraining(pl.LightningModule):
         tally, self.tally = self.tally, BoundTally()
         return self._gathered(tally).compute(self.model.negatives, "train")
 
-    @torch.no_grad()
-    def held_out_bounds(self, batches: Iterable[Batch], split: str, on_batch: OnBatch) -> list[Bound]:
+    def held_out_bounds(self, held_out: HeldOut, on_batch: OnBatch) -> list[Bound]:
         """Measure the bound on held-out batches, those of all ranks, with the training strategy first.
 
         Args:
-            batches: this rank's batches.
-            split: their name.
-            on_batch: called with each batch, its latents and its contexts.
+            held_out: this rank's batches.
+            on_batch: called with each batch of the training strategy, its latents and its contexts.
         """
-        generators = fixed_generators(self.strategies)
-        tallies = {strategy: BoundTally() for strategy in self.strategies}
-        self.eval()
-        for batch in batches:
-            batch = self.transfer_batch_to_device(batch, self.device, 0)
-            with self.trainer.precision_plugin.forward_context():
-                contrasts, latents, contexts = contrast_by_strategy(self.model, batch, self.strategies, generators)
-            for strategy, contrast in contrasts.items():
-                tallies[strategy].update(contrast)
-            on_batch(batch, latents, contexts)
-        self.train()
-        return [self._gathered(tally).compute(strategy, split) for strategy, tally in tallies.items()]
+        tallies = held_out_tallies(
+            self.model,
+            held_out,
+            self.strategies,
+            forward_context=self.trainer.precision_plugin.forward_context,
+            on_batch=on_batch,
+        )
+        return [self._gathered(tally).compute(name, held_out.protocol.split) for name, tally in tallies.items()]
+
+    def require_finite(self) -> None:
+        """Refuse to go on with a broken model: asked before anything is measured or saved.
+
+        The loss of a step is that of the weights before it, so a broken gradient would otherwise reach the checkpoint.
+
+        Raises:
+            FloatingPointError: if a weight or a statistic is infinite or not a number.
+        """
+        broken = [name for name, values in self.model.state_dict().items() if not torch.isfinite(values).all()]
+        if broken:
+            raise FloatingPointError(
+                f"{', '.join(broken[:3])} {'is' if len(broken) == 1 else 'are'} not finite after step "
+                f"{self.global_step}: training stops here and the last good checkpoint stands; lower "
+                "model.learning_rate or clip gradients (trainer.gradient_clip_val)"
+            )
 
     def configure_optimizers(self) -> dict[str, Any]:
         """Adam with linear warm-up, then constant or cosine."""
@@ -151,42 +164,90 @@ class Pretraining(pl.LightningModule):
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add every generator, the architecture and the unfinished tally."""
+        """Add the architecture, the settings, and every rank's generators and unfinished tally."""
         checkpoint["cpc"] = {
             "architecture": describe(self.model),
-            "draws": self._of_all_ranks(self.draws.get_state()),
-            "python": random.getstate(),
-            "numpy": np.random.get_state(),
-            "torch": self._of_all_ranks(torch.get_rng_state()),
-            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-            "tally": self.tally.sums,
+            "settings": self._settings(),
+            "num_workers": self.trainer.datamodule.num_workers,
+            "ranks": self._of_all_ranks(
+                {
+                    "draws": self.draws.get_state(),
+                    "python": random.getstate(),
+                    "numpy": np.random.get_state(),
+                    "torch": torch.get_rng_state(),
+                    "cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+                    "tally": self.tally.sums,
+                }
+            ),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse another architecture by name; keep the generators until training starts."""
+        """Refuse by name what cannot be continued, say what will be other than before, keep this rank's generators."""
         state = checkpoint.get("cpc")
-        if state is None:
-            raise ValueError("this checkpoint was not written by cpc pretrain")
+        if state is None or "ranks" not in state:
+            raise ValueError("this checkpoint was not written by this version of cpc pretrain")
         differences = list(_differences(state["architecture"], describe(self.model)))
         if differences:
             raise ValueError(
                 f"the checkpoint holds another model than the config: {'; '.join(differences)}; continue with the "
                 "config.yaml of its run folder"
             )
-        self._restored_generators = state
+        for option, found, here in (
+            ("data.num_workers", state["num_workers"], self.trainer.datamodule.num_workers),
+            (
+                "the number of devices (trainer.devices, trainer.num_nodes)",
+                len(state["ranks"]),
+                self.trainer.world_size,
+            ),
+        ):
+            if found != here:
+                raise ValueError(
+                    f"{option} is {here}, and was {found} when the checkpoint was saved: the position in the data can "
+                    "only be found again with the same number; restore it"
+                )
+        changes = list(_differences(state["settings"], self._settings(), name=""))
+        self._has_other_settings = bool(changes)
+        if changes and self.global_rank == 0:
+            print(f"continuing with other settings: {'; '.join(changes)}", file=sys.stderr)
+        self._restored = state["ranks"][self.global_rank]
+
+    def on_train_start(self) -> None:
+        """After a resume, let the settings given now hold: the optimiser's state has brought the former ones."""
+        if not self._has_other_settings:
+            return
+        optimiser, schedule = self.optimizers(use_pl_optimizer=False), self.lr_schedulers()
+        rate = self.learning_rate * self._learning_rate_factor(schedule.last_epoch, self.trainer.max_steps)
+        for group in optimiser.param_groups:
+            group.update(optimiser.defaults | {"lr": rate, "initial_lr": self.learning_rate})
+        schedule.base_lrs = [self.learning_rate] * len(optimiser.param_groups)
 
     def on_train_batch_start(self, batch: Batch, batch_index: int) -> None:
         """After a resume, put every generator where it was: as late as possible, since set-up may draw from them."""
-        if self._restored_generators is None:
+        if self._restored is None:
             return
-        state, self._restored_generators = self._restored_generators, None
-        self.draws.set_state(state["draws"][self.global_rank])
+        state, self._restored = self._restored, None
+        self.draws.set_state(state["draws"])
         random.setstate(state["python"])
         np.random.set_state(state["numpy"])
-        torch.set_rng_state(state["torch"][self.global_rank])
-        if torch.cuda.is_available():
-            torch.cuda.set_rng_state_all(state["cuda"])
+        torch.set_rng_state(state["torch"])
+        if state["cuda"] is not None and self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["cuda"], self.device)
         self.tally.sums = list(state["tally"])
+
+    def _settings(self) -> dict[str, Any]:
+        """What may be changed when a run is continued, and changes how it goes on."""
+        names = ("optimiser", "learning_rate", "betas", "epsilon", "weight_decay", "warmup_steps", "schedule")
+        of_model = {f"model.{name}": getattr(self, name) for name in names}
+        data, trainer = self.trainer.datamodule, self.trainer
+        return of_model | {
+            "model.extra_strategies": self.strategies[1:],
+            "data.eval_split": data.eval_split,
+            "data.eval_batches": data.eval_batches,
+            "trainer.max_steps": trainer.max_steps,  # where a cosine ends
+            "trainer.accumulate_grad_batches": trainer.accumulate_grad_batches,
+            "trainer.gradient_clip_val": trainer.gradient_clip_val,
+            "trainer.precision": trainer.precision,
+        }
 
     def _learning_rate_factor(self, step: int, max_steps: int) -> float:
         if step < self.warmup_steps:
@@ -196,26 +257,25 @@ class Pretraining(pl.LightningModule):
         progress = (step - self.warmup_steps) / max(1, max_steps - self.warmup_steps)
         return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
-    def _of_all_ranks(self, state: Tensor) -> list[Tensor]:
-        if self.trainer.world_size == 1:
-            return [state]
-        return [of_rank.clone() for of_rank in self.all_gather(state).cpu()]  # a generator takes no views
+    def _of_all_ranks(self, value: Any) -> list[Any]:
+        values = [value] * self.trainer.world_size
+        if self.trainer.world_size > 1:
+            torch.distributed.all_gather_object(values, value)
+        return values
 
     def _gathered(self, tally: BoundTally) -> BoundTally:
         """The batches of all ranks, in one tally."""
-        if self.trainer.world_size == 1:
-            return tally
         gathered = BoundTally()
-        for batch in tally.sums:
-            gathered.sums.extend(self.all_gather(batch.float()).cpu().double().unbind(0))
+        gathered.sums = [batch for of_rank in self._of_all_ranks(tally.sums) for batch in of_rank]
         return gathered
 
 
-def _differences(found: Any, expected: Any, name: str = "model") -> Any:
+def _differences(found: Any, expected: Any, name: str = "model") -> Iterator[str]:
     """Where two descriptions differ, in words."""
     if isinstance(found, dict) and isinstance(expected, dict):
         for key in sorted(found.keys() | expected.keys()):
-            yield from _differences(found.get(key), expected.get(key), name if key == "init_args" else f"{name}.{key}")
+            inner = name if key == "init_args" else f"{name}.{key}".lstrip(".")
+            yield from _differences(found.get(key), expected.get(key), inner)
     elif found != expected and not isinstance(found, tuple | list):
         yield f"{name} is {found!r} in the checkpoint, {expected!r} here"
     elif isinstance(found, tuple | list) and tuple(found) != tuple(expected or ()):

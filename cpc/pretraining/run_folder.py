@@ -15,7 +15,7 @@ import math
 import os
 import signal
 import sys
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -60,8 +60,9 @@ class RunFolder(Checkpoint):
         self.checkpoint_every_steps = checkpoint_every_steps
         self.config_yaml = config_yaml
         self.best_bound_nats = -math.inf
+        self.is_interrupted = False  # by Ctrl-C on any rank
+        self._was_asked_to_stop = False  # by Ctrl-C on this one
         self._last_step = -1
-        self._interrupted = False
 
     @property
     def last_checkpoint(self) -> Path:
@@ -89,8 +90,7 @@ class RunFolder(Checkpoint):
             (self.folder / "config.yaml").write_text(self.config_yaml, encoding="utf-8")
             for name in ("bound.jsonl", "probe.jsonl"):
                 drop_records_after(self.folder / name, trainer.global_step)
-        self._former_handler = signal.getsignal(signal.SIGINT)
-        signal.signal(signal.SIGINT, partial(self._stop_softly, trainer))
+        signal.signal(signal.SIGINT, self._stop_softly)  # `pretrain` gives it back, however training ends
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Pretraining, *_: Any) -> None:
         """Record, evaluate and save at the steps asked for, once each under gradient accumulation."""
@@ -98,33 +98,34 @@ class RunFolder(Checkpoint):
         if step == self._last_step:
             return
         self._last_step = step
+        # A single rank may have been told to stop, and the others would wait for it in vain.
+        self.is_interrupted = trainer.strategy.reduce_boolean_decision(self._was_asked_to_stop, all=False)
+        trainer.should_stop = trainer.should_stop or self.is_interrupted
         is_last = step == trainer.max_steps
+        evaluates = step % self.eval_every_steps == 0 or is_last
+        saves = step % self.checkpoint_every_steps == 0 or is_last or trainer.should_stop
+        if evaluates or saves:
+            pl_module.require_finite()
         if step % self.record_every_steps == 0 or is_last:
             self._record(trainer, pl_module.take_training_bound(), step)
-        if step % self.eval_every_steps == 0 or is_last:
+        if evaluates:
             self._evaluate(trainer, pl_module, step)
-        if step % self.checkpoint_every_steps == 0 or is_last or trainer.should_stop:
+        if saves:
             self._save(trainer, self.last_checkpoint)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Give Ctrl-C back, and say how to go on after one."""
-        signal.signal(signal.SIGINT, self._former_handler)
-        if self._interrupted:
-            self._say(
-                trainer,
-                f"interrupted at step {trainer.global_step} of {trainer.max_steps}, saved; continue with "
+        """Say how to go on after Ctrl-C."""
+        if self.is_interrupted and trainer.is_global_zero:
+            print(
+                f"\ninterrupted at step {trainer.global_step} of {trainer.max_steps}, saved; continue with "
                 f"--run_dir {self.folder} --ckpt_path last",
+                file=sys.stderr,
             )
 
-    def _stop_softly(self, trainer: pl.Trainer, signal_number: int, frame: FrameType | None) -> None:
-        self._interrupted = True
-        trainer.should_stop = True
-        signal.signal(signal.SIGINT, self._former_handler)
-        self._say(trainer, "stopping after this step; Ctrl-C once more stops at once")
-
-    def _say(self, trainer: pl.Trainer, text: str) -> None:
-        if trainer.is_global_zero:
-            print(f"\n{text}", file=sys.stderr)
+    def _stop_softly(self, signal_number: int, frame: FrameType | None) -> None:
+        self._was_asked_to_stop = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        print("\nstopping after this step; Ctrl-C once more stops at once", file=sys.stderr)
 
     def _evaluate(self, trainer: pl.Trainer, module: Pretraining, step: int) -> None:
         """Measure the held-out bound and the online probes on the same batches; keep and export the best model."""
@@ -134,8 +135,7 @@ class RunFolder(Checkpoint):
             for probe in probes:
                 probe.add_held_out(batch, latents, contexts)
 
-        data = trainer.datamodule
-        bounds = module.held_out_bounds(data.held_out_batches(), data.eval_split, show_probes)
+        bounds = module.held_out_bounds(trainer.datamodule.held_out, show_probes)
         for bound in bounds:
             self._record(trainer, bound, step)
         for probe in probes:
@@ -155,6 +155,7 @@ class RunFolder(Checkpoint):
         metrics = {}
         for name in ("loss_nats", "mi_bound_nats", "mi_ceiling_nats", "accuracy"):
             metrics[prefix + name] = bound.mean(name)
+        for name in ("loss_nats", "mi_bound_nats", "mi_ceiling_nats", "standard_error_nats", "accuracy"):
             for k, value in enumerate(getattr(bound, name), start=1):
                 metrics[f"{prefix}k={k:02}/{name}"] = value
         self._log(trainer, metrics, step)
@@ -188,6 +189,7 @@ class RunFolder(Checkpoint):
             provenance = {
                 "step": trainer.global_step,
                 "manifest": str(trainer.datamodule.manifest),
+                "evaluation": asdict(trainer.datamodule.held_out.protocol),
                 "held_out": [bound.record(trainer.global_step) for bound in bounds],
             }
             save_pretrained(module.model, self.folder / "model", provenance=provenance)
@@ -215,3 +217,8 @@ def drop_records_after(path: Path, step: int) -> None:
     new = path.with_suffix(".new")
     new.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
     os.replace(new, path)
+
+
+def step_of(checkpoint: Path) -> int:
+    """Optimiser steps behind a checkpoint; its weights are not read."""
+    return int(torch.load(checkpoint, map_location="cpu", mmap=True, weights_only=False)["global_step"])

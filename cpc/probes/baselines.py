@@ -1,31 +1,23 @@
-"""What a probed representation is compared with: the same network untrained, and no representation at all.
-
-B windows, S samples.
-"""
+"""What a probed representation is compared with: the same network untrained, and no representation at all."""
 
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from cpc.checkpoint import build
 from cpc.data.audio import Audio
-from cpc.data.batches import UniformBatches
-from cpc.data.windows import WindowDataset
+from cpc.data.windows import NUM_INITIALISATION_WINDOWS, initialisation_windows
 from cpc.model import CPC
 from cpc.probes.results import Answers
 from cpc.probes.targets import UNSEEN, Examples
-
-WINDOW_LATENTS = 128
-_NUM_INITIALISATION_WINDOWS = 32
 
 
 def untrained_model(
     architecture: dict[str, Any],
     audio: Audio,
     statistics: tuple[float, float],
+    window_samples: int,
     seed: int,
     *,
     trusted_packages: tuple[str, ...] = ("cpc",),
@@ -35,7 +27,8 @@ def untrained_model(
     Args:
         architecture: of a model's config.json.
         audio: the training part.
-        statistics: mean and deviation of the corpus' samples.
+        statistics: mean and deviation of its samples.
+        window_samples: length of the windows that training would see.
         seed: of weights and windows.
         trusted_packages: packages whose classes the architecture may name.
     """
@@ -43,7 +36,7 @@ def untrained_model(
         torch.manual_seed(seed)
         model: CPC = build(architecture, trusted_packages=trusted_packages)
     model.encoder.set_statistics(*statistics)
-    model.initialise_from(_initialisation_windows(audio, WINDOW_LATENTS * model.encoder.hop_samples, seed))
+    model.initialise_from(initialisation_windows(audio, window_samples, NUM_INITIALISATION_WINDOWS, seed))
     return model.eval()
 
 
@@ -56,8 +49,3 @@ def answer_by_frequency(train: Examples, test: Examples, num_classes: int) -> An
     log_share = np.log((counts + 1) / (counts + 1).sum())
     log_likelihood = np.where(test.labels == UNSEEN, np.nan, log_share[test.labels])
     return Answers(np.full(len(test), counts.argmax()), log_likelihood)
-
-
-def _initialisation_windows(audio: Audio, window_samples: int, seed: int) -> Float[Tensor, "B S"]:
-    batches = UniformBatches(audio.num_samples, window_samples, _NUM_INITIALISATION_WINDOWS, 1, seed)
-    return WindowDataset(audio, window_samples).__getitems__(batches.batch(0)).x

@@ -38,6 +38,9 @@ class Extraction:
         cache_dir: folder of packed audio; beside the manifest unless given.
         skip_bad: go on without files that cannot be read.
         progress: show progress bars.
+
+    Raises:
+        ValueError: if `scratch_dir` is no folder, or `max_ram_bytes` negative.
     """
 
     device: str = "cpu"
@@ -49,6 +52,12 @@ class Extraction:
     skip_bad: bool = False
     progress: bool = True
 
+    def __post_init__(self) -> None:
+        if self.max_ram_bytes < 0:
+            raise ValueError(f"max_ram_bytes={self.max_ram_bytes} is negative: give what features may take of memory")
+        if self.scratch_dir is not None and not Path(self.scratch_dir).is_dir():
+            raise ValueError(f"scratch_dir={str(self.scratch_dir)!r} is no folder: make it, or name another one")
+
 
 class Comparison:
     """Collects what every front end says about every task.
@@ -57,6 +66,7 @@ class Comparison:
         manifest: the corpus.
         audio: its files, in the order of the manifest.
         tasks: what to predict.
+        statistics: mean and deviation of the training part's samples, for spectral features.
         protocol: how probes are trained.
         extraction: how features are computed and kept.
 
@@ -72,6 +82,7 @@ class Comparison:
         manifest: Manifest,
         audio: PackedAudio,
         tasks: list[Task],
+        statistics: tuple[float, float],
         protocol: ProbeProtocol,
         extraction: Extraction,
     ) -> None:
@@ -80,6 +91,7 @@ class Comparison:
         self.tasks = tasks
         self.protocol = protocol
         self.extraction = extraction
+        self.statistics = statistics
         self.results: dict[str, dict[str, ProbeResult]] = {task.name: {} for task in tasks}
         self.geometries: dict[str, dict[str, Any]] = {}
         self.num_too_short: dict[str, int] = {}
@@ -91,7 +103,7 @@ class Comparison:
             kind,
             model,
             self.audio.sample_rate_hz,
-            statistics=self.audio.statistics,
+            statistics=self.statistics,
             device=self.extraction.device,
             precision=self.extraction.precision,
         )

@@ -4,10 +4,8 @@ T frames, D feature dim.
 """
 
 import json
-import os
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -16,6 +14,7 @@ from safetensors.numpy import save_file
 from tqdm import tqdm
 
 from cpc.checkpoint import load_pretrained, read_config
+from cpc.data.atomic import write_atomically
 from cpc.data.audio import read_blocks
 from cpc.data.headers import AUDIO_SUFFIXES, name_a_few
 from cpc.probes.features import Features, Precision
@@ -72,7 +71,7 @@ def embed(
             f"{len(existing)} of {len(targets)} outputs exist already:\n{name_a_few(existing)}\nset overwrite to "
             "replace them, or name another folder with out"
         )
-    front_end = Features(features, load_pretrained(model_folder), device=device, precision=precision)
+    front_end = Features(features, load_pretrained(model_folder, device=device), precision=precision)
     sidecar = front_end.geometry() | {"model_sha256": read_config(model_folder)["sha256"]}
     written, bad = [], []
     for target, path in tqdm(targets.items(), desc="embed", unit="file", disable=not progress):
@@ -125,22 +124,11 @@ def _is_audio(path: Path) -> bool:
 
 def _write(target: Path, values: np.ndarray, sidecar: dict[str, Any], format: Format) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _replacing(target) as new:
+    with write_atomically(target) as new:
         if format == "npy":
             with new.open("wb") as stream:
                 np.save(stream, values)
         else:
             save_file({"features": np.ascontiguousarray(values)}, new)
-    with _replacing(target.with_suffix(".json")) as new:
+    with write_atomically(target.with_suffix(".json")) as new:
         new.write_text(json.dumps(sidecar, indent=2) + "\n", encoding="utf-8")
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A place to write beside `path`, which takes its place once it is whole."""
-    new = path.with_name(path.name + ".tmp")
-    try:
-        yield new
-        os.replace(new, path)
-    finally:
-        new.unlink(missing_ok=True)

@@ -5,7 +5,7 @@ n examples, R stored rows, D feature dim, Y classes.
 
 import math
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -22,7 +22,8 @@ from cpc.probes.targets import UNSEEN, Examples
 
 _BLOCK_ROWS = 4096
 _GROUP_BYTES = 256_000_000
-_LEARNING_RATES = {0: 0.1, 1: 0.003}  # by number of hidden layers
+_HIDDEN_DIM = 512
+_LEARNING_RATES = {0: 0.1, 1: 0.001}  # by number of hidden layers
 
 
 @dataclass(frozen=True)
@@ -31,38 +32,35 @@ class ProbeProtocol:
 
     Attributes:
         hidden: hidden layers: 0 for the linear probe, 1 for the multi-layer probe of van den Oord et al. 2018.
-        hidden_dim: their width; the paper does not state its.
+        hidden_dim: its width, 512 unless given (the paper does not state its own); not for the linear probe.
         num_epochs: passes over the training examples, at least.
         min_steps: steps, at least: small training parts are passed over more often.
         batch_size: examples per step.
         learning_rate: Adam's at the start, from where it falls to zero along a cosine; 0.1 for the linear probe and
-            0.003 with a hidden layer unless given.
+            0.001 with a hidden layer unless given.
         l2: weight of the penalty, in the convention of scikit-learn's `C = 1 / l2`: the sum of the losses plus
             l2 / 2 times the sum of squared weights.
         num_seeds: probes trained, with different orders of the examples (and initial weights, where there is a choice).
     """
 
     hidden: int = 0
-    hidden_dim: int = 512
-    num_epochs: int = 10
+    hidden_dim: int | None = None
+    num_epochs: int = 20
     min_steps: int = 1000
-    batch_size: int = 2048
+    batch_size: int = 1024
     learning_rate: float | None = None
     l2: float = 1.0
     num_seeds: int = 3
 
     def __post_init__(self) -> None:
-        for name, lowest in (
-            ("hidden_dim", 1),
-            ("num_epochs", 1),
-            ("min_steps", 1),
-            ("batch_size", 1),
-            ("num_seeds", 1),
-        ):
-            if getattr(self, name) < lowest:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least {lowest}")
+        for name in ("hidden_dim", "num_epochs", "min_steps", "batch_size", "num_seeds"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
         if self.hidden not in (0, 1):
             raise ValueError(f"hidden={self.hidden}, but a probe has 0 (linear) or 1 hidden layer")
+        if self.hidden_dim is not None and not self.hidden:
+            raise ValueError(f"hidden_dim={self.hidden_dim}, but the linear probe has no hidden layer: set hidden=1")
         if (self.learning_rate is not None and self.learning_rate <= 0) or self.l2 < 0:
             raise ValueError(f"learning_rate={self.learning_rate} must be positive and l2={self.l2} not negative")
 
@@ -71,9 +69,15 @@ class ProbeProtocol:
         """The rate given, or the one that suits the number of hidden layers."""
         return self.learning_rate or _LEARNING_RATES[self.hidden]
 
+    @property
+    def hidden_dims(self) -> list[int]:
+        """The width of each hidden layer."""
+        return [self.hidden_dim or _HIDDEN_DIM] * self.hidden
+
     def record(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self) | {"learning_rate": self.initial_learning_rate}
+        """As JSON, with the values that stand in for those not given."""
+        filled = {"learning_rate": self.initial_learning_rate, "hidden_dim": next(iter(self.hidden_dims), None)}
+        return asdict(self) | filled
 
 
 class Probe(nn.Module):
@@ -82,8 +86,7 @@ class Probe(nn.Module):
     Args:
         dim: D.
         num_classes: Y.
-        hidden: 0 or 1 hidden layers.
-        hidden_dim: their width.
+        hidden_dims: width of each hidden layer; none for the linear probe.
         generator: of the initial weights; the linear probe starts from zero and needs none.
     """
 
@@ -91,17 +94,16 @@ class Probe(nn.Module):
         self,
         dim: int,
         num_classes: int,
-        hidden: int = 0,
-        hidden_dim: int = 512,
+        hidden_dims: Sequence[int] = (),
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        widths = [dim] + [hidden_dim] * hidden + [num_classes]
+        widths = [dim, *hidden_dims, num_classes]
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()
         for i, (input_dim, output_dim) in enumerate(pairwise(widths)):
             weight = torch.zeros(output_dim, input_dim)
-            if i < hidden:
+            if i < len(hidden_dims):
                 nn.init.kaiming_normal_(weight, nonlinearity="relu", generator=generator)
             self.weights.append(nn.Parameter(weight))
             self.biases.append(nn.Parameter(torch.zeros(output_dim)))
@@ -154,7 +156,7 @@ def fit_probe(
         standardisation: the mean and scale of `train`, where they are known.
     """
     generator = torch.Generator().manual_seed(seed)
-    probe = Probe(train.values.shape[1], num_classes, protocol.hidden, protocol.hidden_dim, generator)
+    probe = Probe(train.values.shape[1], num_classes, protocol.hidden_dims, generator)
     mean, scale = standardisation or standardise(train)
     probe.mean.copy_(mean)
     probe.scale.copy_(scale)

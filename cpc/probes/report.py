@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,8 +13,10 @@ import torch
 
 from cpc import __version__
 from cpc.checkpoint import load_pretrained, read_config
+from cpc.data.atomic import write_atomically
 from cpc.data.manifest import Manifest, read_manifest
 from cpc.data.pack import PackedAudio, pack
+from cpc.data.windows import NUM_INITIALISATION_WINDOWS
 from cpc.model import CPC
 from cpc.probes.baselines import untrained_model
 from cpc.probes.comparison import Comparison, Extraction
@@ -29,6 +30,7 @@ SCHEMA = 1
 FEATURES = ("c", "z", "mfcc", "logmel")
 BASELINES = ("majority", "random", "supervised")
 ORDER = ("majority", "random", "random_z", "mfcc", "logmel", "cpc", "cpc_z", "supervised")
+_UNRECORDED_WINDOW_LATENTS = 128
 _NAME_OF = {"c": "cpc", "z": "cpc_z", "mfcc": "mfcc", "logmel": "logmel"}
 _RANDOM_NAME_OF = {"c": "random", "z": "random_z"}
 
@@ -66,9 +68,10 @@ def probe_report(
             initialisation included) and `supervised` (the same architecture trained for the task).
         alignments: for `phones`, see `Task`.
         pool: see `Task`.
-        train_split: where probes are trained.
+        train_split: where probes are trained; input statistics and data initialisation of baselines are taken there.
         test_split: where they are tested, see `Task`.
-        train_minutes: train probes and baselines on that much audio, drawn at random from the training part.
+        train_minutes: train probes on that much audio, drawn at random from the training part; the supervised baseline
+            takes all of it.
         protocol: how probes are trained.
         supervised: how the supervised baseline is trained, per task.
         num_random_models: untrained models whose answers are averaged.
@@ -86,6 +89,8 @@ def probe_report(
     """
     _check_names("features", features, FEATURES)
     _check_names("baselines", baselines, BASELINES)
+    if train_minutes is not None and train_minutes <= 0:
+        raise ValueError(f"train_minutes={train_minutes} must be positive; leave it out to train on all")
     extraction, protocol = extraction or Extraction(), protocol or ProbeProtocol()
     supervised = supervised or SupervisedProtocol(precision=extraction.precision)
     config = read_config(model_folder)
@@ -104,13 +109,23 @@ def probe_report(
         progress=extraction.progress,
     )
     train_rows = np.unique(np.concatenate([task.train for task in whole_tasks]))
+    train_rows = train_rows[audio.num_samples[train_rows] > 0]  # files left out take no share of train_minutes
     chosen = train_rows if train_minutes is None else _choose(audio, train_rows, train_minutes)
-    comparison = Comparison(manifest, audio, [task.trained_on(chosen) for task in whole_tasks], protocol, extraction)
+    training_audio = audio.subset(manifest.rows(train_split))
+    statistics = training_audio.statistics
+    comparison = Comparison(
+        manifest, audio, [task.trained_on(chosen) for task in whole_tasks], statistics, protocol, extraction
+    )
+    initialisation = _initialisation(config, model.encoder.hop_samples)
 
     def untrained(seed: int) -> CPC:
-        training_audio = audio.subset(train_rows)
         return untrained_model(
-            config["architecture"], training_audio, audio.statistics, seed, trusted_packages=trusted_packages
+            config["architecture"],
+            training_audio,
+            statistics,
+            initialisation["window_samples"],
+            seed,
+            trusted_packages=trusted_packages,
         )
 
     learnt: list[Kind] = [kind for kind in features if kind in ("c", "z")]
@@ -149,6 +164,7 @@ def probe_report(
                 "confidence": CONFIDENCE,
                 "train_minutes": train_minutes,
                 "num_random_models": num_random_models,
+                "untrained_models": initialisation,
                 "supervised": supervised.record() | {"num_steps_taken": num_supervised_steps},
                 "features": comparison.geometries,
                 "num_files_too_short": comparison.num_too_short,
@@ -172,8 +188,15 @@ def probe_report(
         }
     )
     if out is not None:
-        _write(Path(out), report)
+        write_report(report, out)
     return report
+
+
+def write_report(report: Mapping[str, Any], path: str | Path) -> None:
+    """Write a report as JSON, all at once; its folder is made if it does not exist."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with write_atomically(path) as new:
+        new.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def format_report(report: Mapping[str, Any]) -> str:
@@ -221,6 +244,20 @@ def _choose(audio: PackedAudio, rows: np.ndarray, minutes: float) -> np.ndarray:
     return np.sort(shuffled[: max(1, int((total_minutes <= minutes).sum()))])
 
 
+def _initialisation(config: Mapping[str, Any], hop_samples: int) -> dict[str, Any]:
+    """The windows that untrained models are initialised from: those of the model's own training, where it is known."""
+    recorded = config["provenance"].get("evaluation", {}).get("window_samples")
+    return {
+        "window_samples": recorded or _UNRECORDED_WINDOW_LATENTS * hop_samples,
+        "window_samples_from": "the run that exported the model"
+        if recorded
+        else f"not recorded with the model: {_UNRECORDED_WINDOW_LATENTS} latents",
+        "num_windows": NUM_INITIALISATION_WINDOWS,
+        "windows_from": "the training split, without padding",
+        "statistics_from": "the training split",
+    }
+
+
 def _task_record(task: Task, comparison: Comparison) -> dict[str, Any]:
     results = comparison.results[task.name]
     return {
@@ -236,13 +273,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _write(path: Path, report: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(path.name + ".tmp")
-    try:
-        new.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(new, path)
-    finally:
-        new.unlink(missing_ok=True)

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from cpc.data.audio import Audio
+from cpc.data.batch import Batch
 from cpc.data.batches import UniformBatches
 from cpc.data.windows import WindowDataset
 from cpc.model import CPC
@@ -80,17 +81,15 @@ def train_supervised(
     """
     encoder = model.encoder
     window_samples = protocol.window_latents * encoder.hop_samples
-    hop_seconds = encoder.hop_samples / encoder.sample_rate_hz
 
-    def window_labels(file: int, start: int, num_latents: int) -> np.ndarray:
-        first_centre_seconds = (start + encoder.first_centre_samples) / encoder.sample_rate_hz
-        return task.labels(int(task.train[file]), num_latents, hop_seconds, first_centre_seconds)
+    def labels_of_window(file: int, start: int, num_latents: int) -> np.ndarray:
+        return task.labels(int(task.train[file]), encoder, start, num_latents)
 
     num_latents = int(encoder.num_latents(window_samples))
-    dataset = WindowDataset(audio, window_samples, labels=window_labels, num_latents=num_latents)
+    dataset = WindowDataset(audio, window_samples, labels=labels_of_window, num_latents=num_latents)
     batches = UniformBatches(audio.num_samples, window_samples, protocol.batch_size, 1, protocol.seed)
     model.to(device).train()
-    probe = _softmax(model, dataset.__getitems__(batches.batch(0)).x.to(device), len(task.classes), protocol.seed)
+    probe = _softmax(model, dataset.__getitems__(batches.batch(0)), len(task.classes), protocol.seed).to(device)
     parameters = [*encoder.parameters(), *model.context.parameters(), *probe.parameters()]
     optimiser = torch.optim.Adam(parameters, lr=protocol.learning_rate)
     start, step, progress = time.monotonic(), 0, 0.0
@@ -123,18 +122,19 @@ def train_supervised(
 
 
 @torch.no_grad()
-def _softmax(model: CPC, x: Float[Tensor, "B S"], num_classes: int, seed: int) -> Probe:
-    """A linear softmax on contexts standardised as they are at first.
+def _softmax(model: CPC, batch: Batch, num_classes: int, seed: int) -> Probe:
+    """A linear softmax on contexts standardised as they are at first, padding left out.
 
     Without the standardisation and with weights of zero, the encoder's first gradients are noise that Adam takes at
     full size, and training does not leave chance for hundreds of steps.
     """
-    contexts, _ = model.context(model.encoder(x))
-    std, mean = torch.std_mean(contexts, (0, 1))
+    device = next(model.parameters()).device
+    contexts, _ = model.context(model.encoder(batch.x.to(device)))  # [B, T, C]
+    is_valid = _is_valid(contexts, model.encoder.num_latents(batch.num_valid).to(device))
+    std, mean = torch.std_mean(contexts[is_valid], 0)
     probe = Probe(model.context.dim, num_classes)
     generator = torch.Generator().manual_seed(seed)
     nn.init.normal_(probe.weights[0], std=model.context.dim**-0.5, generator=generator)
-    probe.to(x.device)
     probe.mean.copy_(mean)
     probe.scale.copy_(1 / std.clamp(min=1e-6))
     return probe
@@ -143,7 +143,7 @@ def _softmax(model: CPC, x: Float[Tensor, "B S"], num_classes: int, seed: int) -
 def _loss(
     probe: Probe, contexts: Float[Tensor, "B T C"], labels: Int[Tensor, "B T"], num_valid: Int[Tensor, " B"], pool: str
 ) -> Tensor:
-    is_valid = torch.arange(contexts.shape[1], device=contexts.device) < rearrange(num_valid, "b -> b 1")  # [B, T]
+    is_valid = _is_valid(contexts, num_valid)
     if pool == "mean":
         weights = is_valid / rearrange(num_valid.clamp(min=1), "b -> b 1")
         return F.cross_entropy(probe(torch.einsum("btc,bt->bc", contexts, weights)), labels[:, 0])
@@ -151,6 +151,10 @@ def _loss(
     if (labels == UNLABELLED).all():
         return contexts.sum() * 0.0  # a batch of silence between labels: nothing to learn from
     return F.cross_entropy(probe(rearrange(contexts, "b t c -> (b t) c")), labels.flatten(), ignore_index=UNLABELLED)
+
+
+def _is_valid(contexts: Float[Tensor, "B T C"], num_valid: Int[Tensor, " B"]) -> Bool[Tensor, "B T"]:
+    return torch.arange(contexts.shape[1], device=contexts.device) < rearrange(num_valid, "b -> b 1")
 
 
 def _rate(progress: float, warmup_share: float) -> float:

@@ -12,7 +12,15 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from cpc.data.alignments import ALIGNMENTS_NAME, UNLABELLED, Alignments, Segment, frame_labels, read_alignments
+from cpc.data.alignments import (
+    ALIGNMENTS_NAME,
+    UNLABELLED,
+    Alignments,
+    FrameTimes,
+    Segment,
+    read_alignments,
+    window_labels,
+)
 from cpc.data.headers import name_a_few
 from cpc.data.manifest import Manifest
 from cpc.probes.features import Kind
@@ -128,19 +136,19 @@ class Task:
             )
         return task
 
-    def labels(self, row: int, num_frames: int, hop_seconds: float, first_centre_seconds: float) -> np.ndarray:
+    def labels(self, row: int, times: FrameTimes, start: int, num_frames: int) -> np.ndarray:
         """`[T]` int64 class of every frame of a file, or of a window of it; -100 where there is none.
 
         Args:
             row: of the manifest.
+            times: of the frames.
+            start: the window's first sample; 0 for the whole file.
             num_frames: T.
-            hop_seconds: from a frame's centre to the next.
-            first_centre_seconds: of frame 0, from the start of the file.
         """
         label = self._labels[row]
         if isinstance(label, str):
             return np.full(num_frames, self._codes[label])
-        return frame_labels(label, num_frames, hop_seconds, first_centre_seconds, self._codes)
+        return window_labels(label, times, start, num_frames, self._codes)
 
     def examples(self, part: Literal["train", "test"], store: FeatureStore, kind: Kind) -> Examples:
         """The labelled frames, or means of frames, of one part.
@@ -153,8 +161,6 @@ class Task:
         Raises:
             ValueError: if no frame of the part is labelled.
         """
-        rate = store.features.sample_rate_hz
-        times = store.features.hop_samples / rate, store.features.first_centre_samples / rate
         values, cluster_of_row = store.part(kind), self._cluster_of_row()
         means, examples, labels, clusters = [], [], [], []
         for row in (self.train if part == "train" else self.test).tolist():
@@ -163,9 +169,9 @@ class Task:
                 continue
             if self.pool == "mean":
                 means.append(values[place].mean(0, dtype=np.float64).astype(np.float32))
-                found, frames = self.labels(row, 1, *times), np.array([len(means) - 1])
+                found, frames = self.labels(row, store.features, 0, 1), np.array([len(means) - 1])
             else:
-                found = self.labels(row, place.stop - place.start, *times)
+                found = self.labels(row, store.features, 0, place.stop - place.start)
                 frames = place.start + np.flatnonzero(found != UNLABELLED)
                 found = found[found != UNLABELLED]
             examples.append(frames)

@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from cpc.data.atomic import write_atomically
 from cpc.quickstart.charts import (
     Chart,
     ContextsMap,
@@ -103,11 +104,12 @@ def write_page(path: Path, report: dict[str, Any], records: list[dict[str, Any]]
         ) from error
     charts = [probe_chart(report), *_bound_charts(records), contexts_chart(contexts_map)]
     sections = "".join(_section(chart, f"chart-{index}") for index, chart in enumerate(charts, start=1))
-    path.write_text(
-        f"{HEAD}<script>{get_plotlyjs()}</script></head>\n<body><main>\n{HEADING}{_facts(report)}{sections}{READING}"
-        "</main></body></html>\n",
-        encoding="utf-8",
-    )
+    with write_atomically(path) as new:
+        new.write_text(
+            f"{HEAD}<script>{get_plotlyjs()}</script></head>\n<body><main>\n{HEADING}{_facts(report)}{sections}"
+            f"{READING}</main></body></html>\n",
+            encoding="utf-8",
+        )
 
 
 def _bound_charts(records: list[dict[str, Any]]) -> list[Chart]:

@@ -9,7 +9,8 @@ import torch
 import torchaudio
 
 from cpc.data.audio import Audio, AudioFiles, read_audio, read_blocks, resampled_length
-from cpc.data.manifest import index_folder, read_manifest
+from cpc.data.index import index_folder
+from cpc.data.manifest import read_manifest
 
 
 def speechlike(num_samples: int, channels: int, seed: int = 0) -> np.ndarray:

@@ -10,9 +10,10 @@ import torch
 from cpc.data.audio import AudioFiles
 from cpc.data.batch import Batch
 from cpc.data.batches import UniformBatches
-from cpc.data.manifest import Manifest, index_folder
+from cpc.data.index import index_folder
+from cpc.data.manifest import Manifest
 from cpc.data.pack import pack
-from cpc.data.windows import WindowDataset, evaluation_windows
+from cpc.data.windows import WindowDataset, initialisation_windows
 
 LENGTHS = [5000, 300, 1000, 12345, 999, 2048]
 WINDOW = 1000
@@ -98,10 +99,33 @@ def test_a_window_at_the_end_of_a_file_is_padded(audio: object) -> None:
     assert beyond.x[:400].all()
 
 
-def test_evaluation_windows_cover_each_file_in_order() -> None:
-    audio = SimpleNamespace(num_samples=np.array([5000, 300, 0, 1000, 2999]), sample_rate_hz=16000, read=print)
-    expected = [(0, s) for s in range(0, 5000, 1000)] + [(1, 0), (3, 0), (4, 0), (4, 1000)]
-    assert evaluation_windows(audio, 1000) == expected
+def test_initialisation_windows_are_all_signal_and_come_from_every_file_long_enough(audio: object) -> None:
+    x = initialisation_windows(audio, WINDOW, 32, seed=3)
+    assert x.shape == (32, WINDOW)
+    assert x.dtype == torch.float32
+    levels = x.mean(1) / 0.1 - 1
+    assert set(levels.round().int().tolist()) == {file for file, length in enumerate(LENGTHS) if length >= WINDOW}
+    assert (x - 0.1 * (levels.round() + 1)[:, None]).abs().max() < 0.021  # no zeros of padding
+    assert torch.equal(x, initialisation_windows(audio, WINDOW, 32, seed=3))
+    assert not torch.equal(x, initialisation_windows(audio, WINDOW, 32, seed=4))
+
+
+def test_initialisation_windows_are_drawn_as_training_draws_them_where_every_file_is_long_enough(
+    audio: object,
+) -> None:
+    windows = UniformBatches(audio.num_samples, 250, 32, 1, seed=5).batch(0)
+    assert torch.equal(
+        initialisation_windows(audio, 250, 32, seed=5), WindowDataset(audio, 250).__getitems__(windows).x
+    )
+
+
+def test_initialisation_windows_of_short_files_are_as_long_as_the_median_file(audio: object) -> None:
+    x = initialisation_windows(audio, 20000, 16, seed=0)
+    assert x.shape == (16, int(np.median(LENGTHS)))
+    assert (x > 0.05).all()
+    silent = SimpleNamespace(num_samples=np.zeros(3, np.int64), sample_rate_hz=16000, read=print)
+    with pytest.raises(ValueError, match="none of the 3 audio files holds a sample"):
+        initialisation_windows(silent, 1000, 16, seed=0)
 
 
 def test_arguments_that_do_not_fit(audio: object) -> None:

@@ -11,10 +11,16 @@ import pytest
 import soundfile
 import torch
 import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import cpc
+from cpc.checkpoint import read_config
 from cpc.cli import main
-from cpc.data.manifest import index_folder
+from cpc.data.batches import UniformBatches
+from cpc.data.index import index_folder
+from cpc.evaluation import EVALUATION_SEED, evaluate
+from cpc.pretraining.command import _WITHOUT_EFFECT, parse, pretrain
+from cpc.pretraining.module import Pretraining
 
 SMALL = {
     "model": {
@@ -27,6 +33,13 @@ SMALL = {
     "record_every_steps": 2,
     "eval_every_steps": 2,
     "checkpoint_every_steps": 2,
+}
+
+PARTS = {
+    "model.encoder": "cpc.encoders.AudioEncoder",
+    "model.context": "cpc.contexts.GRU",
+    "model.predictor": "cpc.predictors.Bilinear",
+    "data.manifest": "corpus",
 }
 
 
@@ -83,6 +96,10 @@ def test_a_run_leaves_everything_behind(run: Callable[..., Path]) -> None:
         ):
             assert len(record[name]) == 3
         assert np.allclose(np.array(record["mi_ceiling_nats"]) - record["loss_nats"], record["mi_bound_nats"])
+        assert record["saturated"] == record["biased"] == [False] * 3
+        assert record["num_batches"] == 2
+        bounds_information = record["strategy"] == "mixed_excluding"
+        assert record["reading"].startswith("lower bound" if bounds_information else "in-sequence candidates")
     assert (folder / "checkpoints" / "last.ckpt").exists()
     assert (folder / "checkpoints" / "best.ckpt").exists()
     assert list((folder / "tensorboard").glob("events*"))
@@ -91,6 +108,35 @@ def test_a_run_leaves_everything_behind(run: Callable[..., Path]) -> None:
     assert not model.training
     assert model.is_initialised
     assert model(torch.randn(2, 3200)).contexts.shape == (2, 20, 8)
+
+
+def test_every_strategy_is_measured_on_the_batches_it_means(run: Callable[..., Path], manifest: Path) -> None:
+    """Training on same-speaker batches leaves `mixed_excluding` its uniform ones."""
+    folder = run("--data.sampler=same_speaker", "--model.negatives=same_speaker")
+    same_speaker, mixed_excluding = [r for r in records(folder) if r["step"] == 4 and r["split"] == "valid"]
+    assert same_speaker["num_candidates"] == [4 * 20] * 3  # all four windows are of one speaker
+    windows = UniformBatches(np.full(4, 8000), 3200, 4, 2, EVALUATION_SEED)
+    files = [[file for file, _ in windows.batch(index)] for index in range(2)]
+    others = [sum(other != file for other in batch) for batch in files for file in batch]
+    assert mixed_excluding["num_candidates"][0] == pytest.approx(1 + 20 * np.mean(others))
+
+
+def test_cpc_evaluate_repeats_the_runs_own_measurement(run: Callable[..., Path], manifest: Path) -> None:
+    folder = run("--data.sampler=same_speaker", "--model.negatives=same_speaker", "--data.speakers_per_batch=2")
+    of_the_run = read_config(folder)["provenance"]["held_out"]
+    measured = evaluate(folder, manifest, num_batches=2)
+    assert measured["window_samples"] == 3200
+    for here, there in zip(measured["bounds"], of_the_run, strict=True):
+        assert {name: here[name] for name in ("step", "strategy", "split", "num_rows", "num_candidates")} == {
+            name: there[name] for name in ("step", "strategy", "split", "num_rows", "num_candidates")
+        }
+        assert here["loss_nats"] == pytest.approx(there["loss_nats"], abs=1e-5)
+
+
+def test_no_held_out_window_counts_twice(run: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run("--data.eval_batches=50")
+    assert {r["num_batches"] for r in records(folder) if r["split"] == "valid"} == {2}  # 4 files of 2 windows
+    assert "2 batches of 4 windows are one pass over split 'valid', 50 were asked for" in capsys.readouterr().out
 
 
 def test_more_steps_continue_a_finished_run(run: Callable[..., Path]) -> None:
@@ -137,6 +183,10 @@ def test_decoding_on_the_fly_reads_the_same_audio(run: Callable[..., Path], tmp_
         (["--ckpt_path=last"], "there is no"),
         (["--record_every_steps=0"], "--record_every_steps=0 must be at least 1"),
         (["--model.learning_rate=-1"], "model.learning_rate=-1"),
+        (["--data.train_split=valid"], "data.train_split and data.eval_split are both 'valid'"),
+        (["--data.train_split=null"], "no row of split 'null'"),
+        (["--trainer.val_check_interval=5"], "trainer.val_check_interval=5 has no effect on cpc pretrain"),
+        (["--trainer.max_epochs=3"], "trainer.max_steps"),
     ],
 )
 def test_mistakes_end_before_training_with_their_name(
@@ -147,6 +197,14 @@ def test_mistakes_end_before_training_with_their_name(
     assert exit_.value.code == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run" / "bound.jsonl").exists()
+
+
+def test_no_split_is_no_training_on_everything(manifest: Path, tmp_path: Path) -> None:
+    """A null in a config passes jsonargparse's check of types."""
+    config = SMALL | {"run_dir": str(tmp_path / "run"), "data": SMALL["data"] | {"manifest": str(manifest)}}
+    for name in ("train_split", "eval_split"):
+        with pytest.raises(ValueError, match=f"data.{name}=null must name a split"):
+            pretrain(config | {"data": config["data"] | {name: None}})
 
 
 def test_a_folder_with_a_run_is_not_written_over(run: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,13 +225,140 @@ def test_a_checkpoint_of_another_architecture_is_refused(
     assert "model.encoder.dim is 8 in the checkpoint, 12 here" in capsys.readouterr().err
 
 
-def test_a_nan_stops_the_run_and_keeps_the_last_good_checkpoint(
+@pytest.mark.parametrize("name", sorted(_WITHOUT_EFFECT))
+def test_options_without_effect_are_refused(name: str) -> None:
+    takes_flag = name.startswith(("enable", "use", "barebones", "inference"))
+    value = "runs" if name in ("default_root_dir", "model_registry") else "3"
+    if takes_flag:
+        value = "true" if name in ("enable_checkpointing", "use_distributed_sampler", "barebones") else "false"
+    with pytest.raises(ValueError, match=rf"(?i)trainer\.{name}={value}\S* has no effect"):
+        parse([*(f"--{part}={of}" for part, of in PARTS.items()), f"--trainer.{name}={value}"])
+
+
+def test_logger_and_progress_bar_can_be_left_out(run: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run("--trainer.logger=false", "--trainer.enable_progress_bar=false")
+    assert not (folder / "tensorboard").exists()
+    assert "step/s" not in capsys.readouterr().err
+    run("--ckpt_path=last", "--trainer.max_steps=6")
+    assert list((folder / "tensorboard").glob("events*"))
+    assert "6/6" in capsys.readouterr().err
+
+
+@pytest.fixture
+def break_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Makes training fail at a step, once."""
+
+    def arrange(step: int) -> None:
+        training_step = Pretraining.training_step
+
+        def breaking(self: Pretraining, batch: object, index: int) -> object:
+            if self.global_step == step:
+                monkeypatch.setattr(Pretraining, "training_step", training_step)
+                raise ValueError("broken on purpose")
+            return training_step(self, batch, index)
+
+        monkeypatch.setattr(Pretraining, "training_step", breaking)
+
+    return arrange
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--data.sampler=same_speaker", "--model.negatives=same_speaker_excluding", "--data.speakers_per_batch=2"],
+        ["--trainer.accumulate_grad_batches=3", "--model.num_negatives=7"],
+        ["--model.context.init_args.num_layers=2", "--model.context.init_args.dropout=0.3", "--model.schedule=cosine"],
+    ],
+    ids=["same-speaker batches", "gradient accumulation", "dropout"],
+)
+def test_a_broken_run_continues_bit_for_bit(
+    run: Callable[..., Path], break_at: Callable[[int], None], tmp_path: Path, options: list[str]
+) -> None:
+    options += ["--trainer.max_steps=9", "--checkpoint_every_steps=5", "--record_every_steps=3", "--eval_every_steps=4"]
+    folder = run(*options)
+    whole = (folder / "bound.jsonl").read_text(), read_config(folder)["sha256"]
+    folder.rename(tmp_path / "whole")
+    break_at(7)
+    with pytest.raises(SystemExit):
+        run(*options)
+    assert records(folder)[-1]["step"] == 6
+    run(*options, "--ckpt_path=last")
+    assert ((folder / "bound.jsonl").read_text(), read_config(folder)["sha256"]) == whole
+
+
+def test_tensorboard_shows_each_step_once_after_a_resume(
+    run: Callable[..., Path], break_at: Callable[[int], None]
+) -> None:
+    options = ["--trainer.max_steps=6", "--checkpoint_every_steps=3", "--record_every_steps=1"]
+    break_at(5)
+    with pytest.raises(SystemExit):
+        run(*options)
+    folder = run(*options, "--ckpt_path=last")
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/mi_bound_nats")] == [1, 2, 3, 4, 5, 6]
+    errors = [event.value for event in events.Scalars("train/k=01/standard_error_nats")]
+    recorded = [r["standard_error_nats"][0] for r in records(folder) if r["split"] == "train"]
+    assert errors == pytest.approx(recorded, rel=1e-5)
+
+
+def test_changed_settings_hold_after_a_resume_and_are_named(
     run: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run("--model.schedule=cosine")
+    before = weights(folder)
+    capsys.readouterr()
+    run("--ckpt_path=last", "--trainer.max_steps=6", "--model.learning_rate=1e-12")
+    told = capsys.readouterr().err
+    assert "model.learning_rate is 0.0002 in the checkpoint, 1e-12 here" in told
+    assert "model.schedule is 'cosine' in the checkpoint, 'constant' here" in told
+    assert "trainer.max_steps is 4 in the checkpoint, 6 here" in told
+    assert "betas" not in told
+    for name, tensor in weights(folder).items():
+        assert torch.allclose(tensor, before[name], rtol=0, atol=1e-7), name
+
+
+def test_another_number_of_workers_is_refused_on_resume(
+    run: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run()
+    with pytest.raises(SystemExit):
+        run("--ckpt_path=last", "--trainer.max_steps=6", "--data.num_workers=1")
+    assert "data.num_workers is 1, and was 0 when the checkpoint was saved" in capsys.readouterr().err
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=False)["state_dict"]
+
+
+def test_an_infinite_loss_stops_the_run_and_keeps_the_last_good_checkpoint(
+    run: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     with pytest.raises(SystemExit):
         run("--model.learning_rate=1e30", "--checkpoint_every_steps=1", "--trainer.max_steps=50")
     assert "the last good checkpoint stands" in capsys.readouterr().err
-    assert not list(Path(".").glob("**/last.new"))
+    assert all(tensor.isfinite().all() for tensor in weights(tmp_path / "run").values())
+    assert not list(tmp_path.rglob("*.new"))
+
+
+def test_a_broken_gradient_reaches_no_checkpoint(
+    run: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loss of the third step is finite, its gradient is not, and the checkpoint comes right behind it."""
+
+    def break_gradient(self: Pretraining, optimizer: object) -> None:
+        if self.global_step == 2:
+            next(self.model.predictor.parameters()).grad[0] = float("nan")
+
+    monkeypatch.setattr(Pretraining, "on_before_optimizer_step", break_gradient)
+    with pytest.raises(SystemExit):
+        run("--checkpoint_every_steps=1", "--trainer.max_steps=50")
+    assert "not finite after step 3: training stops here" in capsys.readouterr().err
+    assert torch.load(tmp_path / "run/checkpoints/last.ckpt", weights_only=False)["global_step"] == 2
+    assert all(tensor.isfinite().all() for tensor in weights(tmp_path / "run").values())
 
 
 @pytest.fixture
@@ -203,8 +388,6 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_whole(
 def test_ctrl_c_saves_and_says_how_to_go_on(
     run: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cpc.pretraining.module import Pretraining
-
     step = Pretraining.training_step
 
     def interrupted_step(self: Pretraining, batch: object, index: int) -> object:
@@ -213,23 +396,52 @@ def test_ctrl_c_saves_and_says_how_to_go_on(
         return step(self, batch, index)
 
     monkeypatch.setattr(Pretraining, "training_step", interrupted_step)
-    folder = run("--checkpoint_every_steps=100", "--trainer.max_steps=50")
-    assert "continue with" in capsys.readouterr().err
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(SystemExit) as exit_:
+        run("--checkpoint_every_steps=100", "--trainer.max_steps=50")
+    assert exit_.value.code == 130
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert "interrupted at step 1 of 50, saved; continue with" in capsys.readouterr().err
     monkeypatch.setattr(Pretraining, "training_step", step)
-    run("--ckpt_path=last", "--trainer.max_steps=3")
+    folder = run("--ckpt_path=last", "--trainer.max_steps=3")
     assert records(folder)[-1]["step"] == 3
+
+
+def test_a_second_ctrl_c_stops_at_once_and_leaves_the_process_as_it_was(
+    run: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted_step(self: Pretraining, batch: object, index: int) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Pretraining, "training_step", interrupted_step)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(SystemExit) as exit_:
+        run()
+    assert exit_.value.code == 130
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_ctrl_c_is_given_back_when_training_fails(run: Callable[..., Path], break_at: Callable[[int], None]) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    break_at(1)
+    with pytest.raises(SystemExit):
+        run()
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_bad_audio_is_named(run: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "bad"
     rng = np.random.default_rng(0)
-    for number in range(4):
-        (folder / "train").mkdir(parents=True, exist_ok=True)
-        soundfile.write(folder / "train" / f"{number}.wav", 0.1 * rng.standard_normal(8000), 16000, subtype="FLOAT")
+    for split in ("train", "valid"):
+        (folder / split).mkdir(parents=True)
+        for number in range(4):
+            soundfile.write(folder / split / f"{number}.wav", 0.1 * rng.standard_normal(8000), 16000, subtype="FLOAT")
     samples = 0.1 * rng.standard_normal(8000)
     samples[100] = np.nan
     soundfile.write(folder / "train" / "broken.wav", samples, 16000, subtype="FLOAT")
     index_folder(folder, split_level=0, progress=False)
     with pytest.raises(SystemExit):
-        run(f"--data.manifest={folder}", "--data.eval_split=train")
+        run(f"--data.manifest={folder}")
     assert "broken.wav" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cpc.data.manifest import index_folder
+from cpc.data.index import index_folder
 
 OPTIONS = [
     "--model.encoder=cpc.encoders.AudioEncoder",
@@ -29,8 +29,6 @@ OPTIONS = [
     "--data.window_samples=3200",
     "--data.batch_size=4",
     "--data.eval_batches=2",
-    "--data.train_split=null",
-    "--data.eval_split=valid",
     "--data.num_workers=2",
     "--trainer.max_steps=60",
     "--trainer.callbacks=cpc.probes.OnlineProbe",
@@ -42,8 +40,9 @@ OPTIONS = [
 
 @pytest.fixture
 def manifest(tmp_path: Path, write_audio: Callable[..., Path]) -> Path:
-    for number in range(12):
-        write_audio(tmp_path / "audio" / "valid" / f"speaker{number % 3}" / f"{number}.wav", seconds=0.6, seed=number)
+    for number in range(18):
+        split = "train" if number < 12 else "valid"
+        write_audio(tmp_path / "audio" / split / f"speaker{number % 3}" / f"{number}.wav", seconds=0.6, seed=number)
     index_folder(tmp_path / "audio", split_level=0, speaker_level=1, progress=False)
     return tmp_path / "audio"
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cpc.data.manifest import index_folder
+from cpc.data.index import index_folder
 
 OPTIONS = [
     "--model.encoder=cpc.encoders.AudioEncoder",
@@ -22,7 +23,6 @@ OPTIONS = [
     "--data.window_samples=3200",
     "--data.batch_size=4",
     "--data.eval_batches=2",
-    "--data.train_split=null",
     "--trainer.callbacks=cpc.probes.OnlineProbe",
     "--trainer.accelerator=cpu",
     "--trainer.devices=2",
@@ -31,30 +31,53 @@ OPTIONS = [
     "--eval_every_steps=4",
     "--checkpoint_every_steps=2",
 ]
+# A run in which something happens to one rank, or to both, at the start of a step.
+SCRIPT = """
+import os, signal, sys
+from cpc.cli import main
+from cpc.pretraining.module import Pretraining
+
+step = Pretraining.training_step
+
+def training_step(self, batch, index):
+    {event}
+    return step(self, batch, index)
+
+Pretraining.training_step = training_step
+main(sys.argv[1:])
+"""
 
 
-def pretrain(manifest: Path, run_dir: Path, *options: str) -> list[dict]:
-    command = [
-        sys.executable,
-        "-m",
-        "cpc.cli",
-        "pretrain",
-        *OPTIONS,
-        f"--data.manifest={manifest}",
-        f"--run_dir={run_dir}",
-    ]
+@pytest.fixture
+def manifest(tmp_path: Path, write_audio: Callable[..., Path]) -> Path:
+    for number in range(20):
+        split = "train" if number < 12 else "valid"
+        write_audio(tmp_path / "audio" / split / f"s{number % 2}" / f"{number}.wav", seconds=0.5, seed=number)
+    index_folder(tmp_path / "audio", split_level=0, speaker_level=1, progress=False)
+    return tmp_path / "audio"
+
+
+def start(manifest: Path, run_dir: Path, *options: str, event: str = "pass") -> subprocess.CompletedProcess[str]:
+    script = run_dir.parent / "script.py"
+    script.write_text(SCRIPT.format(event=event))
+    command = [sys.executable, str(script), "pretrain", *OPTIONS, f"--data.manifest={manifest}", f"--run_dir={run_dir}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([*command, *options], env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    return subprocess.run([*command, *options], env=environment, capture_output=True, text=True, timeout=300)
+
+
+def records(run_dir: Path) -> list[dict]:
     return [json.loads(line) for line in (run_dir / "bound.jsonl").read_text().splitlines()]
 
 
+def pretrain(manifest: Path, run_dir: Path, *options: str) -> list[dict]:
+    done = start(manifest, run_dir, *options)
+    assert done.returncode == 0, done.stderr
+    return records(run_dir)
+
+
 @pytest.mark.slow
-def test_two_ranks_share_the_work_and_resume(tmp_path: Path, write_audio: Callable[..., Path]) -> None:
-    for number in range(12):
-        write_audio(tmp_path / "audio" / "valid" / f"s{number % 3}" / f"{number}.wav", seconds=0.5, seed=number)
-    index_folder(tmp_path / "audio", split_level=0, speaker_level=1, progress=False)
-    whole = pretrain(tmp_path / "audio", tmp_path / "whole", "--trainer.max_steps=8")
+def test_two_ranks_share_the_work_and_resume(tmp_path: Path, manifest: Path) -> None:
+    whole = pretrain(manifest, tmp_path / "whole", "--trainer.max_steps=8")
     train = [record for record in whole if record["split"] == "train"]
     assert [record["step"] for record in train] == [2, 4, 6, 8]
     assert train[0]["num_rows"][0] == 2 * 2 * 4 * 19  # steps, ranks, windows, rows of k = 1
@@ -62,6 +85,36 @@ def test_two_ranks_share_the_work_and_resume(tmp_path: Path, write_audio: Callab
     assert held_out[0]["num_rows"][0] == 2 * 2 * 4 * 19  # batches, ranks, windows, rows
 
     # A resumed run draws, on both ranks, what the uninterrupted one drew.
-    pretrain(tmp_path / "audio", tmp_path / "halves", "--trainer.max_steps=6", "--model.schedule=constant")
-    halves = pretrain(tmp_path / "audio", tmp_path / "halves", "--trainer.max_steps=8", "--ckpt_path=last")
+    pretrain(manifest, tmp_path / "halves", "--trainer.max_steps=6", "--model.schedule=constant")
+    halves = pretrain(manifest, tmp_path / "halves", "--trainer.max_steps=8", "--ckpt_path=last")
     assert [r["loss_nats"] for r in halves if r["step"] == 8] == [r["loss_nats"] for r in whole if r["step"] == 8]
+
+
+@pytest.mark.slow
+def test_both_ranks_killed_between_checkpoint_and_record_continue_exactly(tmp_path: Path, manifest: Path) -> None:
+    """The checkpoint of step 3 holds, of each rank, its generators and its part of the record due at step 4."""
+    options = [
+        "--trainer.max_steps=8",
+        "--checkpoint_every_steps=3",
+        "--record_every_steps=4",
+        "--model.context.init_args.num_layers=2",
+        "--model.context.init_args.dropout=0.2",
+    ]
+    whole = pretrain(manifest, tmp_path / "whole", *options)
+    broken = start(
+        manifest, tmp_path / "broken", *options, event="if self.global_step == 3: os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert broken.returncode == -signal.SIGKILL
+    assert not (tmp_path / "broken" / "bound.jsonl").exists()
+    assert pretrain(manifest, tmp_path / "broken", *options, "--ckpt_path=last") == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ctrl_c_on_one_rank_stops_both_at_the_same_step(tmp_path: Path, manifest: Path, rank: int) -> None:
+    event = f"if (self.global_rank, self.global_step) == ({rank}, 2): signal.raise_signal(signal.SIGINT)"
+    stopped = start(manifest, tmp_path / "run", "--trainer.max_steps=60", event=event)
+    assert stopped.returncode == 130, stopped.stderr
+    assert "interrupted at step 3 of 60, saved" in stopped.stderr
+    continued = pretrain(manifest, tmp_path / "run", "--trainer.max_steps=4", "--ckpt_path=last")
+    assert continued[-1]["step"] == 4

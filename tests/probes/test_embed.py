@@ -31,7 +31,7 @@ def test_folders_keep_their_layout(model: cpc.CPC, model_folder: Path, audio_fol
     assert sidecar["model_sha256"] == config["sha256"]
     assert (sidecar["hop_samples"], sidecar["first_centre_samples"]) == (160, model.encoder.first_centre_samples)
     assert (sidecar["sample_rate_hz"], sidecar["dim"], sidecar["features"]) == (16000, 10, "c")
-    assert not list(tmp_path.rglob("*.tmp"))
+    assert {path.suffix for path in (tmp_path / "out").rglob("*") if path.is_file()} == {".npy", ".json"}
 
 
 def test_single_files_and_safetensors(model_folder: Path, audio_folder: Path, tmp_path: Path) -> None:
@@ -59,9 +59,16 @@ def test_outputs_that_exist_are_replaced_only_when_asked(
 ) -> None:
     file, out = audio_folder / "ann" / "0.flac", tmp_path / "out"
     embed(model_folder, [file], out, progress=False)
+    values = np.load(out / "0.npy")
+    np.save(out / "0.npy", np.zeros(3))
     with pytest.raises(ValueError, match="1 of 1 outputs exist already"):
         embed(model_folder, [file], out, progress=False)
+    assert np.load(out / "0.npy").shape == (3,)
     embed(model_folder, [file], out, overwrite=True, progress=False)
+    np.testing.assert_array_equal(np.load(out / "0.npy"), values)
+    (out / "0.npy").unlink()  # half an output is one that exists
+    with pytest.raises(ValueError, match="1 of 1 outputs exist already"):
+        embed(model_folder, [file], out, progress=False)
 
 
 def test_bad_files_stop_or_are_counted(model_folder: Path, tmp_path: Path, write_audio: Callable[..., Path]) -> None:

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+import scipy
 import torch
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.preprocessing import StandardScaler
 
 from cpc.probes import linear
@@ -66,10 +68,20 @@ def test_labels_without_relation_to_features_give_chance_and_no_information() ->
     assert found.label_information_nats < 0.01
 
 
-def test_label_information_never_exceeds_the_entropy() -> None:
-    found = result(2.0)
-    assert found.label_information_nats <= found.label_entropy_nats
-    assert found.label_information_nats == pytest.approx(found.label_entropy_nats - found.cross_entropy_nats)
+@pytest.mark.parametrize("hidden", [0, 1])
+def test_label_information_is_that_of_scikit_learn_and_scipy(hidden: int) -> None:
+    """From the probe's own weights, by other code."""
+    train, test = examples(500, 0.6, 0), examples(700, 0.6, 1)
+    probe = fit_probe(train, NUM_CLASSES, ProbeProtocol(hidden=hidden, min_steps=100), seed=0)
+    found = summarise([probe.answer(test)], test, NUM_CLASSES, len(train))
+    x = StandardScaler().fit(train.values.astype(np.float64)).transform(test.values)
+    for i, (weight, bias) in enumerate(zip(probe.weights, probe.biases, strict=True)):
+        x = (np.maximum(x, 0) if i else x) @ weight.numpy().T.astype(np.float64) + bias.numpy()
+    cross_entropy = log_loss(test.labels, scipy.special.softmax(x, 1))
+    entropy = scipy.stats.entropy(np.unique(test.labels, return_counts=True)[1])
+    assert found.label_information_nats == pytest.approx(entropy - cross_entropy, abs=1e-4)
+    assert found.confusion == confusion_matrix(test.labels, x.argmax(1)).tolist()
+    assert 0.1 < found.label_information_nats < entropy
 
 
 def test_standardisation_is_that_of_the_training_part() -> None:
@@ -138,11 +150,27 @@ def test_training_a_probe_draws_nothing_from_the_global_generator() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"hidden": 2}, "0 .linear. or 1"), ({"num_seeds": 0}, "num_seeds=0"), ({"learning_rate": -1.0}, "positive")],
+    [
+        ({"hidden": 2}, "0 .linear. or 1"),
+        ({"hidden_dim": 8}, "hidden_dim=8, but the linear probe"),
+        ({"hidden": 1, "hidden_dim": 0}, "hidden_dim=0"),
+        ({"num_seeds": 0}, "num_seeds=0"),
+        ({"learning_rate": -1.0}, "positive"),
+    ],
 )
 def test_protocols_that_make_no_sense(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ProbeProtocol(**arguments)
+
+
+def test_the_record_says_what_stands_in_for_what_was_not_given() -> None:
+    linear_probe, multi_layer, own = (
+        protocol.record()
+        for protocol in (ProbeProtocol(), ProbeProtocol(hidden=1), ProbeProtocol(1, 32, learning_rate=0.5))
+    )
+    assert (linear_probe["hidden_dim"], linear_probe["learning_rate"]) == (None, 0.1)
+    assert (multi_layer["hidden_dim"], multi_layer["learning_rate"]) == (512, 0.001)
+    assert (own["hidden_dim"], own["learning_rate"]) == (32, 0.5)
 
 
 def test_the_interval_holds_the_accuracy() -> None:

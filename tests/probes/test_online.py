@@ -17,7 +17,7 @@ from cpc.probes import OnlineProbe
 
 CLASSES = ["ann", "bob", "eve"]
 NUM_LATENTS = 6
-BOUND = Bound("mixed", "valid", [1, 1], [0.0, 0.0], [4.0, 4.0], [1.4, 1.4], [1.25, math.nan], [0.1, 0.1], [0.0, 0.0])
+BOUND = Bound("mixed", "valid", 1, [1, 1], [0.0, 0.0], [4.0, 4.0], [1.4, 1.4], [1.25, math.nan], [0.1, 0.1], [0.0, 0.0])
 
 
 class Data:

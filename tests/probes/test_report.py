@@ -2,13 +2,22 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import scipy
+import soundfile
+import torch
+from sklearn.metrics import confusion_matrix, log_loss
+from sklearn.preprocessing import StandardScaler
 
 import cpc
+from cpc.data.audio import Audio
 from cpc.data.manifest import Manifest
-from cpc.probes import Extraction, ProbeProtocol, SupervisedProtocol, format_report, probe_report
+from cpc.data.windows import initialisation_windows
+from cpc.probes import Extraction, Probe, ProbeProtocol, SupervisedProtocol, fit_probe, format_report, probe_report
+from cpc.probes.baselines import untrained_model
 
 BOUND = {
     "schema": 1,
@@ -55,7 +64,6 @@ def test_every_result_stands_beside_the_bound(
         for result in results.values():
             low, high = result["accuracy_interval_percent"]
             assert low <= result["accuracy_percent"] <= high
-            assert result["label_information_nats"] <= result["label_entropy_nats"]
             assert np.sum(result["confusion"]) == result["num_test"] * len(result["accuracy_percent_by_seed"])
     phones = report["tasks"]["phones"]["results"]
     assert phones["logmel"]["accuracy_percent"] > 85  # tones; frames at their borders hear two
@@ -79,6 +87,106 @@ def test_every_result_stands_beside_the_bound(
     assert "1.50    -" in table
     for name in names:
         assert table.count(f"  {name} ") == 3
+
+
+def test_values_agree_with_scikit_learn(
+    model_folder: Path, manifest: Manifest, extraction: Extraction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A label column by the multi-layer probe: contexts, forward pass and every measure computed once more."""
+    probes: list[Probe] = []
+
+    def kept(*arguments: Any) -> Probe:
+        probes.append(fit_probe(*arguments))
+        return probes[-1]
+
+    monkeypatch.setattr("cpc.probes.comparison.fit_probe", kept)
+    report = probe_report(
+        model_folder,
+        manifest,
+        "first",
+        features=("c",),
+        baselines=(),
+        protocol=ProbeProtocol(hidden=1, hidden_dim=7, min_steps=60, num_seeds=2),
+        extraction=extraction,
+    )
+    found = report["tasks"]["first"]["results"]["cpc"]
+
+    model, means = cpc.load_pretrained(model_folder), {}
+    for row, (file, split) in enumerate(zip(manifest.files, manifest.column("split"), strict=True)):
+        if split != "valid":
+            wave = torch.from_numpy(soundfile.read(file, dtype="float32")[0])
+            with torch.no_grad():
+                means[row] = model(wave[None]).contexts[0].double().mean(0).numpy()
+    rows = {part: [row for row in means if manifest.column("split")[row] == part] for part in ("train", "test")}
+    names = ["high", "low", "mid"]
+    labels = np.array([names.index(manifest.column("first")[row]) for row in rows["test"]])
+    scaler = StandardScaler().fit([means[row] for row in rows["train"]])
+    x = scaler.transform([means[row] for row in rows["test"]])
+    cross_entropies, confusion = [], np.zeros((3, 3), int)
+    for probe in probes:
+        (w0, w1), (b0, b1) = ([p.double().numpy() for p in group] for group in (probe.weights, probe.biases))
+        assert w0.shape == (7, 10)
+        scores = np.maximum(x @ w0.T + b0, 0) @ w1.T + b1
+        cross_entropies.append(log_loss(labels, scipy.special.softmax(scores, 1)))
+        confusion += confusion_matrix(labels, scores.argmax(1))
+    assert len(probes) == 2
+    assert report["tasks"]["first"]["protocol"]["classes"] == names
+    assert found["confusion"] == confusion.tolist()
+    assert found["accuracy_percent"] == pytest.approx(100 * confusion.trace() / confusion.sum())
+    recalls = confusion.diagonal() / confusion.sum(1)
+    assert found["class_accuracy_percent"] == pytest.approx((100 * recalls).tolist())
+    entropy = scipy.stats.entropy(np.bincount(labels))
+    assert found["label_entropy_nats"] == pytest.approx(entropy)
+    assert found["cross_entropy_nats"] == pytest.approx(np.mean(cross_entropies), abs=1e-4)
+    assert found["label_information_nats"] == pytest.approx(entropy - np.mean(cross_entropies), abs=1e-4)
+    assert report["protocol"]["probe"]["hidden_dim"] == 7
+
+
+@pytest.mark.parametrize("recorded", [1_600, None])
+def test_untrained_models_are_initialised_as_the_models_own_training_began(
+    recorded: int | None,
+    model: cpc.CPC,
+    manifest: Manifest,
+    extraction: Extraction,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cpc.save_pretrained(model, tmp_path, provenance={"evaluation": {"window_samples": recorded}} if recorded else None)
+    calls, untrained = [], []
+
+    def windows(audio: Audio, window_samples: int, num_windows: int, seed: int) -> torch.Tensor:
+        calls.append((len(audio.num_samples), window_samples, num_windows, seed))
+        return initialisation_windows(audio, window_samples, num_windows, seed)
+
+    def kept(*arguments: Any, **options: Any) -> cpc.CPC:
+        untrained.append(untrained_model(*arguments, **options))
+        return untrained[-1]
+
+    monkeypatch.setattr("cpc.probes.baselines.initialisation_windows", windows)
+    monkeypatch.setattr("cpc.probes.report.untrained_model", kept)
+    report = probe_report(
+        tmp_path,
+        manifest,
+        "first",
+        features=("c",),
+        baselines=("random", "supervised"),
+        protocol=QUICK,
+        supervised=BRIEF,
+        num_random_models=2,
+        extraction=extraction,
+        out=tmp_path / "deeper" / "probe.json",
+    )
+    protocol = json.loads((tmp_path / "deeper" / "probe.json").read_text())["protocol"]["untrained_models"]
+    assert protocol == report["protocol"]["untrained_models"]
+    window_samples = recorded or 128 * 160
+    assert protocol["window_samples"] == window_samples
+    assert ("not recorded" in protocol["window_samples_from"]) == (recorded is None)
+    assert calls == [(12, window_samples, protocol["num_windows"], seed) for seed in (0, 1, 0)]
+    files = [file for file, split in zip(manifest.files, manifest.column("split"), strict=True) if split == "train"]
+    wave = np.concatenate([soundfile.read(file)[0] for file in files])
+    for network in untrained:
+        assert network.encoder.input_mean.item() == pytest.approx(wave.mean(), rel=1e-4)
+        assert network.encoder.input_std.item() == pytest.approx(wave.std(), rel=1e-5)
 
 
 def test_the_random_baseline_is_of_the_features_probed(
@@ -136,6 +244,7 @@ def test_less_training_audio(model_folder: Path, corpus_folder: Path, extraction
         ({"tasks": "colour"}, "no column 'colour'"),
         ({"tasks": "speaker", "test_split": "dev"}, "needs split 'dev'.*--test_split"),
         ({"tasks": "speaker", "baselines": ("chance",)}, "legal are majority, random, supervised"),
+        ({"tasks": "speaker", "train_minutes": 0.0}, "train_minutes=0.0 must be positive"),
     ],
 )
 def test_mistakes_show_before_anything_is_computed(
@@ -144,3 +253,12 @@ def test_mistakes_show_before_anything_is_computed(
     monkeypatch.setattr("cpc.probes.report.pack", lambda *_, **__: pytest.fail("packed"))
     with pytest.raises(ValueError, match=message):
         probe_report(model_folder, manifest, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"scratch_dir": "nowhere"}, "scratch_dir='nowhere' is no folder"), ({"max_ram_bytes": -1}, "is negative")],
+)
+def test_places_that_make_no_sense(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Extraction(**arguments)

@@ -1,6 +1,7 @@
 """The fully supervised baseline learns what is easy, within its budget."""
 
 import copy
+import itertools
 
 import numpy as np
 import pytest
@@ -8,11 +9,12 @@ import torch
 
 import cpc
 from cpc.data.audio import AudioFiles
+from cpc.data.batch import Batch
 from cpc.data.manifest import Manifest
 from cpc.probes import Features, FeatureStore, SupervisedProtocol, Task, train_supervised
 from cpc.probes.linear import Probe
 from cpc.probes.results import ProbeResult, summarise
-from cpc.probes.supervised import _loss
+from cpc.probes.supervised import _loss, _softmax
 
 BRIEF = SupervisedProtocol(seconds=None, num_steps=40, batch_size=8, window_latents=16, learning_rate=0.01)
 
@@ -42,11 +44,14 @@ def test_repeats(manifest: Manifest, model: cpc.CPC) -> None:
     assert outcome(task, model, manifest) == outcome(task, same, manifest)
 
 
-def test_a_budget_of_seconds_ends(manifest: Manifest, model: cpc.CPC) -> None:
+def test_a_budget_of_seconds_ends(manifest: Manifest, model: cpc.CPC, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that is a quarter of a second further whenever it is looked at."""
+    clock = itertools.count(100.0, 0.25)
+    monkeypatch.setattr("cpc.probes.supervised.time.monotonic", lambda: next(clock))
     task = Task("phones", manifest)
     audio = AudioFiles.from_manifest(manifest, 16000).subset(task.train)
-    _, num_steps = train_supervised(model, task, audio, SupervisedProtocol(seconds=0.3, batch_size=2))
-    assert num_steps >= 1
+    _, num_steps = train_supervised(model, task, audio, SupervisedProtocol(seconds=1.2, batch_size=2))
+    assert num_steps == 5
 
 
 @pytest.mark.parametrize("pool", ["frames", "mean"])
@@ -60,6 +65,21 @@ def test_padding_teaches_nothing(pool: str) -> None:
     seen = torch.cat(rows) if pool == "frames" else torch.stack([row.mean(0) for row in rows])
     expected = -probe(seen).log_softmax(1)[:, 2].mean()
     torch.testing.assert_close(loss, expected)
+
+
+def test_padding_does_not_enter_the_first_standardisation(model: cpc.CPC) -> None:
+    num_samples = [4_000, 700, 1_500]
+    x = 0.1 * torch.randn(3, 4_000)
+    for row, valid in enumerate(num_samples):
+        x[row, valid:] = 0
+    nothing = torch.zeros(3, 0, dtype=torch.int64)
+    batch = Batch(x, torch.tensor(num_samples), torch.arange(3), torch.full((3,), -1), nothing)
+    probe = _softmax(model, batch, num_classes=2, seed=0)
+    with torch.no_grad():
+        contexts = model(x).contexts
+    valid = np.concatenate([contexts[row, : n // 160].numpy() for row, n in enumerate(num_samples)])
+    np.testing.assert_allclose(probe.mean, valid.mean(0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(1 / probe.scale, valid.std(0, ddof=1), rtol=1e-4)
 
 
 def test_a_batch_without_labels_has_no_gradient() -> None:

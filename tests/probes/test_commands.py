@@ -1,0 +1,133 @@
+"""`cpc probe` and `cpc embed`: each option reaches what it is for."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cpc
+from cpc.cli import main
+from cpc.probes import Probe, fit_probe, store
+
+
+@pytest.fixture
+def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
+    cpc.save_pretrained(model, tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def with_a_bad_file(corpus_folder: Path, tmp_path: Path) -> Path:
+    """The manifest of the tones, and a file that is no audio."""
+    with (corpus_folder / "manifest.csv").open(newline="") as stream:
+        header, *rows = csv.reader(stream)
+    (tmp_path / "broken.wav").write_bytes(b"no audio")
+    rows = [[str(corpus_folder / path), *values] for path, *values in rows]
+    rows.append(["broken.wav", "train", "ann", "6400", "16000", "1", "low"])
+    with (tmp_path / "manifest.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows([header, *rows])
+    return tmp_path / "manifest.csv"
+
+
+def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_probe(
+    model_folder: Path,
+    with_a_bad_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stores: list[tuple[np.ndarray, Any]] = []
+    probes: list[Probe] = []
+
+    def allocated(*arguments: Any) -> np.ndarray:
+        stores.append((allocate(*arguments), arguments[-1]))
+        return stores[-1][0]
+
+    def fitted(*arguments: Any) -> Probe:
+        probes.append(fit_probe(*arguments))
+        return probes[-1]
+
+    allocate = store._allocate
+    monkeypatch.setattr(store, "_allocate", allocated)
+    monkeypatch.setattr("cpc.probes.comparison.fit_probe", fitted)
+    for name in ("scratch", "packs"):
+        (tmp_path / name).mkdir()
+    command = ["probe", str(model_folder), "--data", str(with_a_bad_file), "--task", "first"]
+    command += ["--features", "c", "--baselines", "--cache_dir", str(tmp_path / "packs")]
+    command += ["--hidden", "1", "--hidden_dim", "3", "--num_seeds", "2", "--precision", "bfloat16"]
+    command += ["--dtype", "float16", "--max_ram_gb", "0", "--scratch_dir", str(tmp_path / "scratch")]
+    command += ["--train_minutes", "0.04", "--pool", "frames", "--test_split", "valid", "--device", "cpu"]
+    command += ["--out", str(tmp_path / "elsewhere.json")]
+
+    message = refusal(command, capsys)
+    assert "broken.wav" in message
+    assert "skip_bad" in message
+    with pytest.warns(UserWarning, match=r"went on without 1 of 37 files.*\n.*broken\.wav"):
+        main([*command, "--skip_bad"])
+
+    report = json.loads((tmp_path / "elsewhere.json").read_text())
+    assert report["data"]["num_files_skipped"] == 1
+    protocol = report["protocol"]
+    assert (protocol["probe"]["hidden"], protocol["probe"]["hidden_dim"], protocol["probe"]["num_seeds"]) == (1, 3, 2)
+    assert (protocol["precision"], protocol["dtype"], protocol["device"]) == ("bfloat16", "float16", "cpu")
+    assert (protocol["supervised"]["precision"], protocol["train_minutes"]) == ("bfloat16", 0.04)
+    task = report["tasks"]["first"]["protocol"]
+    assert (task["pool"], task["test_split"], task["num_train_files"]) == ("frames", "valid", 6)
+    assert list(report["tasks"]["first"]["results"]) == ["cpc"]
+    assert [tuple(probe.weights[0].shape) for probe in probes] == [(3, 10)] * 2
+    ((values, folder),) = stores
+    assert isinstance(values, np.memmap)
+    assert values.dtype == np.float16
+    assert folder == tmp_path / "scratch"
+    assert list((tmp_path / "packs").glob("*/audio.int16"))
+    assert not (tmp_path / ".cpc_cache").exists()
+    assert "first: 3 classes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--device", "nowhere"], "device='nowhere' cannot be used"),
+        (["--hidden_dim", "8"], "set hidden=1"),
+        (["--scratch_dir", "nowhere"], "scratch_dir='nowhere' is no folder"),
+        (["--max_ram_gb", "-1"], "is negative"),
+        (["--supervised_seconds", "0"], "the budget must be positive"),
+        (["--precision", "float8"], "invalid choice"),
+    ],
+)
+def test_probe_refuses(
+    options: list[str], message: str, model_folder: Path, corpus_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["probe", str(model_folder), "--data", str(corpus_folder), "--task", "first"]
+    assert message in refusal([*command, *options], capsys)
+    assert not (model_folder / "probe.json").exists()
+
+
+def test_embed(
+    model_folder: Path, tmp_path: Path, write_audio: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_audio(tmp_path / "audio" / "good.wav")
+    (tmp_path / "audio" / "broken.wav").write_bytes(b"no audio")
+    command = ["embed", str(model_folder), str(tmp_path / "audio"), "--out", str(tmp_path / "out")]
+    assert "broken.wav" in refusal(command, capsys)
+    with pytest.warns(UserWarning, match="left out 1 of 2 files"):
+        main([*command, "--skip_bad"])
+    assert f"1 files written to {tmp_path / 'out'}" in capsys.readouterr().out
+    exact = np.load(tmp_path / "out" / "good.npy")
+    assert "set overwrite" in refusal([*command, "--skip_bad"], capsys)
+    with pytest.warns(UserWarning, match="left out 1 of 2 files"):
+        main([*command, "--skip_bad", "--overwrite", "--precision", "bfloat16", "--device", "cpu"])
+    rough = np.load(tmp_path / "out" / "good.npy")
+    assert 0 < np.abs(rough - exact).max() < 0.1
+    assert "device='nowhere' cannot be used" in refusal([*command, "--overwrite", "--device", "nowhere"], capsys)

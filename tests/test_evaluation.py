@@ -1,0 +1,125 @@
+"""Which held-out windows a strategy is measured on, and what `evaluate` takes from the model's run."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import cpc
+from cpc.checkpoint import save_pretrained
+from cpc.data.corpus import Corpus
+from cpc.data.index import index_folder
+from cpc.evaluation import HeldOut, Protocol, evaluate, held_out_tallies
+
+PROTOCOL = Protocol(split="valid", window_samples=1600, batch_size=4, sampler="uniform", speakers_per_batch=1)
+
+
+@pytest.fixture(scope="module")
+def model() -> cpc.CPC:
+    torch.manual_seed(0)
+    model = cpc.CPC(cpc.encoders.AudioEncoder(dim=8), cpc.contexts.GRU(dim=8), cpc.predictors.Bilinear(num_steps=2))
+    model.initialise_from(torch.randn(4, 1600))
+    return model
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory, write_audio: Callable[..., Path]) -> Path:
+    """15 files of 2 windows by 3 speakers, 30 windows in all."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for number in range(15):
+        write_audio(folder / "valid" / f"speaker{number % 3}" / f"{number}.wav", seconds=0.25, seed=number)
+    index_folder(folder, split_level=0, speaker_level=1, progress=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def corpus(manifest: Path, model: cpc.CPC) -> Corpus:
+    return Corpus(manifest, model.encoder, PROTOCOL.window_samples)
+
+
+@pytest.mark.parametrize(
+    ("trained_with", "sampler", "strategy", "expected"),
+    [
+        ("mixed", "uniform", "mixed", ("uniform", False)),
+        ("mixed", "uniform", "same_speaker", ("same_speaker", False)),
+        ("mixed", "same_speaker", "mixed", ("same_speaker", False)),  # as training
+        ("mixed", "same_speaker", "mixed_excluding", ("uniform", False)),
+        ("same_speaker", "uniform", "same_speaker", ("uniform", False)),  # as training
+        ("same_speaker", "same_speaker", "same_speaker_excluding", ("same_speaker", True)),
+        ("mixed_excluding", "uniform", "sequence_only", ("uniform", False)),
+    ],
+)
+def test_a_strategy_has_the_batches_it_means(
+    corpus: Corpus, trained_with: str, sampler: str, strategy: str, expected: tuple[str, bool]
+) -> None:
+    protocol = Protocol("valid", 1600, 4, sampler, 1)
+    held_out = HeldOut(corpus, protocol, trained_with, num_batches=5)
+    assert held_out.drawn_as(strategy) == expected
+    speakers = [{corpus.group_ids[file] for file, _ in batch} for batch in held_out.batches(strategy)]
+    assert all(len(of_batch) == 1 for of_batch in speakers) == (expected[0] == "same_speaker")
+
+
+def test_one_pass_at_most(corpus: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
+    held_out = HeldOut(corpus, PROTOCOL, "mixed", num_batches=100)
+    batches = held_out.batches("mixed")
+    assert len(batches) == 30 // 4
+    assert max(Counter(file for batch in batches for file, _ in batch).values()) == 2  # windows of a file
+    assert capsys.readouterr().out.count("100 were asked for") == 1
+    assert held_out.batches("mixed_excluding") is batches
+    assert capsys.readouterr().out == ""
+
+
+def test_ranks_share_one_pass(corpus: Corpus) -> None:
+    ranks = [HeldOut(corpus, PROTOCOL, "mixed", 100, rank=rank, world_size=2).batches("mixed") for rank in (0, 1)]
+    assert [len(batches) for batches in ranks] == [3, 3]
+    together = Counter(window for batches in ranks for batch in batches for window in batch)
+    assert max(together.values()) == 1
+
+
+def test_shared_batches_are_encoded_once_and_training_mode_returns(
+    corpus: Corpus, model: cpc.CPC, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes, seen = [], []
+    handle = model.encoder.register_forward_hook(lambda module, *_: modes.append(module.training))
+    model.train()
+    held_out = HeldOut(corpus, PROTOCOL, "mixed", num_batches=3)
+    strategies = ("mixed", "same_speaker", "mixed_excluding")
+    tallies = held_out_tallies(model, held_out, strategies, on_batch=lambda batch, *_: seen.append(batch))
+    handle.remove()
+    assert modes == [False] * 6  # uniform batches for two of them, same-speaker batches for the third
+    assert model.training
+    assert len(seen) == 3
+    assert tuple(tallies) == strategies
+    alone = held_out_tallies(model, held_out, ["mixed_excluding"])["mixed_excluding"]
+    assert torch.equal(torch.stack(alone.sums), torch.stack(tallies["mixed_excluding"].sums))
+
+
+def test_evaluate_draws_as_the_run_did_unless_told_otherwise(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
+    of_the_run = {"split": "valid", "window_samples": 1600, "batch_size": 4, "sampler": "uniform"}
+    provenance = {"step": 70, "evaluation": of_the_run | {"speakers_per_batch": 1}}
+    save_pretrained(model, tmp_path, provenance=provenance)
+    report = evaluate(tmp_path, manifest, num_batches=2)
+    assert {name: report[name] for name in of_the_run} == of_the_run
+    assert [(bound["step"], bound["num_batches"]) for bound in report["bounds"]] == [(70, 2)] * 2
+    assert report["bounds"][0]["num_candidates"] == pytest.approx([4 * 10] * 2)  # batches of 4, 10 latents each
+    other = evaluate(tmp_path, manifest, num_batches=2, batch_size=6, window_samples=3200, sampler="same_speaker")
+    assert other["bounds"][0]["num_candidates"] == pytest.approx([6 * 20] * 2)
+    assert other["sampler"] == "same_speaker"
+    ceiling = np.array(other["bounds"][0]["mi_ceiling_nats"])
+    assert np.allclose(ceiling - other["bounds"][0]["loss_nats"], other["bounds"][0]["mi_bound_nats"])
+
+
+def test_a_model_of_unknown_training_must_be_told_how(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
+    save_pretrained(model, tmp_path)
+    with pytest.raises(ValueError, match="give --split, --window_samples, --sampler, --speakers_per_batch"):
+        evaluate(tmp_path, manifest, batch_size=4)
+    told = {"split": "valid", "window_samples": 1600, "batch_size": 4, "sampler": "uniform", "speakers_per_batch": 1}
+    report = evaluate(tmp_path, manifest, num_batches=1, **told)
+    assert report["bounds"][0]["step"] is None
+    with pytest.raises(ValueError, match="num_batches=0 must be at least 1"):
+        evaluate(tmp_path, manifest, num_batches=0, **told)
+    with pytest.raises(ValueError, match="negatives='all' is not one of mixed"):
+        evaluate(tmp_path, manifest, strategies=["all"], **told)
