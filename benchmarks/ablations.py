@@ -52,6 +52,7 @@ def options_of(num_steps: int = 12, strategy: str = "mixed", norm: str = "affine
 
 def run(folder: Path, corpus: Path, options: list[str]) -> dict[str, Any]:
     """Pretrain and probe one variant, or read what an earlier call found."""
+    keep_options(folder, [BASE.read_text(), *options])
     arguments = ["--config", str(BASE), f"--run_dir={folder}", f"--data.manifest={corpus}", *options]
     if not is_trained(folder, parse(arguments).trainer.max_steps):
         began = any((folder / name).exists() for name in ("bound.jsonl", "checkpoints"))
@@ -79,6 +80,15 @@ def run(folder: Path, corpus: Path, options: list[str]) -> dict[str, Any]:
         "mi_ceiling_nats": float(np.mean(held_out["mi_ceiling_nats"])),
         "first_nat_step": min(above_one_nat, default=None),
     }
+
+
+def keep_options(folder: Path, options: list[str]) -> None:
+    """Note what a variant is run with; results of other options must not pass for these."""
+    path = folder / "options.json"
+    if path.exists() and json.loads(path.read_text()) != options:
+        raise ValueError(f"{folder} was run with other options or another {BASE.name}: name another folder with --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(options))
 
 
 def is_trained(folder: Path, max_steps: int) -> bool:

@@ -136,6 +136,10 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         raise ValueError(
             f"{folder} holds no model: config.json and model.safetensors are looked for there and in its 'model' folder"
         )
+    return _read(path)
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -143,12 +147,15 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     version = config.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise ValueError(f"{path} has format_version {version}, this cpc reads up to {FORMAT_VERSION}; upgrade cpc")
+    missing = [name for name in ("architecture", "sha256") if name not in config]
+    if missing:
+        raise ValueError(f"{path} has no entry {', '.join(missing)}: not written by cpc, or edited; export again")
     return config
 
 
 def _model_folder(folder: str | Path) -> Path:
     folder = Path(folder)
-    return folder / "model" if (folder / "model" / _CONFIG).exists() else folder
+    return folder if (folder / _CONFIG).exists() else folder / "model"
 
 
 def _weights(folder: Path, sha256: str) -> Path:
@@ -169,7 +176,7 @@ def _settle(folder: Path) -> None:
     """Waiting weights take their place if config.json speaks of them; otherwise their save has failed."""
     waiting = folder / _WAITING_WEIGHTS
     if waiting.exists():
-        if (folder / _CONFIG).exists() and read_config(folder)["sha256"] == _sha256(waiting):
+        if (folder / _CONFIG).exists() and _read(folder / _CONFIG)["sha256"] == _sha256(waiting):
             os.replace(waiting, folder / _WEIGHTS)
         else:
             waiting.unlink()

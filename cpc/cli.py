@@ -61,6 +61,8 @@ def _evaluate(options: argparse.Namespace) -> None:
         sampler=options.sampler,
         speakers_per_batch=options.speakers_per_batch,
         seed=options.seed,
+        cache_dir=options.cache_dir,
+        skip_bad=options.skip_bad,
         out=options.out,
     )
 
@@ -224,6 +226,8 @@ def _parser() -> argparse.ArgumentParser:
         "--sampler", choices=("uniform", "same_speaker"), help="of the model's own strategy's batches" + as_the_run
     )
     evaluate.add_argument("--speakers_per_batch", type=int, help="of same-speaker batches" + as_the_run)
+    evaluate.add_argument("--cache_dir", type=Path, help="where packed audio goes; beside the manifest if not given")
+    evaluate.add_argument("--skip_bad", action="store_true", help="go on without files that cannot be used")
     evaluate.add_argument("--seed", type=int, default=0, help="of batches and draws")
     evaluate.add_argument("--out", type=Path, help="JSON file; bound.json in the model's folder if not given")
 

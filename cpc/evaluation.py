@@ -107,7 +107,7 @@ class HeldOut:
                 rank=self._rank,
                 world_size=self._world_size,
             )
-            of_one_pass = max(1, stream.windows_per_pass // (self.protocol.batch_size * self._world_size))
+            of_one_pass = max(1, stream.num_slots // (self.protocol.batch_size * self._world_size))
             if of_one_pass < self.num_batches and self._rank == 0:
                 print(
                     f"held-out bound, {strategy}: {of_one_pass} batches of {self.protocol.batch_size} windows are one "
@@ -181,6 +181,8 @@ def evaluate(
     sampler: Sampler | None = None,
     speakers_per_batch: int | None = None,
     seed: int = EVALUATION_SEED,
+    cache_dir: str | Path | None = None,
+    skip_bad: bool = False,
     out: str | Path | None = None,
 ) -> dict[str, Any]:
     """`cpc evaluate`: measure the held-out bound of a saved model, print it, write it as JSON.
@@ -196,6 +198,8 @@ def evaluate(
         sampler: of the batches of the model's own strategy.
         speakers_per_batch: of same-speaker batches.
         seed: of batches and draws.
+        cache_dir: where the packed audio goes; beside the manifest if None.
+        skip_bad: go on without files that cannot be used, and say how many.
         out: JSON file; `bound.json` in the model's folder if None.
 
     Returns:
@@ -219,9 +223,14 @@ def evaluate(
         "speakers_per_batch": speakers_per_batch,
     }
     protocol = _protocol(model_folder, config["provenance"].get("evaluation", {}), given)
-    held_out = HeldOut(
-        Corpus(manifest, model.encoder, protocol.window_samples), protocol, model.negatives, num_batches, seed
-    )
+    corpus = Corpus(manifest, model.encoder, protocol.window_samples, cache_dir=cache_dir, skip_bad=skip_bad)
+    held_out = HeldOut(corpus, protocol, model.negatives, num_batches, seed)
+    if sampler is not None and model.negatives not in asked:
+        raise ValueError(
+            f"sampler={sampler!r} is about the batches of the model's own strategy, {model.negatives!r}, which is not "
+            f"among those asked for ({', '.join(asked)}): leave it out"
+        )
+    corpus.check(protocol.split, needs_speakers=any(held_out.drawn_as(s)[0] == "same_speaker" for s in asked))
     tallies = held_out_tallies(model, held_out, asked)
     bounds = [tally.compute(strategy, protocol.split) for strategy, tally in tallies.items()]
     report = {
@@ -231,7 +240,10 @@ def evaluate(
         **asdict(protocol),
         "num_negatives": model.num_negatives,
         "seed": seed,
-        "bounds": [bound.record(config["provenance"].get("step")) for bound in bounds],
+        "bounds": [
+            bound.record(config["provenance"].get("step")) | {"sampler": held_out.drawn_as(bound.strategy)[0]}
+            for bound in bounds
+        ],
     }
     for bound in bounds:
         print(table(bound))

@@ -21,7 +21,8 @@ _NUM_SWAPS = 20
 class _BatchStream:
     """The endless stream of batches, cut into rounds of `num_batches`, and the position in it.
 
-    `windows_per_pass` windows are drawn in one pass over the corpus, by all ranks together.
+    `windows_per_pass` windows are drawn in one pass over the corpus, by all ranks together; they fill its `num_slots`
+    slots, some of them more than once where batches of same speakers need it.
 
     A round that was not finished starts again at its first batch with the next `iter`, unless a state was loaded: then
     it goes on from there. A finished round is followed by the next part of the stream.
@@ -58,7 +59,7 @@ class _BatchStream:
         self.world_size = world_size
         self._num_slots = np.where(num_samples > 0, np.maximum(num_samples // window_samples, 1), 0)
         self._num_starts = np.maximum(num_samples - window_samples, 0) + 1
-        self.windows_per_pass = int(self._num_slots.sum())
+        self.num_slots = self.windows_per_pass = int(self._num_slots.sum())
         self._passes: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._round_start = 0
         self._position = 0

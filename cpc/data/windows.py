@@ -93,8 +93,8 @@ class WindowDataset(Dataset[Batch]):
 def initialisation_windows(audio: Audio, window_samples: int, num_windows: int, seed: int) -> Float[Tensor, "B S"]:
     """Windows for the data-dependent initialisation: drawn as training's are, but without padding.
 
-    Zeros that pad a short file are no signal, and every sample enters the encoder's channel statistics. Files shorter
-    than a window are therefore left out; where all of them are, the windows are as long as the median file.
+    Zeros that pad a short file are no signal, and every sample enters the encoder's channel statistics. Windows are
+    therefore at most as long as the median file, and shorter files are left out: half of the corpus takes part.
 
     Args:
         audio: the training part.
@@ -106,8 +106,8 @@ def initialisation_windows(audio: Audio, window_samples: int, num_windows: int, 
         ValueError: if no file holds a sample.
     """
     num_samples = audio.num_samples
-    if num_samples.any() and num_samples.max() < window_samples:
-        window_samples = int(np.median(num_samples[num_samples > 0]))
+    if num_samples.any():
+        window_samples = min(window_samples, int(np.median(num_samples[num_samples > 0])))
     long_enough = np.where(num_samples >= window_samples, num_samples, 0)
     windows = UniformBatches(long_enough, window_samples, num_windows, 1, seed).batch(0)
     return WindowDataset(audio, window_samples).__getitems__(windows).x

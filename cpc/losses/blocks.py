@@ -65,6 +65,8 @@ def _block(pool: Tensor, members: Tensor, query_sequence: Tensor, positives: Ten
     rows = members[query_sequence].nonzero()[:, 0]
     is_column = pool[members].any(0)
     is_column[positives[rows]] = True
+    if negatives is not None:
+        is_column[negatives[rows]] = True  # a caller's own negatives may lie outside the pool
     columns = is_column.nonzero()[:, 0]
     place = is_column.cumsum(0) - 1
     block_pool = pool[:, columns]

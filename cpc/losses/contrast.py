@@ -95,7 +95,9 @@ def contrast(
     if num_negatives is not None:
         negatives = draw_negatives(pool, of_row, positives, num_negatives, generator)
         if shared_across_steps:
-            shared = draw_negatives(pool, candidate_sequence, None, num_negatives, generator)[position]
+            has_row = is_row.any(1)
+            of_time = draw_negatives(pool, candidate_sequence[has_row], None, num_negatives, generator)
+            shared = of_time[(has_row.cumsum(0) - 1)[position]]
             negatives = torch.where(shared == rearrange(positives, "m -> m 1"), negatives, shared)
 
     num_rows = torch.bincount(step, minlength=num_steps)
@@ -104,7 +106,7 @@ def contrast(
         rearrange(latents, "b t d -> (b t) d"),
         positives,
         query=position * num_steps + step,
-        weight=1 / (num_rows[step] * (num_rows > 0).sum()),  # no row: no sequence of this batch is that long
+        weight=1 / (num_rows[step] * (num_rows > 0).sum()).double(),  # no row: no sequence of this batch is that long
         pool=pool,
         sequences=Sequences(allowed, of_row, candidate_sequence),
         log_q=None,

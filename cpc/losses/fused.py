@@ -43,7 +43,9 @@ class MeanInfoNCE(torch.autograd.Function):
         products: type[Products],
     ) -> tuple[Tensor, Tensor, Tensor]:
         needs_gradient = any(ctx.needs_input_grad[:2])
-        query_gradient = torch.zeros_like(queries if needs_gradient else queries[:0])
+        # float16 would lose small gradients, and a gradient scaler's factor is beyond its range
+        gradient_dtype = candidates.dtype if queries.dtype == torch.float16 else queries.dtype
+        query_gradient = torch.zeros_like(queries if needs_gradient else queries[:0], dtype=gradient_dtype)
         candidate_gradient = torch.zeros_like(candidates if needs_gradient else candidates[:0])
         loss_nats = torch.empty_like(weight)
         accuracy = torch.empty_like(weight, dtype=torch.float32)
@@ -64,13 +66,14 @@ class MeanInfoNCE(torch.autograd.Function):
                 loss_nats[rows], accuracy[rows], gradient = _contrast(scores, block, tile)
                 if block_gradient is not None:
                     gradient *= rearrange(weight[rows], "m -> m 1")
-                    query_gradient[tile_query] = of_block.query_gradient(gradient).to(queries.dtype)
+                    query_gradient[tile_query] = of_block.query_gradient(gradient).to(gradient_dtype)
                     of_block.add_candidate_gradient(gradient, tile_queries, block_gradient)
             if block_gradient is not None:
                 if block.columns is None:
                     candidate_gradient += block_gradient
                 else:
                     candidate_gradient.index_add_(0, block.columns, block_gradient)
+        ctx.query_dtype = queries.dtype
         ctx.save_for_backward(query_gradient, candidate_gradient)
         ctx.mark_non_differentiable(loss_nats, accuracy)
         return torch.dot(weight, loss_nats), loss_nats, accuracy
@@ -79,7 +82,7 @@ class MeanInfoNCE(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
         query_gradient, candidate_gradient = ctx.saved_tensors
-        by_query = query_gradient * gradients[0].to(query_gradient.dtype)
+        by_query = (query_gradient * gradients[0]).to(ctx.query_dtype)
         return by_query, candidate_gradient * gradients[0], None, None, None, None, None
 
 

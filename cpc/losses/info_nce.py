@@ -6,6 +6,7 @@ M queries (rows), N candidates, D latent dim, B sequences, R drawn negatives.
 from typing import NamedTuple
 
 import torch
+from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -68,10 +69,10 @@ def info_nce(
             (the posterior correction of sampled softmax).
         num_negatives: draw so many negatives per row, uniformly with replacement, instead of taking all.
         generator: source of those draws.
-        negatives: the negatives of each row, instead of drawing them here.
+        negatives: the negatives of each row, instead of drawing them here; from the pool or not, never the positive.
         temperature: divides the scores.
-        compute: `bf16` rounds the operands of the matrix products to bfloat16, and nothing else: faster where the
-            processor has units for it.
+        compute: `bf16` computes scores from operands rounded to bfloat16 and gradients with bfloat16 products: faster
+            where the processor has units for it. Scores, log-sum-exp and sums over tiles stay float32.
 
     Returns:
         `InfoNCE`, reduced to the mean over rows in `.loss`.
@@ -85,15 +86,17 @@ def info_nce(
         >>> bool(torch.isclose(result.loss, torch.tensor(3.0).log())), result.accuracy.tolist()
         (True, [0.3333333432674408, 0.3333333432674408, 0.3333333432674408])
     """
-    _check(queries, candidates, positives, query_sequence, candidate_sequence, allowed, num_negatives, temperature)
+    _check_shapes(queries, candidates, positives, query_sequence, candidate_sequence, allowed, valid, log_q, negatives)
+    _check_values(queries, candidates, positives, negatives, num_negatives, temperature)
     if allowed is None or query_sequence is None:
         query_sequence = torch.zeros_like(positives)
     pool = _pool(candidates, candidate_sequence, allowed, valid)  # [B, N]
     if num_negatives is not None and negatives is None:
         negatives = draw_negatives(pool, query_sequence, positives, num_negatives, generator)
-    weight = torch.full(positives.shape, 1 / len(positives), device=positives.device)
+    weight = torch.full(positives.shape, 1 / len(positives), device=positives.device, dtype=torch.float64)
     sequences = Sequences(allowed, query_sequence, candidate_sequence)
-    scaled = queries if temperature == 1 else queries / temperature
+    # scores are float32 whatever the queries' dtype: so is the division
+    scaled = queries if temperature == 1 else queries.to(_score_dtype(queries)) / temperature
     return info_nce_of_rows(scaled, candidates, positives, None, weight, pool, sequences, log_q, negatives, compute)
 
 
@@ -133,7 +136,9 @@ def info_nce_of_rows(
             f"{int((num_candidates < 2).sum())} of {len(positives)} rows have no negative: their loss is 0 and "
             "teaches nothing; allow more sequences or put more of them in the batch"
         )
-    dtype = torch.float64 if queries.dtype == torch.float64 else torch.float32
+    dtype = _score_dtype(queries)
+    if dtype == torch.float64 and compute != "float32":
+        raise ValueError(f"compute={compute!r} rounds operands, but the queries are float64: pass float32 ones")
     with torch.autocast(queries.device.type, enabled=False):
         loss, loss_nats, accuracy = MeanInfoNCE.apply(
             queries,
@@ -147,6 +152,10 @@ def info_nce_of_rows(
     return InfoNCE(loss, loss_nats, num_candidates, accuracy)
 
 
+def _score_dtype(queries: Tensor) -> torch.dtype:
+    return torch.float64 if queries.dtype == torch.float64 else torch.float32
+
+
 def _pool(
     candidates: Tensor, candidate_sequence: Tensor | None, allowed: Tensor | None, valid: Tensor | None
 ) -> Tensor:
@@ -156,30 +165,64 @@ def _pool(
     return pool if valid is None else pool & valid
 
 
-def _check(
+def _check_shapes(
     queries: Tensor,
     candidates: Tensor,
     positives: Tensor,
     query_sequence: Tensor | None,
     candidate_sequence: Tensor | None,
     allowed: Tensor | None,
+    valid: Tensor | None,
+    log_q: Tensor | None,
+    negatives: Tensor | None,
+) -> None:
+    num_rows, num_candidates = len(queries), len(candidates)
+    if num_rows == 0:
+        raise ValueError("no queries: every sequence is too short for this prediction step")
+    if queries.shape[1] != candidates.shape[1]:
+        raise ValueError(f"queries have {queries.shape[1]} channels, candidates {candidates.shape[1]}")
+    lengths = {
+        "positives": (positives, num_rows),
+        "negatives": (negatives, num_rows),
+        "query_sequence": (query_sequence, num_rows),
+        "candidate_sequence": (candidate_sequence, num_candidates),
+        "valid": (valid, num_candidates),
+        "log_q": (log_q, num_candidates),
+    }
+    for name, (given, expected) in lengths.items():
+        if given is not None and len(given) != expected:
+            raise ValueError(
+                f"{name} has {len(given)} entries, but there are {num_rows} queries and {num_candidates} candidates: "
+                f"it needs {expected}"
+            )
+    if (allowed is None) != (query_sequence is None) or (allowed is None) != (candidate_sequence is None):
+        raise ValueError(
+            "allowed, query_sequence and candidate_sequence go together: whose latents a sequence meets, and who "
+            "belongs to whom; give all three or none"
+        )
+
+
+def _check_values(
+    queries: Tensor,
+    candidates: Tensor,
+    positives: Tensor,
+    negatives: Tensor | None,
     num_negatives: int | None,
     temperature: float,
 ) -> None:
-    if len(queries) == 0:
-        raise ValueError("no queries: every sequence is too short for this prediction step")
     if len({queries.device, candidates.device, positives.device}) > 1:
         raise ValueError(
             f"queries, candidates and positives are on {queries.device}, {candidates.device} and {positives.device}; "
             "move them to one device"
         )
-    if int(positives.min()) < 0 or int(positives.max()) >= len(candidates):
-        raise ValueError(
-            f"positives index the {len(candidates)} candidates, got values from {int(positives.min())} to "
-            f"{int(positives.max())}"
-        )
-    if allowed is not None and (query_sequence is None or candidate_sequence is None):
-        raise ValueError("allowed is given: query_sequence and candidate_sequence must say who belongs to whom")
+    for name, indices in (("positives", positives), ("negatives", negatives)):
+        if indices is not None and (int(indices.min()) < 0 or int(indices.max()) >= len(candidates)):
+            raise ValueError(
+                f"{name} index the {len(candidates)} candidates, got values from {int(indices.min())} to "
+                f"{int(indices.max())}"
+            )
+    if negatives is not None and bool((negatives == rearrange(positives, "m -> m 1")).any()):
+        raise ValueError("negatives hold a row's own positive: it would be scored twice; draw another in its place")
     if num_negatives is not None and num_negatives < 1:
         raise ValueError(f"num_negatives={num_negatives} must be at least 1, or None for all candidates")
     if not temperature > 0:

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from cpc.bounds import Bound
 from cpc.checkpoint import save_pretrained
+from cpc.data.atomic import write_atomically
 from cpc.data.batch import Batch
 from cpc.pretraining.module import Pretraining
 from cpc.probes.online import OnlineProbe
@@ -63,6 +64,7 @@ class RunFolder(Checkpoint):
         self.is_interrupted = False  # by Ctrl-C on any rank
         self._was_asked_to_stop = False  # by Ctrl-C on this one
         self._last_step = -1
+        self._measured_on: dict[str, Any] = {}
 
     @property
     def last_checkpoint(self) -> Path:
@@ -75,19 +77,25 @@ class RunFolder(Checkpoint):
         return self.folder / "checkpoints" / "best.ckpt"
 
     def state_dict(self) -> dict[str, Any]:
-        """The best bound so far."""
-        return {"best_bound_nats": self.best_bound_nats}
+        """The best bound so far, and on what it was measured."""
+        return {"best_bound_nats": self.best_bound_nats, "measured_on": self._measured_on}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue with the best bound of the checkpoint."""
         self.best_bound_nats = state_dict["best_bound_nats"]
+        self._measured_on = state_dict["measured_on"]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Drop the records that a resumed run will write again; let the first Ctrl-C save before it stops."""
         self._last_step = trainer.global_step
+        held_out = trainer.datamodule.held_out
+        measured_on = {**asdict(held_out.protocol), "num_batches": held_out.num_batches}
+        if measured_on != self._measured_on:  # a bound on other batches is no measure for those to come
+            self.best_bound_nats, self._measured_on = -math.inf, measured_on
         if trainer.is_global_zero:
             self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / "config.yaml").write_text(self.config_yaml, encoding="utf-8")
+            with write_atomically(self.folder / "config.yaml") as new:
+                new.write_text(self.config_yaml, encoding="utf-8")
             for name in ("bound.jsonl", "probe.jsonl"):
                 drop_records_after(self.folder / name, trainer.global_step)
         signal.signal(signal.SIGINT, self._stop_softly)  # `pretrain` gives it back, however training ends
@@ -101,7 +109,7 @@ class RunFolder(Checkpoint):
         # A single rank may have been told to stop, and the others would wait for it in vain.
         self.is_interrupted = trainer.strategy.reduce_boolean_decision(self._was_asked_to_stop, all=False)
         trainer.should_stop = trainer.should_stop or self.is_interrupted
-        is_last = step == trainer.max_steps
+        is_last = step == trainer.max_steps or (trainer.should_stop and not self.is_interrupted)  # out of max_time
         evaluates = step % self.eval_every_steps == 0 or is_last
         saves = step % self.checkpoint_every_steps == 0 or is_last or trainer.should_stop
         if evaluates or saves:
@@ -214,9 +222,8 @@ def drop_records_after(path: Path, step: int) -> None:
     if not path.exists():
         return
     kept = [record for record in read_records(path) if record["step"] <= step]
-    new = path.with_suffix(".new")
-    new.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
-    os.replace(new, path)
+    with write_atomically(path) as new:
+        new.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
 
 
 def step_of(checkpoint: Path) -> int:

@@ -23,7 +23,7 @@ from cpc.probes.targets import UNSEEN, Examples
 _BLOCK_ROWS = 4096
 _GROUP_BYTES = 256_000_000
 _HIDDEN_DIM = 512
-_LEARNING_RATES = {0: 0.1, 1: 0.001}  # by number of hidden layers
+_LEARNING_RATES = {0: 0.01, 1: 0.001}  # by number of hidden layers
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ProbeProtocol:
         num_epochs: passes over the training examples, at least.
         min_steps: steps, at least: small training parts are passed over more often.
         batch_size: examples per step.
-        learning_rate: Adam's at the start, from where it falls to zero along a cosine; 0.1 for the linear probe and
+        learning_rate: Adam's at the start, from where it falls to zero along a cosine; 0.01 for the linear probe and
             0.001 with a hidden layer unless given.
         l2: weight of the penalty, in the convention of scikit-learn's `C = 1 / l2`: the sum of the losses plus
             l2 / 2 times the sum of squared weights.

@@ -19,20 +19,21 @@ from cpc.evaluation import evaluate
 from cpc.model import CPC
 from cpc.pretraining.command import pretrain
 from cpc.pretraining.run_folder import read_records
-from cpc.probes.features import Features
+from cpc.probes.comparison import Extraction
+from cpc.probes.features import Features, Precision
 from cpc.probes.linear import ProbeProtocol
 from cpc.probes.report import format_report, probe_report, write_report
 from cpc.probes.supervised import SupervisedProtocol
 from cpc.quickstart.page import ContextsMap, write_page
 
-DIM = 256
+LATENT_DIM, CONTEXT_DIM = 256, 512
 BATCH_SIZE = 8
-SPEAKERS_PER_BATCH = 2  # fewer teach phones, more teach speakers: docs/results.md
+SPEAKERS_PER_BATCH = 2  # fewer teach more of phones, more teach more of speakers: docs/results.md
 WINDOW_SAMPLES = 20480
-PRETRAINING_SECONDS = 330.0
-SUPERVISED_SECONDS = 50.0
+PRETRAINING_SECONDS = 300.0
+SUPERVISED_SECONDS = 40.0
 PROBE_TRAIN_MINUTES = 24.0
-PROBE_EPOCHS = 10  # half of the protocol's: up to a point of accuracy for half of the time
+PROBE_EPOCHS = 10  # half of the protocol's, for half of the time
 FEWEST_STEPS, MOST_STEPS = 300, 3000
 NUM_MAP_POINTS = 2000
 EXTRAS = {"espeakng_loader": "speech", "plotly.offline": "dashboard"}  # what is imported, and what brings it
@@ -46,7 +47,7 @@ def quickstart(out: Path, corpus: Path, *, seed: int = 0, steps: int | None = No
         out: a new folder for run and reports.
         corpus: the synthesised corpus; made if it is not there.
         seed: of corpus, model and batches.
-        steps: optimiser steps; None: as many as this machine does in four and a half minutes.
+        steps: optimiser steps; None: as many as this machine does in `PRETRAINING_SECONDS`.
 
     Returns:
         The content of report.json: accuracies in percent, the bound per step in nats, seconds per stage.
@@ -76,6 +77,7 @@ def quickstart(out: Path, corpus: Path, *, seed: int = 0, steps: int | None = No
         pretrain(_config(out, corpus, seed, steps, precision))
     with clock("bound"):
         measured = evaluate(out, corpus, num_batches=48)
+    of_probes: Precision = "bfloat16" if precision == "bf16-mixed" else "float32"
     with clock("probes"):
         probed = probe_report(
             out,
@@ -83,7 +85,8 @@ def quickstart(out: Path, corpus: Path, *, seed: int = 0, steps: int | None = No
             ("phones", "speaker"),
             train_minutes=PROBE_TRAIN_MINUTES,
             protocol=ProbeProtocol(num_epochs=PROBE_EPOCHS, num_seeds=1),
-            supervised=SupervisedProtocol(seconds=SUPERVISED_SECONDS),
+            supervised=SupervisedProtocol(seconds=SUPERVISED_SECONDS, precision=of_probes),
+            extraction=Extraction(precision=of_probes),
             held_out=measured["bounds"],
             out=out / "probe.json",
         )
@@ -114,12 +117,12 @@ class _Clock:
 
 
 def _config(out: Path, corpus: Path, seed: int, steps: int, precision: str) -> dict[str, Any]:
-    """The config of `cpc pretrain`; configs/cpu_small.yaml is its twin for other corpora."""
+    """The config of `cpc pretrain`; configs/cpu_small.yaml has model and rates for other corpora."""
     return {
         "seed_everything": seed,
         "run_dir": str(out),
         "record_every_steps": 20,
-        "eval_every_steps": 100,
+        "eval_every_steps": 200,
         "checkpoint_every_steps": 200,
         "model": {
             **_parts(),
@@ -145,8 +148,8 @@ def _config(out: Path, corpus: Path, seed: int, steps: int, precision: str) -> d
 
 def _parts() -> dict[str, Any]:
     return {
-        "encoder": {"class_path": "cpc.encoders.AudioEncoder", "init_args": {"dim": DIM}},
-        "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": DIM}},
+        "encoder": {"class_path": "cpc.encoders.AudioEncoder", "init_args": {"dim": LATENT_DIM}},
+        "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": CONTEXT_DIM}},
         "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 12}},
     }
 
@@ -197,8 +200,8 @@ def _report(manifest: Manifest, probed: dict, measured: dict, steps: int, clock:
         "seconds": dict(clock.seconds),
         "corpus_minutes": round(float(seconds.sum()) / 60, 1),
         "num_speakers": len(set(manifest.column("speaker"))),
-        "latent_dim": DIM,
-        "context_dim": DIM,
+        "latent_dim": LATENT_DIM,
+        "context_dim": CONTEXT_DIM,
         "num_train_steps": steps,
         "num_threads": torch.get_num_threads(),
     }

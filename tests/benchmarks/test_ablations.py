@@ -51,7 +51,9 @@ class Stand:
         for name in ("checkpoints", "model"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         torch.save({"global_step": step}, self.folder / "checkpoints" / "last.ckpt")
-        (self.folder / "model" / "config.json").write_text(json.dumps({"format_version": 1, "sha256": sha256}))
+        (self.folder / "model" / "config.json").write_text(
+            json.dumps({"format_version": 1, "architecture": {}, "sha256": sha256})
+        )
         record = {"step": step, "split": "valid", "mi_bound_nats": [1.0, 2.0], "mi_ceiling_nats": [4.0, 4.0]}
         early = [record | {"step": s, "split": "train", "mi_bound_nats": [s / 10, s / 10]} for s in (5, 15, 25)]
         (self.folder / "bound.jsonl").write_text("".join(json.dumps(r) + "\n" for r in [*early, record]))
@@ -80,6 +82,12 @@ def test_a_finished_variant_is_not_run_again(ablations: Any, stand: Stand) -> No
     assert found["first_nat_step"] == 15  # the training bound is above one nat from there on
     assert run(ablations, stand) == found
     assert stand.calls == ["train", "probe"]
+
+
+def test_results_of_other_options_do_not_pass_for_these(ablations: Any, stand: Stand) -> None:
+    run(ablations, stand)
+    with pytest.raises(ValueError, match="name another folder with --out"):
+        ablations.run(stand.folder, Path("corpus"), ["--trainer.max_steps=9", *ablations.options_of(4, "mixed")])
 
 
 def test_an_interrupted_variant_goes_on(ablations: Any, stand: Stand) -> None:

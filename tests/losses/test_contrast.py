@@ -134,3 +134,19 @@ def test_bad_input_is_named() -> None:
         contrast(queries, latents, num_valid=torch.ones(B, dtype=torch.long))
     with pytest.raises(ValueError, match=r"queries \(3, 5, 6, 4\)"):
         inspect.unwrap(contrast)(queries, latents[:, :5])  # without the tests' own shape checks
+
+
+def test_shared_draws_leave_sequences_without_rows_alone() -> None:
+    """A file shorter than one latent has no row: nothing is drawn for it, and nobody complains."""
+    queries, latents = random_inputs()
+    result = contrast(
+        queries,
+        latents,
+        strategy="sequence_only",
+        num_valid=torch.tensor([6, 6, 0, 5, 1]),
+        sequence_id=torch.arange(B),
+        num_negatives=4,
+        shared_across_steps=True,
+        generator=torch.Generator().manual_seed(0),
+    )
+    assert result.num_rows.sum(0).tolist() == [12, 12, 0, 9, 0]

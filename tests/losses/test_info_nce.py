@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from oracles import info_nce_loss
 
 from cpc.losses import info_nce
+from cpc.losses.info_nce import _check_shapes
 
 
 @settings(max_examples=40, deadline=None)
@@ -50,11 +51,52 @@ def test_drawn_negatives_equal_the_loop_reference() -> None:
     generator = torch.Generator().manual_seed(0)
     queries, candidates = torch.randn(5, 4, generator=generator), torch.randn(9, 4, generator=generator)
     positives = torch.tensor([0, 3, 3, 8, 1])
-    negatives = torch.randint(9, (5, 6), generator=generator)
+    negatives = torch.randint(8, (5, 6), generator=generator)
+    negatives += negatives >= positives[:, None]  # any but the positive
     result = info_nce(queries, candidates, positives, negatives=negatives)
     expected = info_nce_loss(queries.double() @ candidates.double().T, positives.tolist(), negatives.tolist())
     assert result.loss.item() == pytest.approx(expected, rel=1e-5)
     assert result.num_candidates.tolist() == [7] * 5
+
+
+def test_given_negatives_may_lie_outside_the_pool() -> None:
+    """A caller's own negatives count as given, whatever `allowed` parts the candidates into."""
+    generator = torch.Generator().manual_seed(0)
+    queries, candidates = torch.randn(4, 5, generator=generator), torch.randn(8, 5, generator=generator)
+    positives, negatives = torch.tensor([0, 1, 4, 7]), torch.tensor([[6, 6], [6, 3], [0, 1], [2, 6]])
+    sequence = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2])
+    result = info_nce(
+        queries,
+        candidates,
+        positives,
+        query_sequence=sequence[positives],
+        candidate_sequence=sequence,
+        allowed=torch.eye(3, dtype=torch.bool),
+        negatives=negatives,
+    )
+    expected = info_nce_loss(queries.double() @ candidates.double().T, positives.tolist(), negatives.tolist())
+    assert result.loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_temperature_divides_in_float32() -> None:
+    generator = torch.Generator().manual_seed(0)
+    queries, candidates = torch.randn(6, 32, generator=generator).bfloat16(), torch.randn(9, 32, generator=generator)
+    positives = torch.arange(6)
+    scores = queries.double() @ candidates.double().T / 0.07
+    expected = info_nce_loss(scores, positives.tolist(), [[j for j in range(9) if j != i] for i in range(6)])
+    assert info_nce(queries, candidates, positives, temperature=0.07).loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_float16_queries_survive_a_gradient_scaler() -> None:
+    """GradScaler multiplies the loss by 65536, which float16 cannot hold."""
+    generator = torch.Generator().manual_seed(0)
+    exact = torch.randn(50, 8, generator=generator)
+    candidates = torch.randn(60, 8, generator=generator)
+    gradients = []
+    for queries in (exact.half().requires_grad_(), exact.half().float().requires_grad_()):
+        (info_nce(queries, candidates, torch.arange(50)).loss * 65536).backward()
+        gradients.append(queries.grad.float())
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-2)
 
 
 def test_gradients_in_float64() -> None:
@@ -76,7 +118,7 @@ def test_gradients_in_float64() -> None:
     )
 
 
-def test_bf16_rounds_the_operands_and_nothing_else() -> None:
+def test_bf16_scores_are_those_of_rounded_operands() -> None:
     """The scores are those of rounded vectors, to float32; gradients are off by the rounding of the weights too."""
     generator = torch.Generator().manual_seed(0)
     queries, candidates = torch.randn(40, 64, generator=generator), torch.randn(50, 64, generator=generator)
@@ -161,6 +203,8 @@ def test_scores_are_float32_under_autocast() -> None:
         ({"positives": torch.tensor([0, 9])}, "positives index the 4 candidates"),
         ({"num_negatives": 0}, "num_negatives=0 must be at least 1"),
         ({"temperature": 0.0}, "temperature=0.0 must be positive"),
+        ({"negatives": torch.tensor([[1], [1]])}, "own positive"),
+        ({"negatives": torch.tensor([[1], [7]])}, "negatives index the 4 candidates"),
         ({"compute": "fp8"}, "compute='fp8' is not one of float32, bf16"),
         ({"allowed": torch.ones(1, 1, dtype=torch.bool)}, "query_sequence and candidate_sequence"),
         ({"queries": torch.zeros(0, 3), "positives": torch.zeros(0, dtype=torch.long)}, "no queries"),
@@ -177,3 +221,22 @@ def test_bad_input_is_named(change: dict, message: str | None) -> None:
         return
     with pytest.raises(ValueError, match=message):
         info_nce(queries, candidates, positives, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"queries": torch.zeros(3, 3)}, "positives has 2 entries, but there are 3 queries"),
+        ({"queries": torch.zeros(2, 5)}, "queries have 5 channels, candidates 3"),
+        ({"log_q": torch.zeros(1)}, "log_q has 1 entries"),
+        ({"valid": torch.ones(3, dtype=torch.bool)}, "valid has 3 entries"),
+        ({"negatives": torch.zeros(5, 2)}, "negatives has 5 entries"),
+        ({"query_sequence": torch.zeros(2)}, "give all three or none"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(change: dict, message: str) -> None:
+    """Asked of the check itself: under these tests the annotations of `info_nce` refuse them first."""
+    arguments = dict.fromkeys(["query_sequence", "candidate_sequence", "allowed", "valid", "log_q", "negatives"])
+    arguments |= {"queries": torch.zeros(2, 3), "candidates": torch.zeros(4, 3), "positives": torch.tensor([0, 1])}
+    with pytest.raises(ValueError, match=message):
+        _check_shapes(**(arguments | change))

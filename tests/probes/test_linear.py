@@ -52,7 +52,7 @@ def test_agrees_with_scikit_learn_where_the_penalty_decides() -> None:
     scaler = StandardScaler().fit(train.values)
     for l2 in (0.1, 10.0):
         oracle = LogisticRegression(C=1 / l2, max_iter=5000, tol=1e-8).fit(scaler.transform(train.values), train.labels)
-        probe = fit_probe(train, NUM_CLASSES, ProbeProtocol(l2=l2), seed=0)
+        probe = fit_probe(train, NUM_CLASSES, ProbeProtocol(l2=l2, learning_rate=0.1), seed=0)
         np.testing.assert_allclose(probe.weights[0].numpy(), oracle.coef_, atol=0.01)
 
 
@@ -168,7 +168,7 @@ def test_the_record_says_what_stands_in_for_what_was_not_given() -> None:
         protocol.record()
         for protocol in (ProbeProtocol(), ProbeProtocol(hidden=1), ProbeProtocol(1, 32, learning_rate=0.5))
     )
-    assert (linear_probe["hidden_dim"], linear_probe["learning_rate"]) == (None, 0.1)
+    assert (linear_probe["hidden_dim"], linear_probe["learning_rate"]) == (None, 0.01)
     assert (multi_layer["hidden_dim"], multi_layer["learning_rate"]) == (512, 0.001)
     assert (own["hidden_dim"], own["learning_rate"]) == (32, 0.5)
 
