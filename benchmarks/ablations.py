@@ -61,20 +61,22 @@ def run(folder: Path, corpus: Path, options: list[str]) -> dict[str, Any]:
         probe_report(
             folder,
             corpus,
-            "phones",
+            ("phones", "speaker"),
             features=("c", "z"),
             baselines=(),
             train_minutes=PROBE_TRAIN_MINUTES,
             protocol=ProbeProtocol(num_seeds=1),
             out=folder / "probe.json",
         )
-    results = json.loads((folder / "probe.json").read_text())["tasks"]["phones"]["results"]
+    tasks = json.loads((folder / "probe.json").read_text())["tasks"]
+    results = tasks["phones"]["results"]
     records = read_records(folder / "bound.jsonl")
     held_out = [record for record in records if record["split"] == "valid"][-1]
     above_one_nat = [r["step"] for r in records if r["split"] == "train" and np.mean(r["mi_bound_nats"]) > 1]
     return {
         "phones_c": results["cpc"]["accuracy_percent"],
         "interval": results["cpc"]["accuracy_interval_percent"],
+        "speaker_c": tasks["speaker"]["results"]["cpc"]["accuracy_percent"],
         "phones_z": results["cpc_z"]["accuracy_percent"],
         "mi_bound_nats": float(np.mean(held_out["mi_bound_nats"])),
         "mi_ceiling_nats": float(np.mean(held_out["mi_ceiling_nats"])),
@@ -106,13 +108,14 @@ def is_probed(folder: Path) -> bool:
 def table(title: str, rows: dict[Any, dict[str, Any]], paper: dict[Any, float] | None = None) -> str:
     lines = [
         title,
-        f"{'':24} {'phones, c':>10} {'95 % interval':>16} {'z':>6} {'bound':>7} {'ceiling':>8} "
+        f"{'':24} {'phones, c':>10} {'95 % interval':>16} {'z':>6} {'speaker, c':>10} {'bound':>7} {'ceiling':>8} "
         f"{'first nat':>9} {'paper':>6}",
     ]
     for name, row in rows.items():
         low, high = row["interval"]
         lines.append(
             f"{name!s:24} {row['phones_c']:9.1f} % {low:7.1f} to {high:5.1f} {row['phones_z']:6.1f} "
+            f"{row['speaker_c']:8.1f} % "
             f"{row['mi_bound_nats']:7.2f} {row['mi_ceiling_nats']:8.2f} "
             f"{row['first_nat_step'] or 'never':>9} {paper[name] if paper else '':>6}"
         )

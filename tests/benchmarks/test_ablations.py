@@ -45,7 +45,11 @@ class Stand:
         self.calls.append("probe")
         results = {name: {"accuracy_percent": 50.0, "accuracy_interval_percent": [49.0, 51.0]} for name in CPC}
         sha256 = json.loads((self.folder / "model" / "config.json").read_text())["sha256"]
-        out.write_text(json.dumps({"model": {"sha256": sha256}, "tasks": {"phones": {"results": results}}}))
+        out.write_text(
+            json.dumps(
+                {"model": {"sha256": sha256}, "tasks": {task: {"results": results} for task in ("phones", "speaker")}}
+            )
+        )
 
     def leave(self, step: int, sha256: str) -> None:
         for name in ("checkpoints", "model"):

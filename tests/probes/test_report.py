@@ -75,7 +75,7 @@ def test_every_result_stands_beside_the_bound(
     assert report["tasks"]["first"]["results"]["cpc"]["num_test"] == 12
     assert report["bound"] == [BOUND]
     assert report["model"]["step"] == 7
-    assert report["protocol"]["probe"]["learning_rate"] == 0.1
+    assert report["protocol"]["probe"]["learning_rate"] == 0.01
     assert report["protocol"]["features"]["cpc"]["dim"] == 10
     assert report["protocol"]["features"]["cpc_z"]["dim"] == 12
     assert report["protocol"]["supervised"]["num_steps_taken"] == {"phones": 2, "speaker": 2, "first": 2}
