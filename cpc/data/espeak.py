@@ -93,7 +93,7 @@ class Espeak:
     """A private instance of the library; a context manager that unloads it.
 
     Raises:
-        ImportError: without the `espeakng_loader` wheel.
+        ValueError: without the `espeakng_loader` wheel.
         RuntimeError: if the library does not start.
     """
 
@@ -178,6 +178,6 @@ def _loader() -> Any:
     try:
         return importlib.import_module("espeakng_loader")
     except ImportError as error:
-        raise ImportError(
+        raise ValueError(
             "speech synthesis needs the espeak-ng library: `pip install 'cpc[speech]'` or `uv sync --extra speech`"
         ) from error

@@ -96,7 +96,7 @@ def synthesize(
         The manifest, with the columns text, accent and sex besides the usual ones.
 
     Raises:
-        ImportError: without the extra `speech`.
+        ValueError: without the extra `speech`.
         ValueError: if `out` holds anything else than the corpus of these arguments, or an argument is out of range.
     """
     out = Path(out)
