@@ -4,13 +4,14 @@ B = 1 file, S samples, T frames, D feature dim.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from einops import rearrange
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from cpc.encoders.spectral import MFCC, LogMel
@@ -41,6 +42,7 @@ class Features:
 
     Attributes:
         dim: D.
+        has_context: whether a context network runs over the latents.
         hop_samples: from a frame to the next.
         first_centre_samples: centre of frame 0, from the file's first sample.
         sample_rate_hz: of the waveforms.
@@ -89,6 +91,7 @@ class Features:
             (parameter.device for parameter in self._network.parameters()), torch.device(device or "cpu")
         )
         self.precision = precision
+        self.has_context = self._context is not None
         self.latent_dim: int = self._encoder.dim
         self.dim: int = (self.latent_dim if kind != "c" else 0) + (self._context.dim if self._context else 0)
         self.hop_samples: int = self._encoder.hop_samples
@@ -136,21 +139,63 @@ class Features:
         """
         with self.frozen():
             state = None
-            pending = np.zeros(0, np.float32)
-            num_done = 0  # latents of `pending` that are out already, or that have seen its cut edge
-            for block in self._chunks(blocks):
-                pending = np.concatenate([pending, block])
-                num_final = (len(pending) - 1 - self._last_offset) // self.hop_samples + 1
-                if num_final <= num_done or self._sees_whole_file:
-                    continue
-                frames, state = self._encode(pending, num_done, num_final, state)
-                yield frames
-                num_dropped = max(num_final - self._margin_latents, 0)
-                pending = pending[num_dropped * self.hop_samples :]
-                num_done = num_final - num_dropped
-            num_latents = self._encoder.num_latents(len(pending))
-            if num_latents > num_done:
-                yield self._encode(pending, num_done, num_latents, state)[0]
+            for latents in self._latents(blocks):
+                frames, state = self._frames(latents, state)
+                yield rearrange(frames, "1 t d -> t d").cpu().numpy()
+
+    def together(self, files: Sequence[Iterable[np.ndarray]]) -> list[np.ndarray]:
+        """Features of several files, each as if it came alone, up to rounding.
+
+        A recurrent context's steps wait for memory, so that eight files side by side take little longer than one; the
+        padding behind a shorter file reaches none of its contexts, because they are causal. The encoder, which is not,
+        takes the files one by one.
+
+        Args:
+            files: each a file's blocks of samples.
+
+        Returns:
+            `[T, D]` float32 per file.
+        """
+        with self.frozen():
+            latents = [
+                rearrange(torch.cat([self._none(), *self._latents(blocks)], 1), "1 t d -> t d") for blocks in files
+            ]
+            lengths = [len(each) for each in latents]
+            frames, _ = self._frames(nn.utils.rnn.pad_sequence(latents, batch_first=True), None)
+        return [each[:length].cpu().numpy() for each, length in zip(frames, lengths, strict=True)]
+
+    @torch.inference_mode()
+    def _frames(self, latents: Float[Tensor, "B T Z"], state: Any) -> tuple[Float[Tensor, "B T D"], Any]:
+        """Features of latents, going on from `state`."""
+        if self._context is None:
+            return latents, None
+        contexts, state = self._context(latents, state)
+        return torch.cat([latents, contexts], 2) if self.kind == "zc" else contexts, state
+
+    def _latents(self, blocks: Iterable[np.ndarray]) -> Iterator[Float[Tensor, "1 t Z"]]:
+        """A file's latents in pieces, none of which has seen the edge of a chunk."""
+        pending = np.zeros(0, np.float32)
+        num_done = 0  # latents of `pending` that are out already, or that have seen its cut edge
+        for block in self._chunks(blocks):
+            pending = np.concatenate([pending, block])
+            num_final = (len(pending) - 1 - self._last_offset) // self.hop_samples + 1
+            if num_final <= num_done or self._sees_whole_file:
+                continue
+            yield self._encode(pending)[:, num_done:num_final]
+            num_dropped = max(num_final - self._margin_latents, 0)
+            pending = pending[num_dropped * self.hop_samples :]
+            num_done = num_final - num_dropped
+        if self._encoder.num_latents(len(pending)) > num_done:
+            yield self._encode(pending)[:, num_done:]
+
+    @torch.inference_mode()
+    def _encode(self, x: np.ndarray) -> Float[Tensor, "1 t Z"]:
+        samples = rearrange(torch.from_numpy(x), "s -> 1 s").to(self.device)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+            return self._encoder(samples).float()
+
+    def _none(self) -> Float[Tensor, "1 0 Z"]:
+        return torch.zeros(1, 0, self.latent_dim, device=self.device)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -163,25 +208,7 @@ class Features:
             if was_training:
                 self._network.train()
 
-    @torch.inference_mode()
-    def _encode(self, x: np.ndarray, first: int, stop: int, state: Any) -> tuple[np.ndarray, Any]:
-        """Features of the latents `first` to `stop` of a piece of audio, going on from `state`."""
-        samples = rearrange(torch.from_numpy(x), "s -> 1 s").to(self.device)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
-            latents = self._encoder(samples)
-        latents = latents[:, first:stop].float()  # [1, t, D]
-        if self._context is None:
-            return _frames(latents), None
-        contexts, state = self._context(latents, state)  # [1, t, C]
-        if self.kind == "zc":
-            contexts = torch.cat([latents, contexts], 2)
-        return _frames(contexts), state
-
     def _chunks(self, blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         for block in blocks:
             for start in range(0, len(block), self.chunk_samples):
                 yield block[start : start + self.chunk_samples]
-
-
-def _frames(x: Tensor) -> np.ndarray:
-    return rearrange(x, "1 t d -> t d").cpu().numpy()

@@ -19,6 +19,8 @@ from cpc.data.parallel import map_in_order
 from cpc.probes.features import Features, Kind
 
 DEFAULT_MAX_RAM_BYTES = 2_000_000_000
+MOST_FILES_TOGETHER = 16
+MOST_FRAMES_TOGETHER = 16_000  # padding included
 
 
 class FeatureStore:
@@ -56,8 +58,8 @@ class FeatureStore:
     ) -> "FeatureStore":
         """Read every file once.
 
-        Files go through the network one by one, on a CPU one per thread: batches of padded files are no faster, and
-        padding would have to be kept from the last latents of every file.
+        On a CPU every thread reads files of its own. Short ones of like length share the steps of the context
+        (`Features.together`); a long one goes through it in pieces.
 
         Args:
             features: the front end.
@@ -85,27 +87,37 @@ class FeatureStore:
         num_threads = torch.get_num_threads()
         num_workers = num_threads if features.device.type == "cpu" else 1
 
-        def extract_file(row: int) -> None:
+        def keep(row: int, position: int, frames: np.ndarray) -> int:
+            with np.errstate(over="ignore"):
+                frames = frames.astype(values.dtype, copy=False)
+            if not np.isfinite(frames).all():
+                raise ValueError(
+                    f"{manifest.paths[row]}: features {features.kind!r} are not finite in {dtype}: broken "
+                    "audio, or a model whose training diverged"
+                )
+            store.file(row)[position : position + len(frames)] = frames
+            return position + len(frames)
+
+        def extract_group(group: list[int]) -> int:
             if num_workers > 1:
-                torch.set_num_threads(1)  # of this worker: a file per core is faster than a file on all cores
-            destination, position = store.file(row), 0
-            for frames in features.stream(_blocks(audio, row, features.chunk_samples)):
-                with np.errstate(over="ignore"):
-                    frames = frames.astype(values.dtype, copy=False)
-                if not np.isfinite(frames).all():
-                    raise ValueError(
-                        f"{manifest.paths[row]}: features {features.kind!r} are not finite in {dtype}: broken "
-                        "audio, or a model whose training diverged"
-                    )
-                destination[position : position + len(frames)] = frames
-                position += len(frames)
-            assert position == len(destination)
+                torch.set_num_threads(1)  # of this worker: files per core are faster than a file on all cores
+            blocks = [_blocks(audio, row, features.chunk_samples) for row in group]
+            if len(group) > 1:
+                for row, frames in zip(group, features.together(blocks), strict=True):
+                    assert keep(row, 0, frames) == len(store.file(row))
+            else:
+                position = 0
+                for frames in features.stream(blocks[0]):
+                    position = keep(group[0], position, frames)
+                assert position == len(store.file(group[0]))
+            return len(group)
 
         title = f"features {features.kind}"
         try:
             with features.frozen():
-                done = map_in_order(extract_file, rows.tolist(), num_workers)
-                list(tqdm(done, total=len(rows), desc=title, unit="file", disable=not progress))
+                with tqdm(total=len(rows), desc=title, unit="file", disable=not progress) as bar:
+                    for num_files in map_in_order(extract_group, _groups(rows, num_frames, features), num_workers):
+                        bar.update(num_files)
         finally:
             torch.set_num_threads(num_threads)
         return store
@@ -135,6 +147,21 @@ class FeatureStore:
             raise ValueError(f"a store of {self.features.kind!r} holds no {kind!r}")
         split = self.features.latent_dim
         return self.values[:, :split] if kind == "z" else self.values[:, split:]
+
+
+def _groups(rows: np.ndarray, num_frames: np.ndarray, features: Features) -> list[list[int]]:
+    """Files to take together: like in length, few enough for the memory, and one by one where there is no context."""
+    by_length = np.argsort(num_frames, kind="stable")[::-1]
+    groups: list[list[int]] = []
+    longest = 0
+    for file in by_length.tolist():
+        size = len(groups[-1]) + 1 if groups else 1
+        if groups and features.has_context and size <= MOST_FILES_TOGETHER and size * longest <= MOST_FRAMES_TOGETHER:
+            groups[-1].append(int(rows[file]))
+        else:
+            groups.append([int(rows[file])])
+            longest = int(num_frames[file])
+    return groups
 
 
 def _allocate(

@@ -33,6 +33,14 @@ def test_a_model_in_chunks_equals_the_model_on_the_whole_file(context: Context, 
         np.testing.assert_allclose(in_chunks, whole[0].numpy(), atol=2e-5)
 
 
+@pytest.mark.parametrize("context", CONTEXTS, ids=lambda context: type(context).__name__)
+def test_files_together_are_as_files_alone(context: Context) -> None:
+    features = Features("zc", cpc.CPC(AudioEncoder(dim=8), context, Bilinear(2)), chunk_seconds=0.05)
+    waves = [noise(length, seed=length) for length in (4_000, 9_001, 0, 160, 20)]
+    for wave, frames in zip(waves, features.together([[wave] for wave in waves]), strict=True):
+        np.testing.assert_allclose(frames, features(wave), atol=2e-6)
+
+
 @pytest.mark.parametrize("kind", ["mfcc", "logmel"])
 def test_spectra_in_chunks_equal_those_of_the_whole_file(kind: str) -> None:
     wave = noise(7_000)

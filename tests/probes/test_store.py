@@ -42,6 +42,14 @@ def test_a_store_holds_every_file_at_its_place(model: cpc.CPC) -> None:
         np.testing.assert_allclose(store.file(row), features(audio.waves[row]), atol=1e-6)
 
 
+def test_groups_are_of_like_length_and_bounded(model: cpc.CPC, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "MOST_FILES_TOGETHER", 3)
+    monkeypatch.setattr(store_module, "MOST_FRAMES_TOGETHER", 100)
+    rows, num_frames = np.arange(10, 17), np.array([5, 60, 7, 40, 101, 6, 4])
+    assert store_module._groups(rows, num_frames, Features("c", model)) == [[14], [11], [13, 12], [15, 10, 16]]
+    assert all(len(group) == 1 for group in store_module._groups(rows, num_frames, Features("z", model)))
+
+
 def test_one_pass_serves_latents_and_contexts(model: cpc.CPC) -> None:
     audio, manifest = waves(4_000, 900)
     rows = np.arange(2)
