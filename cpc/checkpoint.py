@@ -16,7 +16,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from cpc.data.atomic import write_atomically
+from cpc.data.atomic import write_json
 from cpc.model import CPC
 
 FORMAT_VERSION = 1
@@ -88,8 +88,7 @@ def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any
             "sha256": _sha256(folder / _WAITING_WEIGHTS),
             "provenance": provenance or {},
         }
-        with write_atomically(folder / _CONFIG) as new:
-            new.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        write_json(content, folder / _CONFIG)
     finally:
         _settle(folder)
 

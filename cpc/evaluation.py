@@ -1,6 +1,5 @@
 """The held-out bound of a model: same batches, same draws, every time, while it trains and ever after."""
 
-import json
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields
@@ -13,7 +12,7 @@ from torch import Tensor
 from cpc.bounds import Bound, BoundTally
 from cpc.candidates import STRATEGIES, reading_of
 from cpc.checkpoint import load_pretrained, read_config
-from cpc.data.atomic import write_atomically
+from cpc.data.atomic import write_json
 from cpc.data.batch import Batch
 from cpc.data.batches import Window
 from cpc.data.corpus import Corpus, Sampler
@@ -248,9 +247,7 @@ def evaluate(
     for bound in bounds:
         print(table(bound))
     path = Path(model_folder) / "bound.json" if out is None else Path(out)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with write_atomically(path) as new:
-        new.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_json(report, path)
     print(f"written to {path}")
     return report
 

@@ -1,9 +1,11 @@
 """Files that are replaced at once: a reader, or a process killed in the middle, finds the old one or the new one."""
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -23,3 +25,14 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
         os.replace(new, path)
     finally:
         new.unlink(missing_ok=True)
+
+
+def write_json(content: Mapping[str, Any], path: str | Path) -> None:
+    """Replace a JSON file; its folder is made if it does not exist.
+
+    Raises:
+        ValueError: if a number is not finite, which JSON cannot say: hand None in.
+    """
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with write_atomically(path) as new:
+        new.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")

@@ -12,6 +12,7 @@ from cpc.data.corpus import Corpus, Geometry, Sampler
 from cpc.data.windows import NUM_INITIALISATION_WINDOWS, WindowDataset, initialisation_windows
 from cpc.evaluation import HeldOut, Protocol
 from cpc.losses.contrast import check_rows
+from cpc.probes.online import OnlineProbe
 
 ENDLESS = 2**62
 NUM_CHECKED_BATCHES = 1000  # a quarter of a second
@@ -102,7 +103,13 @@ class AudioData(pl.LightningDataModule):
             skip_bad=self.skip_bad,
             alignments=self.alignments,
         )
-        self.corpus.check(self.train_split, self.eval_split, needs_speakers=self.sampler == "same_speaker")
+        by_speaker = self.sampler == "same_speaker"
+        self.corpus.check(self.train_split, needs_speakers=by_speaker)
+        also = any(strategy.startswith("same_speaker") for strategy in module.strategies)
+        self.corpus.check(self.eval_split, needs_speakers=by_speaker or also)
+        for probe in self.trainer.callbacks:
+            if isinstance(probe, OnlineProbe):
+                self.class_names(probe.task)
         self._train = self.corpus.windows(self.train_split)
         self._train_batches = self.corpus.batches(
             self._train,
@@ -148,10 +155,16 @@ class AudioData(pl.LightningDataModule):
         assert self.corpus is not None, "set up before probes are"
         if task == "phones":
             if not self.corpus.labels:
-                raise ValueError("an online probe of phones needs frame labels: give data.alignments")
+                raise ValueError(
+                    "an online probe of phones needs frame labels: give data.alignments, or leave the probe out with "
+                    "--trainer.callbacks null"
+                )
             return self.corpus.labels
         if not self.corpus.speakers:
-            raise ValueError("an online probe of speakers needs a 'speaker' column in the manifest")
+            raise ValueError(
+                "an online probe of speakers needs a 'speaker' column in the manifest: add one, or leave the probe out "
+                "with --trainer.callbacks null"
+            )
         return self.corpus.speakers
 
     def _check_identities(self, encoder: Geometry, strategies: tuple[str, ...]) -> None:

@@ -3,7 +3,6 @@
 T frames, D feature dim.
 """
 
-import json
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from safetensors.numpy import save_file
 from tqdm import tqdm
 
 from cpc.checkpoint import load_pretrained, read_config
-from cpc.data.atomic import write_atomically
+from cpc.data.atomic import write_atomically, write_json
 from cpc.data.audio import read_blocks
 from cpc.data.headers import AUDIO_SUFFIXES, name_a_few
 from cpc.probes.features import Features, Precision
@@ -130,5 +129,4 @@ def _write(target: Path, values: np.ndarray, sidecar: dict[str, Any], format: Fo
                 np.save(stream, values)
         else:
             save_file({"features": np.ascontiguousarray(values)}, new)
-    with write_atomically(target.with_suffix(".json")) as new:
-        new.write_text(json.dumps(sidecar, indent=2) + "\n", encoding="utf-8")
+    write_json(sidecar, target.with_suffix(".json"))

@@ -13,7 +13,7 @@ import torch
 
 from cpc import __version__
 from cpc.checkpoint import load_pretrained, read_config
-from cpc.data.atomic import write_atomically
+from cpc.data.atomic import write_json
 from cpc.data.manifest import Manifest, read_manifest
 from cpc.data.pack import PackedAudio, pack
 from cpc.data.windows import NUM_INITIALISATION_WINDOWS
@@ -188,15 +188,8 @@ def probe_report(
         }
     )
     if out is not None:
-        write_report(report, out)
+        write_json(report, out)
     return report
-
-
-def write_report(report: Mapping[str, Any], path: str | Path) -> None:
-    """Write a report as JSON, all at once; its folder is made if it does not exist."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with write_atomically(path) as new:
-        new.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def format_report(report: Mapping[str, Any]) -> str:
