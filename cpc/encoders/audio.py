@@ -5,7 +5,7 @@ B batch, S samples, T latents, D latent dim.
 
 import math
 import warnings
-from typing import Literal, TypeVar
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,8 +13,9 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cpc.encoders.strided_conv import ConvolveBlocks, Count, RectifyIntoBlocks, output_length
+
 Norm = Literal["affine", "layer", "none", "batch"]
-Count = TypeVar("Count", int, Tensor)
 
 
 class AudioEncoder(nn.Module):
@@ -75,7 +76,8 @@ class AudioEncoder(nn.Module):
 
         widths = [1] + [dim] * len(kernels)
         self.layers = nn.ModuleList(
-            ConvLayer(widths[i], dim, kernels[i], strides[i], paddings[i], norm) for i in range(len(kernels))
+            ConvLayer(widths[i], dim, kernels[i], strides[i], paddings[i], norm, takes_frames=i == 0)
+            for i in range(len(kernels))
         )
         self.input_mean: Tensor
         self.input_std: Tensor
@@ -99,15 +101,15 @@ class AudioEncoder(nn.Module):
                 f"{x.shape[1]} samples are too few for one latent of this encoder, whose receptive field is "
                 f"{self.receptive_field_samples} samples; pad the waveform or leave the file out"
             )
-        hidden = self._standardised(x)
+        hidden = self._frames(x)
         for layer in self.layers:
-            hidden = layer(hidden)
-        return rearrange(hidden, "b d t -> b t d")
+            hidden = layer(layer.blocks(hidden))  # type: ignore[operator]
+        return hidden.relu()
 
     def num_latents(self, num_samples: Count) -> Count:
         """How many latents `num_samples` samples give; elementwise on tensors."""
         for kernel, stride, padding in zip(self.kernels, self.strides, self.paddings, strict=True):
-            num_samples = (num_samples + 2 * padding - kernel) // stride + 1
+            num_samples = output_length(num_samples, kernel, stride, padding)
         return max(num_samples, 0) if isinstance(num_samples, int) else num_samples.clamp(min=0)
 
     def set_statistics(self, mean: float, std: float) -> None:
@@ -124,28 +126,36 @@ class AudioEncoder(nn.Module):
         Data-dependent initialisation after Salimans and Kingma 2016 (arXiv:1602.07868) and the ActNorm of Kingma and
         Dhariwal 2018 (arXiv:1807.03039). Call it before the model is wrapped or compiled.
         """
-        hidden = self._standardised(x)
+        hidden = self._frames(x)
         for layer in self.layers:
-            layer.initialise_from(hidden)  # type: ignore[operator]
-            hidden = layer(hidden)
+            blocks = layer.blocks(hidden)  # type: ignore[operator]
+            layer.initialise_from(blocks)  # type: ignore[operator]
+            hidden = layer(blocks)
 
-    def _standardised(self, x: Tensor) -> Tensor:
+    def _frames(self, x: Tensor) -> Float[Tensor, "B T kernel"]:
+        """The standardised samples under each position of the first layer's kernel."""
         if self.standardise == "corpus":
             x = (x - self.input_mean) / self.input_std
         elif self.standardise == "window":
             x = (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True).clamp(min=1e-5)
-        return rearrange(x, "b s -> b 1 s")
+        return F.pad(x, (self.paddings[0], self.paddings[0])).unfold(1, self.kernels[0], self.strides[0])
 
 
 class ConvLayer(nn.Module):
-    """Convolution, norm, ReLU on `[B, C, S]`; the weights keep the shape of `nn.Conv1d`'s.
+    """Strided convolution and norm, channels last; the weights keep the shape of `nn.Conv1d`'s.
+
+    The ReLU behind it belongs to the next layer, which rectifies into the blocks that it reads. The first layer takes
+    frames of samples, as many as its kernel is long.
 
     Kaiming's initialisation keeps the signal's scale through the ReLUs; torch's default shrinks it sixfold over five
     layers, and the contrast of latents with it (docs/decisions.md).
     """
 
-    def __init__(self, in_dim: int, dim: int, kernel: int, stride: int, padding: int, norm: Norm) -> None:
+    def __init__(
+        self, in_dim: int, dim: int, kernel: int, stride: int, padding: int, norm: Norm, takes_frames: bool
+    ) -> None:
         super().__init__()
+        self.takes_frames = takes_frames
         self.stride = stride
         self.padding = padding
         self.norm = norm
@@ -159,26 +169,39 @@ class ConvLayer(nn.Module):
         elif norm == "batch":
             self.batch_norm = nn.BatchNorm1d(dim)
 
-    def forward(self, x: Float[Tensor, "B C S"]) -> Float[Tensor, "B D T"]:
-        """Convolve, normalise, rectify."""
+    def blocks(self, x: Tensor) -> Tensor:
+        """What `forward` reads: frames as they are, or the ReLU of the former layer's output, padded for this one."""
+        if self.takes_frames:
+            return x
+        return RectifyIntoBlocks.apply(x, self.weight.shape[2], self.stride, self.padding)
+
+    def forward(self, x: Float[Tensor, "B L C"]) -> Float[Tensor, "B T D"]:
+        """Convolve and normalise; `[B, T, kernel]` comes in at the first layer."""
         if self.norm == "affine":
             # scale * (W x) = (scale * W) x: the affine costs nothing when it is folded into the weights.
-            weight = self.weight * rearrange(self.scale, "d -> d 1 1")
-            return F.conv1d(x, weight, self.bias, self.stride, self.padding).relu_()
-        x = F.conv1d(x, self.weight, self.bias, self.stride, self.padding)
+            return self._convolve(x, self.weight * rearrange(self.scale, "d -> d 1 1"), self.bias)
+        x = self._convolve(x, self.weight, self.bias)
         if self.norm == "layer":
-            x = rearrange(self.layer_norm(rearrange(x, "b d t -> b t d")), "b t d -> b d t")
+            x = self.layer_norm(x)
         elif self.norm == "batch":
-            x = self.batch_norm(x)
-        return x.relu_()
+            x = rearrange(self.batch_norm(rearrange(x, "b t d -> (b t) d")), "(b t) d -> b t d", b=len(x))
+        return x
 
-    def initialise_from(self, x: Float[Tensor, "B C S"]) -> None:
+    def initialise_from(self, x: Float[Tensor, "B L C"]) -> None:
         """Set scale and bias so that the pre-activations of this batch are standardised per channel."""
         if self.norm != "affine":
             return
-        pre_activations = F.conv1d(x, self.weight, None, self.stride, self.padding)
-        std, mean = torch.std_mean(pre_activations, (0, 2))
+        pre_activations = self._convolve(x, self.weight, None)
+        std, mean = torch.std_mean(pre_activations, (0, 1))
         if not torch.isfinite(std).all() or (std <= 1e-12).all():
             raise ValueError("data initialisation needs a batch of finite audio that is not constant")
         self.scale.copy_(1 / std.clamp(min=1e-6))
         self.bias.copy_(-mean * self.scale)
+
+    def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "B T D"]:
+        if self.takes_frames:
+            return F.linear(x, rearrange(weight, "d 1 kernel -> d kernel"), bias)
+        device = x.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+        bias = None if bias is None else bias.to(dtype)
+        return ConvolveBlocks.apply(x.to(dtype), weight.to(dtype), bias, self.stride)

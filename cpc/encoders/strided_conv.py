@@ -1,0 +1,106 @@
+"""Strided convolutions on `[B, S, C]` as plain matrix products, without an unfolded copy of the input.
+
+Cut the padded input into blocks of one stride. A kernel of m strides makes output t from the blocks t to t+m-1, so the
+convolution is m products of all blocks with a slice of the weights each, shifted against each other and added up:
+every operand lies in memory as it is. Channels stay last, where norms and the contrastive loss want them.
+
+B batch, S input length, T output length, C input channels, D output channels.
+"""
+
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+Count = TypeVar("Count", int, Tensor)
+
+
+def output_length(length: Count, kernel: int, stride: int, padding: int) -> Count:
+    """T of a convolution over `length` inputs; not positive if there are too few."""
+    return (length + 2 * padding - kernel) // stride + 1
+
+
+class RectifyIntoBlocks(torch.autograd.Function):
+    """`(x [B, S, C], kernel, stride, padding)` -> ReLU(x) amid the zeros that `ConvolveBlocks` needs around it.
+
+    The ReLU writes where the convolution reads: no copy, and one tensor to keep for both gradients.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:  # noqa: D102
+        num_outputs = output_length(x.shape[1], kernel, stride, padding)
+        length = (num_outputs - 1 + -(-kernel // stride)) * stride
+        used = min(x.shape[1], length - padding)
+        blocks = x.new_empty(x.shape[0], length, x.shape[2])
+        blocks[:, :padding] = 0
+        torch.clamp_min(x[:, :used], 0, out=blocks[:, padding : padding + used])
+        blocks[:, padding + used :] = 0
+        ctx.save_for_backward(blocks)
+        ctx.place = slice(padding, padding + used)
+        ctx.num_unused = x.shape[1] - used
+        return blocks
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+        (blocks,) = ctx.saved_tensors
+        by_x = torch.ops.aten.threshold_backward(gradient[:, ctx.place], blocks[:, ctx.place], 0)
+        return F.pad(by_x, (0, 0, 0, ctx.num_unused)) if ctx.num_unused else by_x, None, None, None
+
+
+class ConvolveBlocks(torch.autograd.Function):
+    """`(blocks [B, S, C], weight [D, C, kernel], bias [D] or None, stride)` -> `[B, T, D]`; the stride divides S."""
+
+    @staticmethod
+    def forward(ctx: Any, blocks: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:  # noqa: D102
+        slices = _slices(weight, stride)  # m of [stride * C, D]
+        x = rearrange(blocks, "b (n s) c -> (b n) (s c)", s=stride)
+        num_sequences, num_blocks = blocks.shape[0], blocks.shape[1] // stride
+        # All sequences in one product: the last m - 1 outputs of each reach into the next one and are left out.
+        y = x.new_empty(len(x), weight.shape[0])
+        num_rows = len(x) - len(slices) + 1
+        if bias is None:
+            torch.mm(x[:num_rows], slices[0], out=y[:num_rows])
+        else:
+            torch.addmm(bias, x[:num_rows], slices[0], out=y[:num_rows])
+        for j in range(1, len(slices)):
+            y[:num_rows].addmm_(x[j : j + num_rows], slices[j])
+        ctx.save_for_backward(blocks, weight)
+        ctx.stride = stride
+        ctx.has_bias = bias is not None
+        return rearrange(y, "(b n) d -> b n d", b=num_sequences)[:, : num_blocks - len(slices) + 1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+        blocks, weight = ctx.saved_tensors
+        slices = _slices(weight, ctx.stride)
+        x = rearrange(blocks, "b (n s) c -> (b n) (s c)", s=ctx.stride)
+        num_rows, num_outputs = len(x) - len(slices) + 1, gradient.shape[1]
+        by_y = x.new_empty(gradient.shape[0], blocks.shape[1] // ctx.stride, gradient.shape[2])
+        by_y[:, :num_outputs] = gradient
+        by_y[:, num_outputs:] = 0
+        by_y = rearrange(by_y, "b n d -> (b n) d")[:num_rows]
+
+        by_blocks = None
+        if ctx.needs_input_grad[0]:
+            by_x = torch.empty_like(x)
+            torch.mm(by_y, slices[0].T, out=by_x[:num_rows])
+            by_x[num_rows:] = 0
+            for j in range(1, len(slices)):
+                by_x[j : j + num_rows].addmm_(by_y, slices[j].T)
+            by_blocks = rearrange(by_x, "(b n) (s c) -> b (n s) c", b=len(blocks), s=ctx.stride)
+        by_slices = torch.stack([torch.mm(x[j : j + num_rows].T, by_y) for j in range(len(slices))])
+        by_weight = rearrange(by_slices, "m (s c) d -> d c (m s)", s=ctx.stride)[:, :, : weight.shape[2]]
+        return by_blocks, by_weight, gradient.sum((0, 1)) if ctx.has_bias else None, None
+
+
+def _slices(weight: Float[Tensor, "D C kernel"], stride: int) -> Tensor:
+    """`[m, stride * C, D]`: the weights that meet each of the m blocks of an output; zeros fill up the last."""
+    kernel = weight.shape[2]
+    weight = F.pad(weight, (0, -kernel % stride))
+    return rearrange(weight, "d c (m s) -> m (s c) d", s=stride).contiguous()
