@@ -6,10 +6,12 @@ B batch, L layers, T latents, C context dim.
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
 from cpc.contexts.context import Context, State
+from cpc.contexts.gru_layer import GRULayer
 
 
 class Recurrent(Context):
@@ -40,15 +42,32 @@ class Recurrent(Context):
 
 
 class GRU(Recurrent):
-    """Gated recurrent units, the paper's context; the state is `(h [B, L, C],)`. Arguments: `Recurrent`'s."""
+    """Gated recurrent units, the paper's context; the state is `(h [B, L, C],)`. Arguments: `Recurrent`'s.
+
+    The library runs it on accelerators, `cpc.contexts.gru_layer` on a CPU.
+    """
 
     def _allocate(self, input_dim: int) -> None:
         self.layers = nn.GRU(input_dim, self.dim, self.num_layers, batch_first=True, dropout=self.dropout)
 
     def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]:
         with _float32_on_cpu(z):
-            contexts, hidden = self.layers(self._cast(z), None if state is None else _layers_first(state[0]))
+            z = self._cast(z)
+            if z.device.type == "cpu":
+                return self._encode_by_layer(z, state)
+            contexts, hidden = self.layers(z, None if state is None else _layers_first(state[0]))
         return contexts, (_sequences_first(hidden),)
+
+    def _encode_by_layer(self, z: Tensor, state: State) -> tuple[Tensor, State]:
+        before = z.new_zeros(len(z), self.num_layers, self.dim) if state is None else state[0]
+        after = []
+        for layer in range(self.num_layers):
+            if layer > 0:
+                z = F.dropout(z, self.dropout, self.training)
+            names = (f"{name}_l{layer}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+            z = GRULayer.apply(z, before[:, layer], *(getattr(self.layers, name) for name in names))
+            after.append(z[:, -1])
+        return z, (torch.stack(after, 1),)
 
 
 class LSTM(Recurrent):

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from cpc.contexts import GRU, LSTM
+from cpc.contexts.gru_layer import GRULayer
 
 
 def test_gru_is_the_library_cell_stepped_by_hand() -> None:
@@ -43,3 +44,30 @@ def test_bad_arguments(network: type[GRU] | type[LSTM]) -> None:
         network(8, num_layers=0)
     with pytest.raises(ValueError, match=r"dropout=0\.1 acts between layers"):
         network(8, dropout=0.1)
+
+
+def test_gru_layers_by_hand_have_the_gradients_of_the_library() -> None:
+    context = GRU(5, num_layers=2).double()
+    context.connect(3)
+    context.double()
+    z = torch.randn(4, 9, 3, dtype=torch.float64, requires_grad=True)
+    state = torch.randn(4, 2, 5, dtype=torch.float64, requires_grad=True)
+    parameters = [z, state, *context.parameters()]
+    contexts, (after,) = context(z, (state,))
+    expected, hidden = context.layers(z, state.transpose(0, 1).contiguous())
+    torch.testing.assert_close(contexts, expected)
+    torch.testing.assert_close(after, hidden.transpose(0, 1))
+    weights = torch.randn_like(contexts)
+    for found, wanted in zip(
+        torch.autograd.grad((contexts * weights).sum() + after.sum(), parameters),
+        torch.autograd.grad((expected * weights).sum() + hidden.sum(), parameters),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_a_gru_layer_by_finite_differences() -> None:
+    torch.manual_seed(0)
+    shapes = [(2, 3, 2), (2, 2), (6, 2), (6, 2), (6,), (6,)]
+    arguments = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    assert torch.autograd.gradcheck(GRULayer.apply, arguments)
