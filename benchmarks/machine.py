@@ -1,7 +1,10 @@
-"""The machine's state, printed beside every figure: without it a time means nothing."""
+"""The machine's state, printed beside every figure, and how time and memory are measured."""
 
 import os
+import re
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,14 +32,28 @@ def gemm_peak_gflops(size: int = 2048, repetitions: int = 8) -> float:
     return 2 * size**3 / best / 1e9
 
 
-def median_seconds(function: Any, repetitions: int, num_warmups: int = 2) -> float:
+def median_seconds(function: Callable[[], Any], repetitions: int, num_warmups: int = 2) -> float:
     """Median wall time of a call."""
     for _ in range(num_warmups):
         function()
     return sorted(_seconds(function) for _ in range(repetitions))[repetitions // 2]
 
 
-def _seconds(function: Any) -> float:
+def peak_extra_mib(function: Callable[[], Any]) -> float:
+    """By how much a call raises the process's resident memory at its highest (Linux)."""
+    before = _status_mib("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the highest level starts again from here
+    function()
+    return max(0.0, _status_mib("VmHWM") - before)
+
+
+def _status_mib(field: str) -> float:
+    found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert found is not None, f"/proc/self/status has no {field}"
+    return int(found[1]) / 1024
+
+
+def _seconds(function: Callable[[], Any]) -> float:
     start = time.perf_counter()
     function()
     return time.perf_counter() - start

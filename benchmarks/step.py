@@ -1,64 +1,162 @@
-"""One training step at CPC_audio's size: 256 latents, GRU 256, 12 bilinear steps, 8 windows of 20480 samples.
+"""One training step at CPC_audio's size, and its loss alone, against the style of public code.
 
-python -m benchmarks.step [--repetitions N]
+python -m benchmarks.step [--rounds N]
+
+256 latents, GRU of 256, 12 bilinear steps, 8 windows of 20480 samples, layer norm, 128 negatives a row, Adam, float32.
+The reference (benchmarks/reference.py) computes the same loss on the same parameters with the same negatives, gathered
+and concatenated step by step. Every variant runs in a process of its own, in turns; figures are medians over rounds.
+`as_started`: the reference under glibc's default allocator, ours as `cpc` starts it; `pinned`: both under an allocator
+that keeps freed memory. More variants of ours follow: what a user may choose instead.
 """
 
 import argparse
 import json
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from benchmarks.machine import machine_state, median_seconds
+from benchmarks.machine import gemm_peak_gflops, machine_state, median_seconds, peak_extra_mib
+from benchmarks.processes import Variant, alternate
+from benchmarks.reference import draw_per_step, gather_style_contrast, gather_style_loss
 from cpc.allocator import keep_freed_memory
 from cpc.contexts import GRU
 from cpc.encoders import AudioEncoder
+from cpc.losses import contrast
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 from cpc.processor import prepare_processor
 
-BATCH_SIZE, WINDOW_SAMPLES, DIM, NUM_STEPS = 8, 20480, 256, 12
-VARIANTS = {
+BATCH_SIZE, WINDOW_SAMPLES, DIM, NUM_STEPS, NUM_NEGATIVES, NUM_LATENTS = 8, 20480, 256, 12, 128, 128
+NUM_OPERATIONS = 46.6e9  # of a step that scores no more than the 128 negatives: shared multiplications and additions
+CHOICES = {
     # name: (norm, negatives per row or None for all 1023, bf16: autocast, and operands of the loss)
-    "layer norm, 128 negatives": ("layer", 128, False),
-    "affine, 128 negatives": ("affine", 128, False),
+    "affine": ("affine", NUM_NEGATIVES, False),
     "affine, all candidates": ("affine", None, False),
     "affine, all candidates, bf16": ("affine", None, True),
 }
 
 
-def seconds_per_step(norm: str, num_negatives: int | None, bf16: bool, repetitions: int) -> float:
+def build(norm: str, num_negatives: int | None, bf16: bool = False) -> tuple[CPC, torch.Tensor]:
     torch.manual_seed(0)
-    compute = "bf16" if bf16 else "float32"
-    parts = AudioEncoder(DIM, norm=norm), GRU(DIM), Bilinear(NUM_STEPS)
-    model = CPC(*parts, num_negatives=num_negatives, compute=compute)
+    parts = AudioEncoder(DIM, norm=norm), GRU(DIM), Bilinear(NUM_STEPS)  # type: ignore[arg-type]
+    model = CPC(*parts, num_negatives=num_negatives, compute="bf16" if bf16 else "float32")
     x = torch.randn(BATCH_SIZE, WINDOW_SAMPLES)
     model.initialise_from(x)
+    return model, x
+
+
+def gathered(model: CPC, x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    negatives = draw_per_step(NUM_STEPS, BATCH_SIZE, NUM_LATENTS, NUM_NEGATIVES, generator)
+    return gather_style_loss(model, x, negatives)
+
+
+def loss_alone(style: str) -> Callable[[], Any]:
+    """Predictors and loss, forward and backward, on latents and contexts at hand."""
+    model, x = build("layer", NUM_NEGATIVES)
+    with torch.no_grad():
+        latents, contexts, _ = model(x)
+    latents, contexts = latents.clone().requires_grad_(), contexts.clone().requires_grad_()
+    parameters = [latents, contexts, *model.predictor.parameters()]
+    generator = torch.Generator().manual_seed(0)
+
+    def step() -> None:
+        if style == "gather":
+            negatives = draw_per_step(NUM_STEPS, BATCH_SIZE, NUM_LATENTS, NUM_NEGATIVES, generator)
+            loss = gather_style_contrast(contexts, latents, model.predictor.weights, negatives)
+        else:
+            queries = model.predictor(contexts)
+            loss = contrast(queries, latents, num_negatives=NUM_NEGATIVES, generator=generator).loss
+        torch.autograd.grad(loss, parameters)
+
+    return step
+
+
+def whole_step(style: str, norm: str, num_negatives: int | None, bf16: bool) -> Callable[[], Any]:
+    model, x = build(norm, num_negatives, bf16)
     optimiser = torch.optim.Adam(model.parameters(), 2e-4)
     generator = torch.Generator().manual_seed(0)
 
     def step() -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            loss = model.loss(x, generator=generator).loss
+            ours = style != "gather"
+            loss = model.loss(x, generator=generator).loss if ours else gathered(model, x, generator)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
 
-    return median_seconds(step, repetitions)
+    return step
+
+
+def gradient_error() -> float:
+    """The largest relative difference between the gradients of both styles, over the parameters."""
+    model, x = build("layer", NUM_NEGATIVES)
+    parameters = list(model.parameters())
+    ours = torch.autograd.grad(model.loss(x, generator=torch.Generator().manual_seed(0)).loss, parameters)
+    theirs = torch.autograd.grad(gathered(model, x, torch.Generator().manual_seed(0)), parameters)
+    return max(float((a - b).norm() / b.norm()) for a, b in zip(ours, theirs, strict=True))
+
+
+def measure(style: str, part: str, choice: str | None) -> dict[str, float]:
+    if style == "ours":
+        keep_freed_memory()
+        prepare_processor()
+    if part == "loss":
+        step = loss_alone(style)
+    else:
+        step = whole_step(style, *(CHOICES[choice] if choice else ("layer", NUM_NEGATIVES, False)))
+    extra_mib = peak_extra_mib(step)
+    seconds = median_seconds(step, 3 if style == "gather" else 9, num_warmups=1)
+    return {"seconds": seconds, "extra_mib": extra_mib, "gemm_peak_gflops": gemm_peak_gflops()}
+
+
+def variant(style: str, part: str, pinned: bool = False, choice: str | None = None) -> Variant:
+    arguments = ("--style", style, "--part", part, *(("--choice", choice) if choice else ()))
+    return Variant("benchmarks.step", arguments, pinned)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repetitions", type=int, default=9)
-    repetitions = parser.parse_args().repetitions
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--style", choices=("gather", "ours"), help="measure this variant alone, in this process")
+    parser.add_argument("--part", choices=("step", "loss"), default="step")
+    parser.add_argument("--choice", choices=CHOICES)
+    options = parser.parse_args()
+    if options.style:
+        print(json.dumps(measure(options.style, options.part, options.choice)))
+        return
+    variants = {
+        f"{style} {part}{', pinned' if pinned else ''}": variant(style, part, pinned)
+        for part in ("step", "loss")
+        for style in ("gather", "ours")
+        for pinned in (False, True)
+    } | {f"ours step, {choice}": variant("ours", "step", choice=choice) for choice in CHOICES}
+    found = alternate(variants, options.rounds)
     prepare_processor()
     state = machine_state(keep_freed_memory())
     print("  ".join(f"{name} {value}" for name, value in state.items()))
-    figures = {}
-    for name, (norm, num_negatives, bf16) in VARIANTS.items():
-        figures[name] = seconds_per_step(norm, num_negatives, bf16, repetitions)
-        print(f"{name:40} {figures[name]:8.3f} s  {BATCH_SIZE / figures[name]:6.1f} windows/s", flush=True)
-    headline = figures["layer norm, 128 negatives"]
-    print(json.dumps({"seconds_per_step": round(headline, 4), "variants": figures, "machine": state}))
+    for name, result in found.items():
+        print(
+            f"{name:42} {result['seconds']:8.3f} s  {BATCH_SIZE / result['seconds']:6.1f} windows/s  "
+            f"{result['extra_mib']:6.0f} MiB extra  GEMM peak {result['gemm_peak_gflops']:.0f} GFLOP/s"
+        )
+
+    def ratio(part: str, suffix: str, field: str = "seconds") -> float:
+        return found[f"gather {part}{suffix}"][field] / found[f"ours {part}{suffix}"][field]
+
+    ours = found["ours step"]
+    figures = {
+        "seconds_per_step": ours["seconds"],
+        "ratio_as_started": ratio("step", ""),
+        "ratio_pinned": ratio("step", ", pinned"),
+        "loss_ratio_as_started": ratio("loss", ""),
+        "loss_ratio_pinned": ratio("loss", ", pinned"),
+        "loss_extra_mib": found["ours loss"]["extra_mib"],
+        "loss_memory_ratio": ratio("loss", "", "extra_mib"),
+        "percent_of_floor": 100 * NUM_OPERATIONS / (ours["gemm_peak_gflops"] * 1e9) / ours["seconds"],
+        "gradient_error": gradient_error(),
+    }
+    print(json.dumps({name: float(f"{value:.4g}") for name, value in figures.items()} | {"machine": state}))
 
 
 if __name__ == "__main__":

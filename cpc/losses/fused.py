@@ -7,7 +7,6 @@ the M x N scores ever exists.
 M queries (rows), N candidates, D latent dim.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -63,11 +62,11 @@ class MeanInfoNCE(torch.autograd.Function):
                 scores = of_block.scores(tile_queries, out=scratch[: tile.stop - tile.start])
                 if block_bias is not None:
                     scores += block_bias
-                loss_nats[rows], accuracy[rows], gradient = _contrast(scores, block, tile)
+                loss_nats[rows], accuracy[rows], slopes = _contrast(scores, block, tile)
                 if block_gradient is not None:
-                    gradient *= rearrange(weight[rows], "m -> m 1")
-                    query_gradient[tile_query] = of_block.query_gradient(gradient).to(gradient_dtype)
-                    of_block.add_candidate_gradient(gradient, tile_queries, block_gradient)
+                    row_weight = rearrange(weight[rows], "m -> m 1")
+                    query_gradient[tile_query] = (of_block.query_gradient(slopes) * row_weight).to(gradient_dtype)
+                    of_block.add_candidate_gradient(slopes, tile_queries * row_weight, block_gradient)
             if block_gradient is not None:
                 if block.columns is None:
                     candidate_gradient += block_gradient
@@ -104,39 +103,38 @@ def _against_all(scores: Tensor, positive: Tensor, shut_out: Tensor | None) -> t
     best_negative = scores.amax(1, keepdim=True)
     accuracy = rank_accuracy(positive_score, best_negative, scores)
     scores.scatter_(1, positive, positive_score)
-    highest = torch.maximum(best_negative, positive_score)
-    _exponentiate(scores.sub_(highest))
-    total = scores.sum(1, keepdim=True)
-    loss = total.log() + highest - positive_score
-    scores.div_(total)
-    scores.scatter_add_(1, positive, scores.new_full(positive.shape, -1.0))
-    return rearrange(loss, "m 1 -> m"), accuracy, scores
+    probabilities, log_total = _softmax(scores)
+    loss = log_total + torch.maximum(best_negative, positive_score) - positive_score
+    probabilities.scatter_add_(1, positive, scores.new_full(positive.shape, -1.0))
+    return rearrange(loss, "m 1 -> m"), accuracy, probabilities
 
 
 def _against_drawn(scores: Tensor, positive: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Against drawn negatives: every score is at hand, the drawn ones are selected and may repeat."""
-    positive_score, negative_scores = scores.gather(1, positive), scores.gather(1, negatives)
+    drawn = torch.cat([positive, negatives], 1)
+    drawn_scores = scores.gather(1, drawn)
+    positive_score, negative_scores = drawn_scores.split([1, negatives.shape[1]], 1)
     best_negative = negative_scores.amax(1, keepdim=True)
     accuracy = rank_accuracy(positive_score, best_negative, negative_scores)
-    highest = torch.maximum(best_negative, positive_score)
-    exponentials = _exponentiate(negative_scores.sub_(highest))
-    positive_exponential = _exponentiate(positive_score - highest)
-    total = exponentials.sum(1, keepdim=True) + positive_exponential
-    loss = total.log() + highest - positive_score
-    scores.zero_()
-    scores.scatter_add_(1, negatives, exponentials.div_(total))
-    scores.scatter_add_(1, positive, positive_exponential / total - 1)
-    return rearrange(loss, "m 1 -> m"), accuracy, scores
+    loss = torch.maximum(best_negative, positive_score) - positive_score
+    probabilities, log_total = _softmax(drawn_scores)
+    probabilities[:, 0] -= 1
+    scores.zero_().scatter_add_(1, drawn, probabilities)
+    return rearrange(loss + log_total, "m 1 -> m"), accuracy, scores
 
 
-def _exponentiate(scores: Tensor) -> Tensor:
-    """Exponentiate in place, with exact zeros instead of numbers so small that products with them would be denormal.
+def _softmax(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities, in the scores' own memory, and the log of the sum of exponentials beyond the largest, `[M, 1]`.
 
-    Denormal operands slow a CPU's matrix products down up to a hundredfold, and a trained critic makes many; e^-61 of a
-    row's largest term is far below what float32 sums can hold.
+    The largest probability is one over that sum, and no less than 1/N: its log is safe, that of the positive's is not.
+
+    Probabilities so small that products with them would be denormal become exact zeros: denormal operands slow a CPU's
+    matrix products down up to a hundredfold, and a trained critic makes many; e^-61 is far below what a float32 holds.
     """
-    smallest = 0.7 * math.log(torch.finfo(scores.dtype).tiny)
-    return F.threshold(scores, smallest, -math.inf, inplace=True).exp_()
+    probabilities = torch.softmax(scores, 1, out=scores if scores.device.type == "cpu" else None)
+    log_total = -probabilities.amax(1, keepdim=True).log()
+    smallest = torch.finfo(scores.dtype).tiny ** 0.7
+    return F.threshold(probabilities, smallest, 0.0, inplace=True), log_total
 
 
 def rank_accuracy(positive_score: Tensor, best_negative: Tensor, negative_scores: Tensor) -> Tensor:

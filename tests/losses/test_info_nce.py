@@ -119,7 +119,7 @@ def test_gradients_in_float64() -> None:
 
 
 def test_bf16_scores_are_those_of_rounded_operands() -> None:
-    """The scores are those of rounded vectors, to float32; gradients are off by the rounding of the weights too."""
+    """The scores are those of rounded vectors, to float32; gradients are off by the rounding of weights too."""
     generator = torch.Generator().manual_seed(0)
     queries, candidates = torch.randn(40, 64, generator=generator), torch.randn(50, 64, generator=generator)
     positives = torch.arange(40)
@@ -135,7 +135,7 @@ def test_bf16_scores_are_those_of_rounded_operands() -> None:
         result.loss.backward()
         for x, reference in zip(inputs, rounded, strict=True):
             assert x.grad.dtype == x.dtype
-            torch.testing.assert_close(x.grad.double(), reference.grad, rtol=0.02, atol=2e-4)
+            torch.testing.assert_close(x.grad.double(), reference.grad, rtol=0.02, atol=4e-4)
 
 
 def test_collapsed_latents_score_exactly_one_in_n() -> None:
