@@ -31,7 +31,7 @@ LATENT_DIM, CONTEXT_DIM = 256, 512
 BATCH_SIZE = 8
 SPEAKERS_PER_BATCH = 2  # fewer teach more of phones, more teach more of speakers: docs/results.md
 WINDOW_SAMPLES = 20480
-PRETRAINING_SECONDS = 300.0  # of bare steps; loading, recording and held-out evaluations add a fifth
+PRETRAINING_SECONDS = 320.0  # of bare steps; loading, recording and held-out evaluations add a fifth
 SUPERVISED_SECONDS = 40.0
 PROBE_TRAIN_MINUTES = 24.0
 PROBE_EPOCHS = 10  # half of the protocol's, for half of the time
@@ -173,7 +173,7 @@ def _affordable_steps(precision: str) -> int:
         x = torch.randn(BATCH_SIZE, WINDOW_SAMPLES)
     optimiser = torch.optim.Adam(model.parameters())
     seconds = []
-    for _ in range(8):
+    for _ in range(20):
         start = time.perf_counter()
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
             loss = model.loss(x).loss
@@ -181,7 +181,7 @@ def _affordable_steps(precision: str) -> int:
         loss.backward()
         optimiser.step()
         seconds.append(time.perf_counter() - start)
-    affordable = PRETRAINING_SECONDS / float(np.median(seconds[2:]))
+    affordable = PRETRAINING_SECONDS / float(np.median(seconds[5:]))
     return int(np.clip(affordable // 50 * 50, FEWEST_STEPS, MOST_STEPS))
 
 
