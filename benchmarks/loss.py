@@ -1,6 +1,7 @@
 """InfoNCE on M queries and M candidates of 256 channels, forward and backward: ours against materialised scores.
 
 python -m benchmarks.loss [--rounds N] [--sizes 1024 8192 ...]
+python -m benchmarks.loss --rule       (from how many candidates per drawn negative on it pays to gather)
 
 Each figure is the median over rounds in which every variant starts once, in a process of its own. The reference is
 `F.cross_entropy(queries @ candidates.T)` under glibc's default allocator, and beside it under one that keeps freed
@@ -18,7 +19,7 @@ from benchmarks.machine import gemm_peak_gflops, machine_state, median_seconds, 
 from benchmarks.processes import Variant, alternate
 from benchmarks.reference import materialised_info_nce
 from cpc.allocator import keep_freed_memory
-from cpc.losses import info_nce
+from cpc.losses import info_nce, tiles
 from cpc.processor import prepare_processor
 
 SIZES = (1024, 4096, 8192, 16384, 65536)
@@ -59,13 +60,47 @@ def variants_of(size: int) -> dict[str, Variant]:
     return ours | {"materialised": variant("materialised"), "materialised, pinned": variant("materialised", True)}
 
 
+def seconds_with_drawn(num_candidates: int, num_negatives: int, num_rows: int = 2048) -> list[float]:
+    """Of contrasting with drawn negatives: by scoring all candidates and selecting, and by gathering vectors."""
+    queries, candidates = (torch.randn(length, DIM, requires_grad=True) for length in (num_rows, num_candidates))
+    positives = torch.randint(num_candidates, (num_rows,))
+    others = torch.randint(1, num_candidates, (num_rows, num_negatives))
+    negatives = (positives[:, None] + others) % num_candidates
+
+    def step() -> None:
+        loss = info_nce(queries, candidates, positives, negatives=negatives).loss
+        torch.autograd.grad(loss, (queries, candidates))
+
+    seconds = []
+    for tiles.GATHER_BEYOND in (10**9, 0):
+        seconds.append(median_seconds(step, 5))
+    return seconds
+
+
+def print_rule() -> None:
+    """Times from which `cpc.losses.tiles.GATHER_BEYOND` follows."""
+    keep_freed_memory()
+    prepare_processor()
+    for num_negatives in (16, 128):
+        for num_candidates in (1024, 2048, 4096, 8192, 16384, 32768):
+            select, gather = seconds_with_drawn(num_candidates, num_negatives)
+            ratio = num_candidates / num_negatives
+            print(
+                f"{num_candidates:6} candidates, {num_negatives:4} negatives, {ratio:6.0f} per negative: "
+                f"select {select:.3f} s, gather {gather:.3f} s"
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--method", choices=METHODS, help="measure this variant alone, in this process")
     parser.add_argument("--size", type=int)
+    parser.add_argument("--rule", action="store_true")
     options = parser.parse_args()
+    if options.rule:
+        return print_rule()
     if options.method:
         print(json.dumps(measure(options.method, options.size)))
         return

@@ -47,7 +47,9 @@ def info_nce(
     num_negatives: int | None = None,
     generator: torch.Generator | None = None,
     negatives: Int[Tensor, "M R"] | None = None,
-    temperature: float = 1.0,
+    extra: Float[Tensor, "E D"] | None = None,
+    extra_log_q: Float[Tensor, " E"] | None = None,
+    temperature: float | Tensor = 1.0,
     compute: str = "float32",
 ) -> InfoNCE:
     """Contrast each query's positive with the other candidates: eq. 4 of van den Oord et al. 2018 (arXiv:1807.03748).
@@ -70,7 +72,10 @@ def info_nce(
         num_negatives: draw so many negatives per row, uniformly with replacement, instead of taking all.
         generator: source of those draws.
         negatives: the negatives of each row, instead of drawing them here; from the pool or not, never the positive.
-        temperature: divides the scores.
+        extra: candidates from elsewhere, a queue of past latents for instance, which every query meets as negatives
+            and which get no gradient.
+        extra_log_q: `log_q` of those.
+        temperature: divides the scores; a positive tensor of one element gets a gradient.
         compute: `bf16` computes scores from operands rounded to bfloat16 and gradients with bfloat16 products: faster
             where the processor has units for it. Scores, log-sum-exp and sums over tiles stay float32.
 
@@ -78,7 +83,7 @@ def info_nce(
         `InfoNCE`, reduced to the mean over rows in `.loss`.
 
     Raises:
-        ValueError: on shapes that do not fit each other, or a row without negatives.
+        ValueError: on shapes, dtypes or devices that do not fit each other, or a row without negatives.
 
     Example:
         >>> zeros = torch.zeros(3, 8)
@@ -88,6 +93,7 @@ def info_nce(
     """
     _check_shapes(queries, candidates, positives, query_sequence, candidate_sequence, allowed, valid, log_q, negatives)
     _check_values(queries, candidates, positives, negatives, num_negatives, temperature)
+    _check_extra(candidates, extra, extra_log_q, negatives is not None or num_negatives is not None)
     if allowed is None or query_sequence is None:
         query_sequence = torch.zeros_like(positives)
     pool = _pool(candidates, candidate_sequence, allowed, valid)  # [B, N]
@@ -96,8 +102,21 @@ def info_nce(
     weight = torch.full(positives.shape, 1 / len(positives), device=positives.device, dtype=torch.float64)
     sequences = Sequences(allowed, query_sequence, candidate_sequence)
     # scores are float32 whatever the queries' dtype: so is the division
-    scaled = queries if temperature == 1 else queries.to(_score_dtype(queries)) / temperature
-    return info_nce_of_rows(scaled, candidates, positives, None, weight, pool, sequences, log_q, negatives, compute)
+    is_one = not isinstance(temperature, Tensor) and temperature == 1
+    scaled = queries if is_one else queries.to(_score_dtype(queries)) / temperature
+    return info_nce_of_rows(
+        scaled,
+        candidates,
+        positives,
+        query=None,
+        weight=weight,
+        pool=pool,
+        sequences=sequences,
+        bias=_bias(candidates, log_q, extra, extra_log_q),
+        negatives=negatives,
+        extra=extra,
+        compute=compute,
+    )
 
 
 class Sequences(NamedTuple):
@@ -112,15 +131,19 @@ def info_nce_of_rows(
     queries: Float[Tensor, "Q D"],
     candidates: Float[Tensor, "N D"],
     positives: Int[Tensor, " M"],
+    *,
     query: Int[Tensor, " M"] | None,
     weight: Float[Tensor, " M"],
     pool: Bool[Tensor, "B N"],
     sequences: Sequences,
-    log_q: Float[Tensor, " N"] | None,
     negatives: Int[Tensor, "M R"] | None,
     compute: str,
+    bias: Float[Tensor, " _"] | None = None,
+    extra: Float[Tensor, "E D"] | None = None,
 ) -> InfoNCE:
     """`info_nce` of those queries that `query` names, with a weight for each row instead of a plain mean.
+
+    `bias` is added to the scores of the candidates and of the extra ones behind them.
 
     Raises:
         ValueError: on an unknown `compute`, or a row without negatives.
@@ -131,6 +154,8 @@ def info_nce_of_rows(
         num_candidates = pool.sum(1)[sequences.of_row] - pool[sequences.of_row, positives].long() + 1
     else:
         num_candidates = torch.full_like(positives, negatives.shape[1] + 1)
+    if extra is not None:
+        num_candidates += len(extra)
     if bool((num_candidates < 2).any()):
         raise ValueError(
             f"{int((num_candidates < 2).sum())} of {len(positives)} rows have no negative: their loss is 0 and "
@@ -143,9 +168,10 @@ def info_nce_of_rows(
         loss, loss_nats, accuracy = MeanInfoNCE.apply(
             queries,
             candidates.to(dtype),
+            None if extra is None else extra.detach().to(dtype),
             query,
             weight.to(dtype),
-            None if log_q is None else -log_q.to(dtype),
+            None if bias is None else bias.to(dtype),
             blocks(pool, sequences.allowed, sequences.of_row, sequences.of_candidate, positives, negatives),
             COMPUTE[compute],
         )
@@ -154,6 +180,17 @@ def info_nce_of_rows(
 
 def _score_dtype(queries: Tensor) -> torch.dtype:
     return torch.float64 if queries.dtype == torch.float64 else torch.float32
+
+
+def _bias(
+    candidates: Tensor, log_q: Tensor | None, extra: Tensor | None, extra_log_q: Tensor | None
+) -> Float[Tensor, " _"] | None:
+    if log_q is None and extra_log_q is None:
+        return None
+    log_q = candidates.new_zeros(len(candidates)) if log_q is None else log_q
+    if extra is None:
+        return -log_q
+    return -torch.cat([log_q, extra.new_zeros(len(extra)) if extra_log_q is None else extra_log_q])
 
 
 def _pool(
@@ -200,6 +237,13 @@ def _check_shapes(
             "allowed, query_sequence and candidate_sequence go together: whose latents a sequence meets, and who "
             "belongs to whom; give all three or none"
         )
+    if allowed is not None and query_sequence is not None and candidate_sequence is not None:
+        needed = (int(query_sequence.max()) + 1, int(candidate_sequence.max()) + 1)
+        if allowed.ndim != 2 or allowed.dtype != torch.bool or any(map(int.__lt__, allowed.shape, needed)):
+            raise ValueError(
+                f"allowed is {allowed.dtype} {tuple(allowed.shape)}, but the sequences of queries and candidates need "
+                f"torch.bool of at least {needed}: a row for each sequence of queries, a column for each of candidates"
+            )
 
 
 def _check_values(
@@ -208,7 +252,7 @@ def _check_values(
     positives: Tensor,
     negatives: Tensor | None,
     num_negatives: int | None,
-    temperature: float,
+    temperature: float | Tensor,
 ) -> None:
     if len({queries.device, candidates.device, positives.device}) > 1:
         raise ValueError(
@@ -221,9 +265,31 @@ def _check_values(
                 f"{name} index the {len(candidates)} candidates, got values from {int(indices.min())} to "
                 f"{int(indices.max())}"
             )
+    if queries.dtype != candidates.dtype and torch.float64 in (queries.dtype, candidates.dtype):
+        raise ValueError(
+            f"queries are {queries.dtype}, candidates {candidates.dtype}: float64 goes with float64 alone; convert one"
+        )
     if negatives is not None and bool((negatives == rearrange(positives, "m -> m 1")).any()):
         raise ValueError("negatives hold a row's own positive: it would be scored twice; draw another in its place")
     if num_negatives is not None and num_negatives < 1:
         raise ValueError(f"num_negatives={num_negatives} must be at least 1, or None for all candidates")
     if not temperature > 0:
         raise ValueError(f"temperature={temperature} must be positive")
+
+
+def _check_extra(candidates: Tensor, extra: Tensor | None, extra_log_q: Tensor | None, are_drawn: bool) -> None:
+    if extra is None:
+        if extra_log_q is not None:
+            raise ValueError("extra_log_q is about extra candidates, but there are none: give extra too")
+        return
+    if extra.ndim != 2 or extra.shape[1] != candidates.shape[1] or extra.device != candidates.device:
+        raise ValueError(
+            f"extra {tuple(extra.shape)} on {extra.device} does not go with candidates {tuple(candidates.shape)} on "
+            f"{candidates.device}: it needs as many channels, on the same device"
+        )
+    if extra_log_q is not None and len(extra_log_q) != len(extra):
+        raise ValueError(f"extra_log_q has {len(extra_log_q)} entries for {len(extra)} extra candidates")
+    if are_drawn:
+        raise ValueError(
+            "negatives are drawn from the candidates, while extra ones are all met: leave out extra, or draw none"
+        )

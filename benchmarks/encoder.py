@@ -1,0 +1,100 @@
+"""The encoder's layers and the recurrent context beside torch's own, forward and backward.
+
+python -m benchmarks.encoder [--dim D] [--repetitions N]
+
+CPC_audio's size: 8 windows of 20480 samples. torch's layers are nn.Conv1d with ReLU on [B, D, T] and nn.GRU; ours are
+those of `cpc.encoders.AudioEncoder` and `cpc.contexts.GRU`. All in one process, in turns.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor, nn
+
+from benchmarks.machine import machine_state, median_seconds
+from cpc.allocator import keep_freed_memory
+from cpc.contexts import GRU
+from cpc.encoders import AudioEncoder
+from cpc.processor import prepare_processor
+
+BATCH_SIZE, WINDOW_SAMPLES, NUM_LATENTS = 8, 20480, 128
+
+
+def forward_and_backward(function: Callable[[], Tensor], inputs: list[Tensor]) -> Callable[[], None]:
+    gradient = torch.randn_like(function())
+
+    def run() -> None:
+        torch.autograd.grad(function(), inputs, gradient)
+
+    return run
+
+
+def layers(dim: int, dtype: torch.dtype) -> dict[str, tuple[Callable[[], None], Callable[[], None], float]]:
+    """Name -> (torch's, ours, operations of both passes)."""
+    encoder = AudioEncoder(dim, norm="none").to(dtype)
+    found = {}
+    x = torch.randn(BATCH_SIZE, 1, WINDOW_SAMPLES, dtype=dtype)
+    for i, layer in enumerate(encoder.layers):
+        kernel, stride, padding = encoder.kernels[i], encoder.strides[i], encoder.paddings[i]
+        conv = nn.Conv1d(x.shape[1], dim, kernel, stride, padding).to(dtype)
+        theirs = x.clone().requires_grad_(i > 0)
+        frames = rearrange(F.pad(x, (padding, padding)), "b 1 s -> b s").unfold(1, kernel, stride) if i == 0 else None
+        ours = rearrange(x, "b c s -> b s c").contiguous().requires_grad_() if frames is None else frames
+        found[f"conv{i}"] = (
+            forward_and_backward(
+                lambda conv=conv, x=theirs: F.relu(conv(x)),  # type: ignore[misc]
+                [*conv.parameters(), *([theirs] if i > 0 else [])],
+            ),
+            forward_and_backward(
+                lambda layer=layer, x=ours: layer(layer.blocks(x)),  # type: ignore[misc]
+                [layer.weight, layer.bias, *([ours] if i > 0 else [])],  # type: ignore[list-item]
+            ),
+            (3 if i > 0 else 2) * 2.0 * BATCH_SIZE * (x.shape[2] // stride) * dim * x.shape[1] * kernel,
+        )
+        x = torch.randn(BATCH_SIZE, dim, x.shape[2] // stride, dtype=dtype)
+    return found
+
+
+def recurrence(dim: int, context_dim: int) -> tuple[Callable[[], None], Callable[[], None], float]:
+    context = GRU(context_dim)
+    context.connect(dim)
+    z = torch.randn(BATCH_SIZE, NUM_LATENTS, dim, requires_grad=True)
+    parameters = [z, *context.parameters()]
+    return (
+        forward_and_backward(lambda: context.layers(z)[0], parameters),
+        forward_and_backward(lambda: context(z)[0], parameters),
+        3 * 2.0 * BATCH_SIZE * NUM_LATENTS * 3 * context_dim * (dim + context_dim),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dim", type=int, default=256)
+    parser.add_argument("--repetitions", type=int, default=21)
+    options = parser.parse_args()
+    prepare_processor()
+    state = machine_state(keep_freed_memory())
+    print("  ".join(f"{name} {value}" for name, value in state.items()))
+    figures = {}
+    for name, dtype in (("float32", torch.float32), ("bf16", torch.bfloat16)):
+        parts = layers(options.dim, dtype)
+        if dtype == torch.float32:
+            parts |= {f"gru{width}": recurrence(options.dim, width) for width in (256, 512)}
+        for part, (theirs, ours, num_operations) in parts.items():
+            before, after = (median_seconds(function, options.repetitions) for function in (theirs, ours))
+            percent = 100 * num_operations / after / 1e9 / state["gemm_peak_gflops"]
+            print(
+                f"{name:8} {part:7} torch {before * 1e3:7.1f} ms  ours {after * 1e3:7.1f} ms  {before / after:5.2f}x  "
+                f"{percent:5.1f} % of the float32 GEMM peak",
+                flush=True,
+            )
+            figures[f"ratio_{part}_{name}"] = round(before / after, 3)
+    print(json.dumps(figures | {"machine": state}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Windows per second from the packed cache through the loader that training uses, nothing else running.
+
+python -m benchmarks.loader [--seconds S]
+
+The corpus is noise in a temporary folder, one hour in 360 files, read once before the clock starts.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from benchmarks.machine import machine_state
+from benchmarks.noise import write_noise
+from cpc.data.corpus import Corpus, Sampler
+from cpc.encoders import AudioEncoder
+
+WINDOW_SAMPLES, BATCH_SIZE, NUM_FILES, FILE_SECONDS = 20480, 8, 360, 10.0
+
+
+def windows_per_second(corpus: Corpus, sampler: Sampler, seconds: float) -> float:
+    windows = corpus.windows("train")
+    batches = corpus.batches(windows, sampler, BATCH_SIZE, 10**9, seed=0, speakers_per_batch=2)
+    loader = iter(StatefulDataLoader(windows, batch_sampler=batches, collate_fn=windows.collate, num_workers=0))
+    for _ in range(200):
+        next(loader)
+    start, count = time.perf_counter(), 0
+    while time.perf_counter() - start < seconds:
+        count += len(next(loader).x)
+    return count / (time.perf_counter() - start)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    seconds = parser.parse_args().seconds
+    torch.set_num_threads(1)
+    encoder = AudioEncoder()
+    figures = {}
+    with tempfile.TemporaryDirectory() as folder:
+        manifest = write_noise(Path(folder), NUM_FILES, FILE_SECONDS)
+        corpus = Corpus(manifest, encoder, WINDOW_SAMPLES)
+        for sampler in ("uniform", "same_speaker"):
+            rate = windows_per_second(corpus, sampler, seconds)
+            figures[f"times_real_time_{sampler}"] = round(rate * WINDOW_SAMPLES / encoder.sample_rate_hz)
+            print(f"{sampler:14} {rate:9.0f} windows/s, {figures[f'times_real_time_{sampler}']} times real time")
+    print(json.dumps(figures | {"machine": machine_state(allocator_keeps_memory=False)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""A block of the score matrix, a tile of rows at a time: by scoring every candidate, or by gathering the drawn ones.
+
+M rows of the block, N of its candidates, E extra candidates, R drawn negatives, D latent dim; m counts a tile's rows.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from cpc.losses.blocks import Block
+from cpc.losses.products import Products
+from cpc.losses.slopes import against_all, against_drawn
+
+TILE_ROWS = 512
+TILE_SCORES = 2**24  # 64 MiB of float32
+# Drawn negatives are selected from all scores as long as those cost no more than to gather the negatives' vectors.
+GATHER_BEYOND = 100  # candidates per drawn negative; measured by `python -m benchmarks.loss --rule`
+
+
+def tiles_of(block: Block, products: Products, of_extra: Products | None, bias: Tensor | None) -> "Tiles":
+    """The faster way for this block."""
+    if block.negatives is not None and len(products.candidates) > GATHER_BEYOND * block.negatives.shape[1]:
+        assert of_extra is None, "extra candidates are all met, here the drawn ones alone are gathered"
+        return GatheredTiles(block, products.candidates, bias)
+    return ScoredTiles(block, products, of_extra, bias)
+
+
+class Tiles:
+    """Losses and gradients of one tile after the other; a tile's gradients are asked for before the next one begins."""
+
+    @abstractmethod
+    def rows(self) -> Iterator[slice]:
+        """The tiles, as places in the block's rows."""
+
+    @abstractmethod
+    def contrast(self, queries: Tensor, tile: slice) -> tuple[Tensor, Tensor]:
+        """Loss and accuracy `[m]` of a tile, given its queries `[m, D]`."""
+
+    @abstractmethod
+    def query_gradient(self) -> Tensor:
+        """`[m, D]`: d loss / d query of the rows last contrasted."""
+
+    @abstractmethod
+    def add_candidate_gradient(self, queries: Tensor, total: Tensor) -> None:
+        """Add the candidates' share to `total` `[N, D]`; `queries` come with each row's weight."""
+
+
+class ScoredTiles(Tiles):
+    """By scoring every candidate, extra ones in the columns behind the block's."""
+
+    def __init__(self, block: Block, of_block: Products, of_extra: Products | None, bias: Tensor | None) -> None:
+        self.block, self.of_block, self.of_extra, self.bias = block, of_block, of_extra, bias
+        self.num_columns = len(of_block.candidates)
+        width = self.num_columns + (0 if of_extra is None else len(of_extra.candidates))
+        num_rows = min(len(block.positives), TILE_ROWS, max(64, TILE_SCORES // width))
+        self.scratch = of_block.candidates.new_empty(num_rows, width)
+
+    def rows(self) -> Iterator[slice]:  # noqa: D102
+        return _tiles(len(self.block.positives), len(self.scratch))
+
+    def contrast(self, queries: Tensor, tile: slice) -> tuple[Tensor, Tensor]:  # noqa: D102
+        block = self.block
+        scores = self.scratch[: len(queries)]
+        self.of_block.scores(queries, out=scores[:, : self.num_columns])
+        if self.of_extra is not None:
+            self.of_extra.scores(queries, out=scores[:, self.num_columns :])
+        if self.bias is not None:
+            scores += self.bias
+        positive = block.positives[tile]
+        if block.negatives is None:
+            loss, accuracy, self.slopes = against_all(scores, positive, block.pool, block.sequence[tile])
+        else:
+            drawn = torch.cat([rearrange(positive, "m -> m 1"), block.negatives[tile].long()], 1)
+            loss, accuracy, slopes = against_drawn(scores.gather(1, drawn))
+            self.slopes = scores.zero_().scatter_add_(1, drawn, slopes)
+        return loss, accuracy
+
+    def query_gradient(self) -> Tensor:  # noqa: D102
+        gradient = self.of_block.query_gradient(self.slopes[:, : self.num_columns])
+        if self.of_extra is not None:
+            gradient += self.of_extra.query_gradient(self.slopes[:, self.num_columns :])
+        return gradient
+
+    def add_candidate_gradient(self, queries: Tensor, total: Tensor) -> None:  # noqa: D102
+        self.of_block.add_candidate_gradient(self.slopes[:, : self.num_columns], queries, total)
+
+
+class GatheredTiles(Tiles):
+    """By gathering the drawn negatives' vectors: for few negatives from very many candidates."""
+
+    def __init__(self, block: Block, candidates: Tensor, bias: Tensor | None) -> None:
+        assert block.negatives is not None
+        positives = rearrange(block.positives, "m -> m 1")
+        self.drawn_of_rows = torch.cat([positives, block.negatives.long()], 1)  # [M, 1 + R]
+        self.candidates, self.bias = candidates, bias
+
+    def rows(self) -> Iterator[slice]:  # noqa: D102
+        num_rows, num_drawn = self.drawn_of_rows.shape
+        return _tiles(num_rows, max(1, TILE_SCORES // 4 // (num_drawn * self.candidates.shape[1])))
+
+    def contrast(self, queries: Tensor, tile: slice) -> tuple[Tensor, Tensor]:  # noqa: D102
+        self.drawn = self.drawn_of_rows[tile]
+        self.vectors = self.candidates[self.drawn]  # [m, 1 + R, D]
+        scores = torch.einsum("mrd,md->mr", self.vectors, queries)
+        if self.bias is not None:
+            scores += self.bias[self.drawn]
+        loss, accuracy, self.slopes = against_drawn(scores)
+        return loss, accuracy
+
+    def query_gradient(self) -> Tensor:  # noqa: D102
+        return torch.einsum("mr,mrd->md", self.slopes, self.vectors)
+
+    def add_candidate_gradient(self, queries: Tensor, total: Tensor) -> None:  # noqa: D102
+        torch.mul(rearrange(self.slopes, "m r -> m r 1"), rearrange(queries, "m d -> m 1 d"), out=self.vectors)
+        total.index_add_(0, self.drawn.flatten(), rearrange(self.vectors, "m r d -> (m r) d"))
+
+
+def _tiles(num_rows: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size))
