@@ -1,5 +1,6 @@
 """What every test may rely on: no network, fixed seeds, a little real audio."""
 
+import os
 import random
 import socket
 from collections.abc import Callable, Iterator
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+
+os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its kernels are tested on the CPU
 
 
 @pytest.fixture(autouse=True, scope="session")

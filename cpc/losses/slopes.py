@@ -3,11 +3,17 @@
 M rows, N candidates, S = 1 + R selected scores of the positive and R drawn negatives.
 """
 
+import os
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+# `triton` runs cpc/losses/triton_slopes.py instead of the torch code of `against_all`; see docs/decisions.md.
+KERNEL: Literal["torch", "triton"] = "triton" if os.environ.get("CPC_LOSS_KERNEL") == "triton" else "torch"
 
 
 def against_all(
@@ -24,6 +30,10 @@ def against_all(
         pool: which of the first n candidates a sequence's rows meet besides their positives; None: all.
         sequence: each row's row of `pool`.
     """
+    if KERNEL == "triton":
+        from cpc.losses import triton_slopes
+
+        return triton_slopes.against_all(scores, positive, pool, sequence)
     positive = rearrange(positive, "m -> m 1")
     positive_score = scores.gather(1, positive)
     if pool is not None:

@@ -1,0 +1,43 @@
+"""The GPU's kernel on the CPU, in Triton's interpreter, against the torch code it stands for."""
+
+import pytest
+import torch
+
+from cpc.losses import contrast, slopes
+
+kernel = pytest.importorskip("cpc.losses.triton_slopes", reason="needs Triton")
+
+
+@pytest.mark.parametrize("with_pool", [False, True])
+@pytest.mark.parametrize("num_columns", [7, 300])
+def test_the_kernel_equals_the_torch_code(with_pool: bool, num_columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "_BLOCK", 64)  # several blocks a row
+    generator = torch.Generator().manual_seed(0)
+    num_rows, num_pool_columns = 9, num_columns - 2  # two extra candidates
+    scores = 5 * torch.randn(num_rows, num_columns, generator=generator)
+    positive = torch.randint(num_pool_columns, (num_rows,), generator=generator)
+    scores[0] = 1.5  # all tied
+    scores[1, positive[1]], scores[2, positive[2]] = 1e4, -1e4
+    scores[3, : num_columns // 2] = scores[3, positive[3]]
+    pool = torch.rand(3, num_pool_columns, generator=generator) < 0.6 if with_pool else None
+    sequence = torch.randint(3, (num_rows,), generator=generator)
+    expected = slopes.against_all(scores.clone(), positive, pool, sequence)
+    found = kernel.against_all(scores.clone(), positive, pool, sequence)
+    for name, mine, wanted in zip(("loss", "accuracy", "slopes"), found, expected, strict=True):
+        torch.testing.assert_close(mine, wanted, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_a_whole_loss_through_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    queries = torch.randn(2, 3, 5, 4, generator=generator, requires_grad=True)
+    latents = torch.randn(3, 5, 4, generator=generator, requires_grad=True)
+    options = {"strategy": "mixed_excluding", "num_valid": torch.tensor([5, 4, 5])}
+
+    def outcome() -> list[torch.Tensor]:
+        result = contrast(queries, latents, **options)
+        return [result.loss_nats, result.accuracy, *torch.autograd.grad(result.loss, (queries, latents))]
+
+    expected = outcome()
+    monkeypatch.setattr(slopes, "KERNEL", "triton")
+    for mine, wanted in zip(outcome(), expected, strict=True):
+        torch.testing.assert_close(mine, wanted)
