@@ -2,12 +2,15 @@
 
 python -m benchmarks.encoder [--dim D] [--repetitions N]
 
-CPC_audio's size: 8 windows of 20480 samples. torch's layers are nn.Conv1d with ReLU on [B, D, T] and nn.GRU; ours are
-those of `cpc.encoders.AudioEncoder` and `cpc.contexts.GRU`. All in one process, in turns.
+CPC_audio's size: 8 windows of 20480 samples. torch's are nn.Conv1d on [B, D, T] with ReLU, nn.LayerNorm between two
+transpositions, and nn.GRU; ours are `cpc.encoders.AudioEncoder` and `cpc.contexts.GRU`. One process, calls alternate.
+Our layers rectify their input, so a single layer of ours counts the ReLU of the one before; whole encoders are like for
+like.
 """
 
 import argparse
 import json
+import time
 from collections.abc import Callable
 
 import torch
@@ -15,7 +18,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from benchmarks.machine import machine_state, median_seconds
+from benchmarks.machine import machine_state
 from cpc.allocator import keep_freed_memory
 from cpc.contexts import GRU
 from cpc.encoders import AudioEncoder
@@ -31,6 +34,47 @@ def forward_and_backward(function: Callable[[], Tensor], inputs: list[Tensor]) -
         torch.autograd.grad(function(), inputs, gradient)
 
     return run
+
+
+def alternating_medians(one: Callable[[], None], other: Callable[[], None], repetitions: int) -> tuple[float, float]:
+    """Medians of both, called in turns."""
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for turn in range(repetitions + 2):
+        for function, times in zip((one, other), seconds, strict=True):
+            start = time.perf_counter()
+            function()
+            if turn >= 2:  # warm
+                times.append(time.perf_counter() - start)
+    return sorted(seconds[0])[repetitions // 2], sorted(seconds[1])[repetitions // 2]
+
+
+def whole(dim: int, dtype: torch.dtype, norm: str) -> tuple[Callable[[], None], Callable[[], None], float]:
+    """All five layers: (torch's, ours, operations of both passes)."""
+    encoder = AudioEncoder(dim, norm=norm).to(dtype)  # type: ignore[arg-type]
+    modules: list[nn.Module] = []
+    num_operations, length = 0.0, WINDOW_SAMPLES
+    for i, (kernel, stride, padding) in enumerate(zip(encoder.kernels, encoder.strides, encoder.paddings, strict=True)):
+        modules.append(nn.Conv1d(dim if i else 1, dim, kernel, stride, padding))
+        if norm == "layer":
+            modules += [Transpose(), nn.LayerNorm(dim), Transpose()]
+        modules.append(nn.ReLU())
+        length //= stride
+        num_operations += (3 if i else 2) * 2.0 * BATCH_SIZE * length * dim * (dim if i else 1) * kernel
+    network = nn.Sequential(*modules).to(dtype)
+    x = torch.randn(BATCH_SIZE, WINDOW_SAMPLES, dtype=dtype)
+    return (
+        forward_and_backward(lambda: network(rearrange(x, "b s -> b 1 s")), list(network.parameters())),
+        forward_and_backward(lambda: encoder(x), list(encoder.parameters())),
+        num_operations,
+    )
+
+
+class Transpose(nn.Module):
+    """Channels to the end, and back."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Swap the last two axes."""
+        return rearrange(x, "b c t -> b t c")
 
 
 def layers(dim: int, dtype: torch.dtype) -> dict[str, tuple[Callable[[], None], Callable[[], None], float]]:
@@ -82,17 +126,18 @@ def main() -> None:
     figures = {}
     for name, dtype in (("float32", torch.float32), ("bf16", torch.bfloat16)):
         parts = layers(options.dim, dtype)
+        parts |= {f"all, {norm}": whole(options.dim, dtype, norm) for norm in ("none", "layer")}
         if dtype == torch.float32:
             parts |= {f"gru{width}": recurrence(options.dim, width) for width in (256, 512)}
         for part, (theirs, ours, num_operations) in parts.items():
-            before, after = (median_seconds(function, options.repetitions) for function in (theirs, ours))
+            before, after = alternating_medians(theirs, ours, options.repetitions)
             percent = 100 * num_operations / after / 1e9 / state["gemm_peak_gflops"]
             print(
-                f"{name:8} {part:7} torch {before * 1e3:7.1f} ms  ours {after * 1e3:7.1f} ms  {before / after:5.2f}x  "
+                f"{name:8} {part:11} torch {before * 1e3:7.1f} ms  ours {after * 1e3:7.1f} ms  {before / after:5.2f}x  "
                 f"{percent:5.1f} % of the float32 GEMM peak",
                 flush=True,
             )
-            figures[f"ratio_{part}_{name}"] = round(before / after, 3)
+            figures[f"ratio_{part.replace(', ', '_')}_{name}"] = round(before / after, 3)
     print(json.dumps(figures | {"machine": state}))
 
 

@@ -4,8 +4,9 @@ python -m benchmarks.loss [--rounds N] [--sizes 1024 8192 ...]
 python -m benchmarks.loss --rule       (from how many candidates per drawn negative on it pays to gather)
 
 Each figure is the median over rounds in which every variant starts once, in a process of its own. The reference is
-`F.cross_entropy(queries @ candidates.T)` under glibc's default allocator, and beside it under one that keeps freed
-memory; ours runs as `cpc` starts it, which arranges for that itself.
+`F.cross_entropy(queries @ candidates.T)` under glibc's default allocator, beside it under one that keeps freed memory
+(`pinned`), and with the processor's settings that `cpc` chooses as well (`prepared`: on AMD, float32 products through
+oneDNN instead of MKL). Ours runs as `cpc` starts it.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from cpc.processor import prepare_processor
 SIZES = (1024, 4096, 8192, 16384, 65536)
 LARGEST_MATERIALISED = 16384  # 65536 would need 64 GiB
 DIM, TEMPERATURE = 256, 0.1
-METHODS = ("materialised", "float32", "bf16")
+METHODS = ("materialised", "materialised-prepared", "float32", "bf16")
 
 
 def measure(method: str, size: int) -> dict[str, float]:
@@ -38,7 +39,7 @@ def measure(method: str, size: int) -> dict[str, float]:
     positives = torch.arange(size)
 
     def step() -> None:
-        if method == "materialised":
+        if method.startswith("materialised"):
             loss = materialised_info_nce(queries / TEMPERATURE, candidates, positives)
         else:
             loss = info_nce(queries, candidates, positives, temperature=TEMPERATURE, compute=method).loss
@@ -57,7 +58,11 @@ def variants_of(size: int) -> dict[str, Variant]:
     ours = {method: variant(method) for method in ("float32", "bf16")}
     if size > LARGEST_MATERIALISED:
         return ours
-    return ours | {"materialised": variant("materialised"), "materialised, pinned": variant("materialised", True)}
+    return ours | {
+        "materialised": variant("materialised"),
+        "materialised, pinned": variant("materialised", pinned=True),
+        "materialised, prepared": variant("materialised-prepared"),
+    }
 
 
 def seconds_with_drawn(num_candidates: int, num_negatives: int, num_rows: int = 2048) -> list[float]:
@@ -122,9 +127,9 @@ def main() -> None:
                 figures[f"seconds_{size}"] = result["seconds"]
         if "materialised" in found:
             for method, suffix in (("float32", "fp32"), ("bf16", "bf16")):
-                for reference, state_of in (("materialised", ""), ("materialised, pinned", "_pinned")):
-                    ratio = found[reference]["seconds"] / found[method]["seconds"]
-                    figures[f"ratio_{size}_{suffix}{state_of}"] = ratio
+                for reference in ("", ", pinned", ", prepared"):
+                    ratio = found[f"materialised{reference}"]["seconds"] / found[method]["seconds"]
+                    figures[f"ratio_{size}_{suffix}{reference.replace(', ', '_')}"] = ratio
     if "ratio_1024_fp32" in figures:
         figures["ratio_1024"] = figures["ratio_1024_fp32"]
     print(json.dumps({name: round(value, 4) for name, value in figures.items()} | {"machine": state}))

@@ -6,7 +6,8 @@ python -m benchmarks.step [--rounds N]
 The reference (benchmarks/reference.py) computes the same loss on the same parameters with the same negatives, gathered
 and concatenated step by step. Every variant runs in a process of its own, in turns; figures are medians over rounds.
 `as_started`: the reference under glibc's default allocator, ours as `cpc` starts it; `pinned`: both under an allocator
-that keeps freed memory. More variants of ours follow: what a user may choose instead.
+that keeps freed memory; `prepared`: the reference also with the processor's settings that `cpc` chooses (on AMD,
+float32 products through oneDNN instead of MKL). More variants of ours follow: what a user may choose instead.
 """
 
 import argparse
@@ -115,9 +116,10 @@ def gradient_errors() -> dict[str, float]:
 
 
 def measure(style: str, part: str, choice: str | None) -> dict[str, float]:
-    if style == "ours":
+    if style != "gather":
         keep_freed_memory()
         prepare_processor()
+    style = style.removesuffix("-prepared")
     if part == "loss":
         step = loss_alone(style)
     else:
@@ -135,7 +137,9 @@ def variant(style: str, part: str, pinned: bool = False, choice: str | None = No
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--style", choices=("gather", "ours"), help="measure this variant alone, in this process")
+    parser.add_argument(
+        "--style", choices=("gather", "gather-prepared", "ours"), help="measure this variant alone, in this process"
+    )
     parser.add_argument("--part", choices=("step", "loss"), default="step")
     parser.add_argument("--choice", choices=CHOICES)
     options = parser.parse_args()
@@ -147,7 +151,9 @@ def main() -> None:
         for part in ("step", "loss")
         for style in ("gather", "ours")
         for pinned in (False, True)
-    } | {f"ours step, {choice}": variant("ours", "step", choice=choice) for choice in CHOICES}
+    }
+    variants |= {f"gather-prepared {part}": variant("gather-prepared", part) for part in ("step", "loss")}
+    variants |= {f"ours step, {choice}": variant("ours", "step", choice=choice) for choice in CHOICES}
     found = alternate(variants, options.rounds)
     prepare_processor()
     state = machine_state(keep_freed_memory())
@@ -166,8 +172,10 @@ def main() -> None:
         "seconds_per_step": ours["seconds"],
         "ratio_as_started": ratio("step", ""),
         "ratio_pinned": ratio("step", ", pinned"),
+        "ratio_prepared": found["gather-prepared step"]["seconds"] / ours["seconds"],
         "loss_ratio_as_started": ratio("loss", ""),
         "loss_ratio_pinned": ratio("loss", ", pinned"),
+        "loss_ratio_prepared": found["gather-prepared loss"]["seconds"] / found["ours loss"]["seconds"],
         "loss_extra_mib": found["ours loss"]["extra_mib"],
         "loss_memory_ratio": ratio("loss", "", "extra_mib"),
         "percent_of_floor": 100 * NUM_OPERATIONS / (ours["gemm_peak_gflops"] * 1e9) / ours["seconds"],

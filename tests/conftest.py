@@ -12,7 +12,8 @@ import pytest
 import soundfile
 import torch
 
-os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its kernels are tested on the CPU
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its kernels are tested on the CPU
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,4 +1,4 @@
-"""A layer of gated recurrent units on a CPU, with gradients by hand: half the time of the library's, the same result.
+"""A layer of gated recurrent units on a CPU, with gradients by hand: the library's results, sooner.
 
 What does not wait for the step before is done for all steps at once: the products with the inputs, the derivatives of
 the gates, the gradients of the weights. A step is left with one product and a few operations on a vector per sequence.
@@ -29,16 +29,19 @@ class GRULayer(torch.autograd.Function):
         dim = hidden.shape[1]
         flat = rearrange(x, "b t d -> (t b) d")
         gates = rearrange(torch.addmm(bias_ih, flat, weight_ih.T), "(t b) c -> t b c", t=num_latents)
-        by_hidden = torch.empty_like(gates)  # what the hidden state adds to the gates
+        new_by_hidden = x.new_empty(num_latents, num_sequences, dim)  # what the hidden state adds to the new gate
+        from_h = x.new_empty(num_sequences, 3 * dim)
         hiddens = x.new_empty(num_latents + 1, num_sequences, dim)
         hiddens[0] = hidden
         recurrent = weight_hh.T.contiguous()
         for t in range(num_latents):
-            from_x, from_h = gates[t], torch.addmm(bias_hh, hiddens[t], recurrent, out=by_hidden[t])
+            from_x = gates[t]
+            torch.addmm(bias_hh, hiddens[t], recurrent, out=from_h)
+            new_by_hidden[t] = from_h[:, 2 * dim :]
             reset_update = from_x[:, : 2 * dim].add_(from_h[:, : 2 * dim]).sigmoid_()
             new = from_x[:, 2 * dim :].addcmul_(reset_update[:, :dim], from_h[:, 2 * dim :]).tanh_()
             torch.lerp(new, hiddens[t], reset_update[:, dim:], out=hiddens[t + 1])
-        ctx.save_for_backward(x, weight_ih, weight_hh, gates, by_hidden[:, :, 2 * dim :], hiddens)
+        ctx.save_for_backward(x, weight_ih, weight_hh, gates, new_by_hidden, hiddens)
         return rearrange(hiddens[1:], "t b c -> b t c")
 
     @staticmethod

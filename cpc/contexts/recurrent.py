@@ -53,7 +53,7 @@ class GRU(Recurrent):
     def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]:
         with _float32_on_cpu(z):
             z = self._cast(z)
-            if z.device.type == "cpu":
+            if z.device.type == "cpu" and not torch.compiler.is_exporting():
                 return self._encode_by_layer(z, state)
             contexts, hidden = self.layers(z, None if state is None else _layers_first(state[0]))
         return contexts, (_sequences_first(hidden),)

@@ -59,10 +59,10 @@ class ConvolveBlocks(torch.autograd.Function):
     def forward(ctx: Any, blocks: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:  # noqa: D102
         slices = _slices(weight, stride)  # m of [stride * C, D]
         x = rearrange(blocks, "b (n s) c -> (b n) (s c)", s=stride)
-        num_sequences, num_blocks = blocks.shape[0], blocks.shape[1] // stride
+        num_blocks = blocks.shape[1] // stride
         # All sequences in one product: the last m - 1 outputs of each reach into the next one and are left out.
         y = x.new_empty(len(x), weight.shape[0])
-        num_rows = len(x) - len(slices) + 1
+        num_rows = max(len(x) - len(slices) + 1, 0)
         if bias is None:
             torch.mm(x[:num_rows], slices[0], out=y[:num_rows])
         else:
@@ -71,8 +71,7 @@ class ConvolveBlocks(torch.autograd.Function):
             y[:num_rows].addmm_(x[j : j + num_rows], slices[j])
         ctx.save_for_backward(blocks, weight)
         ctx.stride = stride
-        ctx.has_bias = bias is not None
-        return rearrange(y, "(b n) d -> b n d", b=num_sequences)[:, : num_blocks - len(slices) + 1]
+        return rearrange(y, "(b n) d -> b n d", n=num_blocks)[:, : num_blocks - len(slices) + 1]
 
     @staticmethod
     @once_differentiable
@@ -80,8 +79,9 @@ class ConvolveBlocks(torch.autograd.Function):
         blocks, weight = ctx.saved_tensors
         slices = _slices(weight, ctx.stride)
         x = rearrange(blocks, "b (n s) c -> (b n) (s c)", s=ctx.stride)
-        num_rows, num_outputs = len(x) - len(slices) + 1, gradient.shape[1]
-        by_y = x.new_empty(gradient.shape[0], blocks.shape[1] // ctx.stride, gradient.shape[2])
+        num_blocks = blocks.shape[1] // ctx.stride
+        num_rows, num_outputs = max(len(x) - len(slices) + 1, 0), gradient.shape[1]
+        by_y = x.new_empty(gradient.shape[0], num_blocks, gradient.shape[2])
         by_y[:, :num_outputs] = gradient
         by_y[:, num_outputs:] = 0
         by_y = rearrange(by_y, "b n d -> (b n) d")[:num_rows]
@@ -93,10 +93,12 @@ class ConvolveBlocks(torch.autograd.Function):
             by_x[num_rows:] = 0
             for j in range(1, len(slices)):
                 by_x[j : j + num_rows].addmm_(by_y, slices[j].T)
-            by_blocks = rearrange(by_x, "(b n) (s c) -> b (n s) c", b=len(blocks), s=ctx.stride)
-        by_slices = torch.stack([torch.mm(x[j : j + num_rows].T, by_y) for j in range(len(slices))])
-        by_weight = rearrange(by_slices, "m (s c) d -> d c (m s)", s=ctx.stride)[:, :, : weight.shape[2]]
-        return by_blocks, by_weight, gradient.sum((0, 1)) if ctx.has_bias else None, None
+            by_blocks = rearrange(by_x, "(b n) (s c) -> b (n s) c", n=num_blocks, s=ctx.stride)
+        by_weight = None
+        if ctx.needs_input_grad[1]:
+            by_slices = torch.stack([torch.mm(x[j : j + num_rows].T, by_y) for j in range(len(slices))])
+            by_weight = rearrange(by_slices, "m (s c) d -> d c (m s)", s=ctx.stride)[:, :, : weight.shape[2]]
+        return by_blocks, by_weight, gradient.sum((0, 1)) if ctx.needs_input_grad[2] else None, None
 
 
 def _slices(weight: Float[Tensor, "D C kernel"], stride: int) -> Tensor:

@@ -52,8 +52,8 @@ class MeanInfoNCE(torch.autograd.Function):
         for block in blocks:
             of_block = products(candidates if block.columns is None else candidates[block.columns])
             block_bias = _bias_of_block(bias, block, len(candidates))
-            is_whole = block.columns is None
-            block_gradient = candidate_gradient if is_whole else torch.zeros_like(of_block.candidates)
+            is_shared = block.columns is None or not needs_gradient
+            block_gradient = candidate_gradient if is_shared else torch.zeros_like(of_block.candidates)
             tiles = tiles_of(block, of_block, of_extra, block_bias)
             for tile in tiles.rows():
                 rows = tile if block.rows is None else block.rows[tile]

@@ -77,7 +77,8 @@ def info_nce(
         extra_log_q: `log_q` of those.
         temperature: divides the scores; a positive tensor of one element gets a gradient.
         compute: `bf16` computes scores from operands rounded to bfloat16 and gradients with bfloat16 products: faster
-            where the processor has units for it. Scores, log-sum-exp and sums over tiles stay float32.
+            where the processor has units for it. Scores, log-sum-exp and sums over tiles stay float32, and so do
+            products with negatives so few that their vectors are gathered (`cpc.losses.tiles`).
 
     Returns:
         `InfoNCE`, reduced to the mean over rows in `.loss`.
@@ -103,7 +104,9 @@ def info_nce(
     sequences = Sequences(allowed, query_sequence, candidate_sequence)
     # scores are float32 whatever the queries' dtype: so is the division
     is_one = not isinstance(temperature, Tensor) and temperature == 1
-    scaled = queries if is_one else queries.to(_score_dtype(queries)) / temperature
+    dtype = _score_dtype(queries)
+    temperature = temperature.to(dtype) if isinstance(temperature, Tensor) else temperature
+    scaled = queries if is_one else queries.to(dtype) / temperature
     return info_nce_of_rows(
         scaled,
         candidates,
@@ -273,6 +276,8 @@ def _check_values(
         raise ValueError("negatives hold a row's own positive: it would be scored twice; draw another in its place")
     if num_negatives is not None and num_negatives < 1:
         raise ValueError(f"num_negatives={num_negatives} must be at least 1, or None for all candidates")
+    if isinstance(temperature, Tensor) and temperature.numel() != 1:
+        raise ValueError(f"temperature {tuple(temperature.shape)} must be a number or a tensor of one element")
     if not temperature > 0:
         raise ValueError(f"temperature={temperature} must be positive")
 

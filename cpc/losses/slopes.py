@@ -4,7 +4,6 @@ M rows, N candidates, S = 1 + R selected scores of the positive and R drawn nega
 """
 
 import os
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +11,10 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-# `triton` runs cpc/losses/triton_slopes.py instead of the torch code of `against_all`; see docs/decisions.md.
-KERNEL: Literal["torch", "triton"] = "triton" if os.environ.get("CPC_LOSS_KERNEL") == "triton" else "torch"
+# `triton` runs cpc/losses/triton_slopes.py on a GPU instead of the torch code of `against_all`; see docs/decisions.md.
+KERNEL = os.environ.get("CPC_LOSS_KERNEL", "torch")
+if KERNEL not in ("torch", "triton"):
+    raise ValueError(f"the environment's CPC_LOSS_KERNEL={KERNEL} is not one of torch, triton")
 
 
 def against_all(
@@ -30,7 +31,7 @@ def against_all(
         pool: which of the first n candidates a sequence's rows meet besides their positives; None: all.
         sequence: each row's row of `pool`.
     """
-    if KERNEL == "triton":
+    if KERNEL == "triton" and scores.dtype == torch.float32 and (scores.is_cuda or "TRITON_INTERPRET" in os.environ):
         from cpc.losses import triton_slopes
 
         return triton_slopes.against_all(scores, positive, pool, sequence)
@@ -79,7 +80,8 @@ def _softmax(scores: Float[Tensor, "M N"]) -> tuple[Float[Tensor, "M N"], Float[
     The largest probability is one over that sum, and no less than 1/N: its log is safe, that of the positive's is not.
 
     Probabilities so small that products with them would be denormal become exact zeros: denormal operands slow a CPU's
-    matrix products down up to a hundredfold, and a trained critic makes many; e^-61 is far below what a float32 holds.
+    matrix products down up to a hundredfold, and a trained critic makes many; e^-61 is far below
+    what sums in float32 resolve.
     """
     probabilities = torch.softmax(scores, 1, out=scores if scores.device.type == "cpu" else None)
     log_total = -probabilities.amax(1, keepdim=True).log()

@@ -92,21 +92,22 @@ class Pretraining(pl.LightningModule):
     def training_step(self, batch: Batch, batch_index: int) -> dict[str, Tensor]:
         """The contrastive loss; latents and contexts go to the online probe, detached."""
         latents, contexts, _ = self.model(batch.x)
-        try:
-            contrast = self.model.contrast(
-                latents,
-                contexts,
-                num_valid=self.model.encoder.num_latents(batch.num_valid),
-                sequence_id=batch.sequence_id,
-                group_id=batch.group_id,
-                generator=self.draws,
-            )
-        except FloatingPointError as error:
+        contrast = self.model.contrast(
+            latents,
+            contexts,
+            num_valid=self.model.encoder.num_latents(batch.num_valid),
+            sequence_id=batch.sequence_id,
+            group_id=batch.group_id,
+            generator=self.draws,
+        )
+        if not torch.isfinite(contrast.loss):
+            broken = (~torch.isfinite(contrast.loss_nats)).any(1).nonzero()[:, 0] + 1
             raise FloatingPointError(
-                f"{error} at training step {self.global_step}: training stops here and the last good checkpoint "
-                "stands; lower model.learning_rate, clip gradients (trainer.gradient_clip_val) or look for broken "
-                f"audio in the files with ids {batch.sequence_id.tolist()}"
-            ) from error
+                f"the loss is {contrast.loss.item()} at training step {self.global_step}, from the predictions k = "
+                f"{', '.join(map(str, broken.tolist()))}: training stops here and the last good checkpoint stands; "
+                "lower model.learning_rate, clip gradients (trainer.gradient_clip_val) or look for broken audio in the "
+                f"files with ids {batch.sequence_id.tolist()}"
+            )
         self.tally.update(contrast)
         return {"loss": contrast.loss, "latents": latents.detach(), "contexts": contexts.detach()}
 

@@ -1,6 +1,6 @@
 """Frozen front ends: whole files in, one feature vector per frame out.
 
-B = 1 file, S samples, T frames, D feature dim.
+B files, S samples, T frames, D feature dim.
 """
 
 import math
@@ -27,8 +27,8 @@ class Features:
     """Latents z, contexts c or a spectral baseline of whole files: what probes read.
 
     Every file starts from a fresh state and the model is in eval mode, so neither the order of files nor what was read
-    before matters. Long files are encoded in chunks: the encoder's overlap, the context carries its state, and the
-    result is that of the whole file at once, in bounded memory.
+    before matters, but for rounding where files are taken together. Long files are encoded in chunks: the encoder's
+    overlap, the context carries its state, and the result is that of the whole file at once, in bounded memory.
 
     Args:
         kind: `z` latents, `c` contexts, `zc` both side by side (one pass over the audio serves two probes), `mfcc` or

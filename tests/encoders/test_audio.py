@@ -5,6 +5,7 @@ from torch import nn
 
 from cpc.encoders import AudioEncoder
 from cpc.encoders.audio import Norm
+from cpc.encoders.strided_conv import ConvolveBlocks, RectifyIntoBlocks
 
 CAUSAL_NORMS = ("affine", "layer", "none")
 
@@ -102,6 +103,32 @@ def test_equals_the_plain_network_of_modules(norm: Norm) -> None:
             hidden = (hidden - mean) / (variance + 1e-5).sqrt()
         hidden = F.relu(hidden)
     torch.testing.assert_close(model(x), hidden.transpose(1, 2), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("length", "kernel", "stride", "padding"),
+    [(40, 8, 4, 2), (43, 8, 4, 2), (41, 5, 2, 1), (30, 3, 4, 0), (12, 4, 1, 2), (9, 1, 1, 0), (17, 7, 3, 5)],
+)
+def test_blocks_convolve_as_the_library_with_its_gradients(length: int, kernel: int, stride: int, padding: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = (3, length, 4), (5, 4, kernel), (5,)
+    x, weight, bias = (torch.randn(s, generator=generator, dtype=torch.float64).requires_grad_() for s in shapes)
+    y = ConvolveBlocks.apply(RectifyIntoBlocks.apply(x, kernel, stride, padding), weight, bias, stride)
+    expected = F.conv1d(x.relu().transpose(1, 2), weight, bias, stride, padding).transpose(1, 2)
+    torch.testing.assert_close(y, expected)
+    upstream = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
+    inputs = (x, weight, bias)
+    pairs = zip(torch.autograd.grad(y, inputs, upstream), torch.autograd.grad(expected, inputs, upstream), strict=True)
+    for found, wanted in pairs:
+        torch.testing.assert_close(found, wanted)
+
+
+def test_no_sequences() -> None:
+    x = torch.zeros(0, 1600, requires_grad=True)
+    latents = encoder()(x)
+    assert latents.shape == (0, 10, 8)
+    latents.sum().backward()
+    assert x.grad.shape == x.shape
 
 
 def test_data_initialisation_standardises_every_channel_of_every_layer() -> None:

@@ -150,10 +150,3 @@ def test_shared_draws_leave_sequences_without_rows_alone() -> None:
         generator=torch.Generator().manual_seed(0),
     )
     assert result.num_rows.sum(0).tolist() == [12, 12, 0, 9, 0]
-
-
-def test_scores_that_are_not_finite_name_their_steps() -> None:
-    queries, latents = random_inputs()
-    queries[1, 2, 0] = torch.nan
-    with pytest.raises(FloatingPointError, match="the scores of steps k = 2 are not finite"):
-        contrast(queries, latents)

@@ -103,6 +103,7 @@ def test_gathered_negatives_equal_selected_ones(with_bias: bool, monkeypatch: py
         ({"extra": torch.zeros(3, 4)}, r"extra \(3, 4\) .* does not go with candidates \(8, 5\)"),
         ({"extra": torch.zeros(3, 5), "extra_log_q": torch.zeros(2)}, "extra_log_q has 2 entries for 3"),
         ({"extra_log_q": torch.zeros(2)}, "there are none: give extra too"),
+        ({"temperature": torch.ones(2)}, "a number or a tensor of one element"),
         ({"extra": torch.zeros(3, 5), "num_negatives": 2}, "leave out extra, or draw none"),
         (
             {

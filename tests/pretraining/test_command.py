@@ -341,6 +341,21 @@ def test_an_infinite_loss_stops_the_run_and_keeps_the_last_good_checkpoint(
     assert not list(tmp_path.rglob("*.new"))
 
 
+def test_predictions_that_are_not_finite_are_named(
+    run: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_weights(self: Pretraining, batch: object, index: int) -> None:
+        with torch.no_grad():
+            self.model.predictor.weights[1] = float("nan")
+
+    monkeypatch.setattr(Pretraining, "on_train_batch_start", break_weights)
+    with pytest.raises(SystemExit):
+        run()
+    assert (
+        "the loss is nan at training step 0, from the predictions k = 2: training stops here" in capsys.readouterr().err
+    )
+
+
 def test_a_broken_gradient_reaches_no_checkpoint(
     run: Callable[..., Path],
     capsys: pytest.CaptureFixture[str],
