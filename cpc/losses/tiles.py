@@ -14,7 +14,7 @@ from cpc.losses.blocks import Block
 from cpc.losses.products import Products
 from cpc.losses.slopes import against_all, against_drawn
 
-TILE_ROWS = 512
+TILE_ROWS = 1024
 TILE_SCORES = 2**24  # 64 MiB of float32
 # Drawn negatives are selected from all scores as long as those cost no more than to gather the negatives' vectors.
 GATHER_BEYOND = 100  # candidates per drawn negative; measured by `python -m benchmarks.loss --rule`
