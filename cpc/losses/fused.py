@@ -75,8 +75,11 @@ class MeanInfoNCE(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
         query_gradient, candidate_gradient = ctx.saved_tensors
-        by_query = (query_gradient * gradients[0]).to(ctx.query_dtype)
-        return by_query, candidate_gradient * gradients[0], None, None, None, None, None, None
+        # Most often the mean is what is differentiated: then nothing is multiplied, and no second copy needed. (To look
+        # at the factor would make a GPU wait.)
+        if gradients[0].device.type != "cpu" or gradients[0] != 1:
+            query_gradient, candidate_gradient = query_gradient * gradients[0], candidate_gradient * gradients[0]
+        return query_gradient.to(ctx.query_dtype), candidate_gradient, None, None, None, None, None, None
 
 
 def _bias_of_block(bias: Tensor | None, block: Block, num_candidates: int) -> Tensor | None:

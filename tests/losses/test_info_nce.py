@@ -240,3 +240,17 @@ def test_shapes_that_do_not_fit_are_named(change: dict, message: str) -> None:
     arguments |= {"queries": torch.zeros(2, 3), "candidates": torch.zeros(4, 3), "positives": torch.tensor([0, 1])}
     with pytest.raises(ValueError, match=message):
         _check_shapes(**(arguments | change))
+
+
+def test_gradients_come_again_and_add_up() -> None:
+    """The graph may be walked twice, and a gradient that was handed out is the caller's own."""
+    queries, candidates = torch.randn(4, 3, requires_grad=True), torch.randn(6, 3, requires_grad=True)
+    loss = info_nce(queries, candidates, torch.arange(4)).loss
+    first = [gradient.clone() for gradient in torch.autograd.grad(loss, (queries, candidates), retain_graph=True)]
+    loss.backward(retain_graph=True)
+    queries.grad.mul_(0)
+    candidates.grad.mul_(0)
+    loss.backward(retain_graph=True)
+    (2 * loss).backward()
+    for x, once in zip((queries, candidates), first, strict=True):
+        torch.testing.assert_close(x.grad, 3 * once)
