@@ -74,6 +74,7 @@ def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any
 
     Raises:
         TypeError: if the architecture or the provenance holds what JSON does not know.
+        ValueError: if a number in them is not finite.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -52,9 +52,8 @@ class GRULayer(torch.autograd.Function):
         by_new = (1 - update) * (1 - new * new)  # d hidden / d (what enters the tanh), and so on
         by_reset = by_new * new_by_hidden * reset * (1 - reset)
         by_update = (hiddens[:-1] - new) * update * (1 - update)
-        slopes = torch.stack(
-            [by_reset, by_update, by_new * reset], 2
-        )  # [T, B, 3, C], as the hidden state's product sees them
+        # [T, B, 3, C]: d hidden / d (what the product with the hidden state adds to each gate)
+        slopes = torch.stack([by_reset, by_update, by_new * reset], 2)
 
         gradient = rearrange(gradient, "b t c -> t b c")
         by_gates = torch.empty_like(slopes)

@@ -69,15 +69,14 @@ class ConvolveBlocks(torch.autograd.Function):
             torch.addmm(bias, x[:num_rows], slices[0], out=y[:num_rows])
         for j in range(1, len(slices)):
             y[:num_rows].addmm_(x[j : j + num_rows], slices[j])
-        ctx.save_for_backward(blocks, weight)
-        ctx.stride = stride
+        ctx.save_for_backward(blocks, slices)
+        ctx.stride, ctx.kernel = stride, weight.shape[2]
         return rearrange(y, "(b n) d -> b n d", n=num_blocks)[:, : num_blocks - len(slices) + 1]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
-        blocks, weight = ctx.saved_tensors
-        slices = _slices(weight, ctx.stride)
+        blocks, slices = ctx.saved_tensors
         x = rearrange(blocks, "b (n s) c -> (b n) (s c)", s=ctx.stride)
         num_blocks = blocks.shape[1] // ctx.stride
         num_rows, num_outputs = max(len(x) - len(slices) + 1, 0), gradient.shape[1]
@@ -97,7 +96,7 @@ class ConvolveBlocks(torch.autograd.Function):
         by_weight = None
         if ctx.needs_input_grad[1]:
             by_slices = torch.stack([torch.mm(x[j : j + num_rows].T, by_y) for j in range(len(slices))])
-            by_weight = rearrange(by_slices, "m (s c) d -> d c (m s)", s=ctx.stride)[:, :, : weight.shape[2]]
+            by_weight = rearrange(by_slices, "m (s c) d -> d c (m s)", s=ctx.stride)[:, :, : ctx.kernel]
         return by_blocks, by_weight, gradient.sum((0, 1)) if ctx.needs_input_grad[2] else None, None
 
 

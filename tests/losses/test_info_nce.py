@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from oracles import info_nce_loss
 
 from cpc.losses import info_nce
-from cpc.losses.info_nce import _check_shapes
+from cpc.losses.checks import check_shapes
 
 
 @settings(max_examples=40, deadline=None)
@@ -239,7 +239,7 @@ def test_shapes_that_do_not_fit_are_named(change: dict, message: str) -> None:
     arguments = dict.fromkeys(["query_sequence", "candidate_sequence", "allowed", "valid", "log_q", "negatives"])
     arguments |= {"queries": torch.zeros(2, 3), "candidates": torch.zeros(4, 3), "positives": torch.tensor([0, 1])}
     with pytest.raises(ValueError, match=message):
-        _check_shapes(**(arguments | change))
+        check_shapes(**(arguments | change))
 
 
 def test_gradients_come_again_and_add_up() -> None:
