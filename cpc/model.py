@@ -33,9 +33,12 @@ class CPC(nn.Module):
         num_negatives: drawn per row and step, uniformly with replacement; None: every candidate of the batch.
         shared_across_steps: use the same draws for all steps (see `cpc.losses.contrast`).
         compute: `bf16` rounds the operands of the loss's matrix products (see `cpc.losses.info_nce`).
+        auxiliary_negatives: further strategies to train with, and the share of each one's loss in the training loss;
+            `negatives` has the rest, and the bound is its alone. `{"sequence_only": 0.75}` beside `mixed`: three
+            quarters of the loss teach what is said, one quarter who speaks.
 
     Raises:
-        ValueError: on an unknown strategy or fewer than one negative.
+        ValueError: on an unknown strategy, shares that leave nothing for `negatives`, or fewer than one negative.
     """
 
     # Any: parts follow a protocol (connect, dim, num_latents, ...) that torch's own attribute types would hide.
@@ -52,10 +55,12 @@ class CPC(nn.Module):
         num_negatives: int | None = None,
         shared_across_steps: bool = False,
         compute: str = "float32",
+        auxiliary_negatives: dict[str, float] | None = None,
     ) -> None:
         super().__init__()
         if negatives not in STRATEGIES:
             raise ValueError(f"negatives={negatives!r} is not one of {', '.join(STRATEGIES)}")
+        _check_auxiliary(auxiliary_negatives or {}, negatives)
         if num_negatives is not None and num_negatives < 1:
             raise ValueError(f"num_negatives={num_negatives} must be at least 1, or None for all candidates")
         if compute not in COMPUTE:
@@ -67,10 +72,16 @@ class CPC(nn.Module):
         self.num_negatives = num_negatives
         self.shared_across_steps = shared_across_steps
         self.compute = compute
+        self.auxiliary_negatives = dict(auxiliary_negatives or {})
         context.connect(encoder.dim)
         predictor.connect(context.dim, encoder.dim)
         self.is_initialised: Tensor
         self.register_buffer("is_initialised", torch.zeros((), dtype=torch.bool))
+
+    @property
+    def training_strategies(self) -> tuple[str, ...]:
+        """Those whose losses make up the training loss; that of the bound first."""
+        return (self.negatives, *self.auxiliary_negatives)
 
     def forward(self, x: Float[Tensor, "B ..."], state: Any = None) -> Output:
         """Encode observations; pass the last `state` on to continue sequences rather than begin them."""
@@ -95,7 +106,7 @@ class CPC(nn.Module):
             num_valid: samples of each row of `x` that are signal; None: all.
             sequence_id: rows that may overlap share an id; None: all distinct.
             group_id: the speaker of each row, -1 where unknown.
-            strategy: another than the model's own, for evaluation.
+            strategy: this one alone, for evaluation; None: as the model trains.
             generator: source of the negatives' draws.
         """
         latents, contexts, _ = self(x)
@@ -120,21 +131,52 @@ class CPC(nn.Module):
         strategy: str | None = None,
         generator: torch.Generator | None = None,
     ) -> Contrast:
-        """The loss from latents and contexts at hand; `num_valid` counts latents here."""
-        return contrast(
-            self.predictor(contexts),
-            latents,
-            strategy=strategy or self.negatives,
-            num_valid=num_valid,
-            sequence_id=sequence_id,
-            group_id=group_id,
-            num_negatives=self.num_negatives,
-            shared_across_steps=self.shared_across_steps,
-            generator=generator,
-            compute=self.compute,
-        )
+        """The loss from latents and contexts at hand; `num_valid` counts latents here.
+
+        With auxiliary strategies `.loss` is the mean of all, weighted by their shares; all else is of `negatives`.
+        """
+        queries = self.predictor(contexts)
+
+        def contrast_with(strategy: str) -> Contrast:
+            return contrast(
+                queries,
+                latents,
+                strategy=strategy,
+                num_valid=num_valid,
+                sequence_id=sequence_id,
+                group_id=group_id,
+                num_negatives=self.num_negatives,
+                shared_across_steps=self.shared_across_steps,
+                generator=generator,
+                compute=self.compute,
+            )
+
+        of_bound = contrast_with(strategy or self.negatives)
+        if strategy is not None or not self.auxiliary_negatives:
+            return of_bound
+        loss = (1 - sum(self.auxiliary_negatives.values())) * of_bound.loss
+        for auxiliary, share in self.auxiliary_negatives.items():
+            loss = loss + share * contrast_with(auxiliary).loss
+        return of_bound._replace(loss=loss)
 
     def initialise_from(self, x: Float[Tensor, "B ..."]) -> None:
         """Data-dependent initialisation of the encoder; before the model is wrapped, compiled or trained."""
         self.encoder.initialise_from(x)
         self.is_initialised.fill_(True)
+
+
+def _check_auxiliary(shares: dict[str, float], negatives: str) -> None:
+    for strategy, share in shares.items():
+        if strategy not in STRATEGIES:
+            raise ValueError(f"auxiliary_negatives names {strategy!r}, which is not one of {', '.join(STRATEGIES)}")
+        if strategy == negatives:
+            raise ValueError(
+                f"auxiliary_negatives names {strategy!r}, which is negatives itself: name another strategy"
+            )
+        if not share > 0:
+            raise ValueError(f"auxiliary_negatives gives {strategy!r} the share {share}: shares must be positive")
+    if sum(shares.values()) >= 1:
+        raise ValueError(
+            f"the shares in auxiliary_negatives sum to {sum(shares.values()):g}: below 1 a part is left for "
+            f"negatives={negatives!r}, whose bound is watched"
+        )

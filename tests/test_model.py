@@ -87,6 +87,35 @@ def test_initialise_from_is_deterministic_and_kept() -> None:
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
 
 
+def test_auxiliary_strategies_share_the_training_loss_and_leave_the_bound_alone() -> None:
+    shares = {"sequence_only": 0.5, "mixed_excluding": 0.2}
+    model, x = small(auxiliary_negatives=shares), torch.randn(4, 3200)
+    assert model.training_strategies == ("mixed", "sequence_only", "mixed_excluding")
+    alone = {strategy: small(negatives=strategy) for strategy in model.training_strategies}
+    together = model.loss(x)
+    together.loss.backward()
+    expected = sum(share * alone[strategy].loss(x).loss for strategy, share in ({"mixed": 0.3} | shares).items())
+    torch.testing.assert_close(together.loss, expected)
+    expected.backward()
+    for name, parameter in model.named_parameters():
+        gradient = sum(dict(one.named_parameters())[name].grad for one in alone.values())
+        torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-4)
+    assert torch.equal(together.loss_nats, alone["mixed"].loss(x).loss_nats)
+    assert torch.equal(model.loss(x, strategy="mixed").loss, alone["mixed"].loss(x).loss)
+
+
+def test_auxiliary_strategies_that_cannot_be_are_named() -> None:
+    for shares, message in (
+        ({"nobody": 0.5}, "auxiliary_negatives names 'nobody'"),
+        ({"mixed": 0.5}, "negatives itself"),
+        ({"sequence_only": 0.0}, "share 0.0: shares must be positive"),
+        ({"sequence_only": math.nan}, "share nan: shares must be positive"),
+        ({"sequence_only": 0.5, "mixed_excluding": 0.5}, "sum to 1: below 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            small(auxiliary_negatives=shares)
+
+
 def test_bad_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="negatives='everything'"):
         small(negatives="everything")

@@ -104,9 +104,9 @@ class AudioData(pl.LightningDataModule):
             alignments=self.alignments,
         )
         by_speaker = self.sampler == "same_speaker"
-        self.corpus.check(self.train_split, needs_speakers=by_speaker)
-        also = any(strategy.startswith("same_speaker") for strategy in module.strategies)
-        self.corpus.check(self.eval_split, needs_speakers=by_speaker or also)
+        trained = module.model.training_strategies
+        self.corpus.check(self.train_split, needs_speakers=by_speaker or _any_same_speaker(trained))
+        self.corpus.check(self.eval_split, needs_speakers=by_speaker or _any_same_speaker(module.strategies))
         for probe in self.trainer.callbacks:
             if isinstance(probe, OnlineProbe):
                 self.class_names(probe.task)
@@ -118,7 +118,7 @@ class AudioData(pl.LightningDataModule):
             ENDLESS,
             self.seed,
             speakers_per_batch=self.speakers_per_batch,
-            require_distinct_files=module.model.negatives == "same_speaker_excluding",
+            require_distinct_files="same_speaker_excluding" in trained,
             rank=self.trainer.global_rank,
             world_size=self.trainer.world_size,
         )
@@ -130,7 +130,7 @@ class AudioData(pl.LightningDataModule):
             rank=self.trainer.global_rank,
             world_size=self.trainer.world_size,
         )
-        self._check_identities(encoder, module.strategies)
+        self._check_identities(encoder, trained, module.strategies)
 
     def train_dataloader(self) -> StatefulDataLoader:
         """An endless stream of batches, which `trainer.max_steps` cuts: a resumed run takes the next one of it."""
@@ -167,11 +167,11 @@ class AudioData(pl.LightningDataModule):
             )
         return self.corpus.speakers
 
-    def _check_identities(self, encoder: Geometry, strategies: tuple[str, ...]) -> None:
+    def _check_identities(self, encoder: Geometry, trained: tuple[str, ...], measured: tuple[str, ...]) -> None:
         """Ask who could be contrasted with whom, without reading audio, of all held-out and the first training batches.
 
         A strategy that leaves rows without negatives then fails now, not at the first held-out evaluation. Training
-        batches must serve the training strategy alone; those after the first are checked when their turn comes.
+        batches must serve the strategies of training alone; those after the first are checked when their turn comes.
         """
 
         def check(strategy: str, windows: WindowDataset, batch: list[Window]) -> None:
@@ -185,7 +185,12 @@ class AudioData(pl.LightningDataModule):
             )
 
         for index in range(min(NUM_CHECKED_BATCHES, -(-self._train_batches.windows_per_pass // self.batch_size))):
-            check(strategies[0], self._train, self._train_batches.batch(index))
-        for strategy in strategies:
+            for strategy in trained:
+                check(strategy, self._train, self._train_batches.batch(index))
+        for strategy in measured:
             for batch in self.held_out.batches(strategy):
                 check(strategy, self.held_out.windows, batch)
+
+
+def _any_same_speaker(strategies: tuple[str, ...]) -> bool:
+    return any(strategy.startswith("same_speaker") for strategy in strategies)

@@ -30,6 +30,8 @@ class Pretraining(pl.LightningModule):
         num_negatives: drawn per row and step; null: every candidate of the batch.
         shared_across_steps: use the same draws for all steps.
         compute: `bf16` rounds the operands of the loss's matrix products to bfloat16.
+        auxiliary_negatives: further strategies to train with, each with its share of the loss, as in
+            `{sequence_only: 0.75}`; the bound stays that of `negatives`.
         optimiser: `adam` or `adamw`.
         learning_rate: peak, after the warm-up.
         betas: Adam's decay rates.
@@ -51,6 +53,7 @@ class Pretraining(pl.LightningModule):
         num_negatives: int | None = None,
         shared_across_steps: bool = False,
         compute: Literal["float32", "bf16"] = "float32",
+        auxiliary_negatives: dict[str, float] | None = None,
         optimiser: Literal["adam", "adamw"] = "adam",
         learning_rate: float = 2e-4,
         betas: tuple[float, float] = (0.9, 0.999),
@@ -66,7 +69,9 @@ class Pretraining(pl.LightningModule):
             raise ValueError(f"model.learning_rate={learning_rate} must be positive")
         if warmup_steps < 0:
             raise ValueError(f"model.warmup_steps={warmup_steps} must not be negative")
-        self.model = CPC(encoder, context, predictor, negatives, num_negatives, shared_across_steps, compute)
+        self.model = CPC(
+            encoder, context, predictor, negatives, num_negatives, shared_across_steps, compute, auxiliary_negatives
+        )
         self.optimiser = optimiser
         self.learning_rate = learning_rate
         self.betas = tuple(betas)
@@ -102,9 +107,10 @@ class Pretraining(pl.LightningModule):
         )
         if not torch.isfinite(contrast.loss):
             broken = (~torch.isfinite(contrast.loss_nats)).any(1).nonzero()[:, 0] + 1
+            steps = ", ".join(map(str, broken.tolist())) or "in auxiliary_negatives"
             raise FloatingPointError(
                 f"the loss is {contrast.loss.item()} at training step {self.global_step}, from the predictions k = "
-                f"{', '.join(map(str, broken.tolist()))}: training stops here and the last good checkpoint stands; "
+                f"{steps}: training stops here and the last good checkpoint stands; "
                 "lower model.learning_rate, clip gradients (trainer.gradient_clip_val) or look for broken audio in the "
                 f"files with ids {batch.sequence_id.tolist()}"
             )

@@ -180,6 +180,11 @@ def test_decoding_on_the_fly_reads_the_same_audio(run: Callable[..., Path], tmp_
         (["--data.eval_split=dev"], "no row of split 'dev', only of train, valid"),
         (["--data.manifest=nowhere"], "nowhere"),
         (["--model.negatives=same_speaker_excluding", "--data.batch_size=1"], "without a single negative"),
+        (["--model.auxiliary_negatives={nobody: 0.5}"], "auxiliary_negatives names 'nobody'"),
+        (
+            ["--model.auxiliary_negatives={same_speaker_excluding: 0.5}", "--data.batch_size=2"],
+            "negatives='same_speaker_excluding' leaves",
+        ),
         (["--ckpt_path=last"], "there is no"),
         (["--record_every_steps=0"], "--record_every_steps=0 must be at least 1"),
         (["--model.learning_rate=-1"], "model.learning_rate=-1"),
@@ -266,7 +271,11 @@ def break_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     "options",
     [
         ["--data.sampler=same_speaker", "--model.negatives=same_speaker_excluding", "--data.speakers_per_batch=2"],
-        ["--trainer.accumulate_grad_batches=3", "--model.num_negatives=7"],
+        [
+            "--trainer.accumulate_grad_batches=3",
+            "--model.num_negatives=7",
+            "--model.auxiliary_negatives.mixed_excluding=0.5",
+        ],
         ["--model.context.init_args.num_layers=2", "--model.context.init_args.dropout=0.3", "--model.schedule=cosine"],
     ],
     ids=["same-speaker batches", "gradient accumulation", "dropout"],
