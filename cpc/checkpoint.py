@@ -84,8 +84,8 @@ def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any
         content = {
             "format_version": FORMAT_VERSION,
             "architecture": describe(model),
-            "sample_rate_hz": model.encoder.sample_rate_hz,
-            "hop_samples": model.encoder.hop_samples,
+            "modality": model.encoder.modality,
+            **model.encoder.geometry,
             "sha256": _sha256(folder / _WAITING_WEIGHTS),
             "provenance": provenance or {},
         }

@@ -4,10 +4,14 @@ import argparse
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from cpc import __version__
 from cpc.allocator import keep_freed_memory
 
+AUDIO_PROBE_OPTIONS = ("alignments", "pool", "train_minutes", "scratch_dir", "dtype")
+IMAGE_PROBE_OPTIONS = ("label_shares",)
+QUICKSTART_CORPORA = {"audio": Path("data/synthesised"), "image": Path("data/embedded_images")}
 STRATEGY_NAMES = ("mixed", "same_speaker", "mixed_excluding", "same_speaker_excluding", "sequence_only")
 
 
@@ -39,10 +43,17 @@ def _pretrain(arguments: list[str]) -> None:
 
 def _quickstart(options: argparse.Namespace) -> None:
     from cpc.processor import prepare_processor
-    from cpc.quickstart.run import quickstart
 
     prepare_processor()
-    quickstart(options.out, options.corpus, seed=options.seed, steps=options.steps)
+    corpus = options.corpus or QUICKSTART_CORPORA[options.modality]
+    if options.modality == "image":
+        from cpc.quickstart.images import image_quickstart
+
+        image_quickstart(options.out, corpus, seed=options.seed, steps=options.steps)
+    else:
+        from cpc.quickstart.run import quickstart
+
+        quickstart(options.out, corpus, seed=options.seed, steps=options.steps)
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -60,6 +71,8 @@ def _evaluate(options: argparse.Namespace) -> None:
         window_samples=options.window_samples,
         sampler=options.sampler,
         speakers_per_batch=options.speakers_per_batch,
+        image_size=options.image_size,
+        load_size=options.load_size,
         seed=options.seed,
         cache_dir=options.cache_dir,
         skip_bad=options.skip_bad,
@@ -68,48 +81,84 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _probe(options: argparse.Namespace) -> None:
+    from cpc.checkpoint import read_config
     from cpc.probes.comparison import Extraction
     from cpc.probes.linear import ProbeProtocol
-    from cpc.probes.report import format_report, probe_report
-    from cpc.probes.supervised import SupervisedProtocol
     from cpc.processor import prepare_processor
 
     prepare_processor()
-    out = options.out or options.model / "probe.json"
-    report = probe_report(
-        options.model,
-        options.data,
-        options.task,
-        features=options.features,
-        baselines=options.baselines,
-        alignments=options.alignments,
-        pool=options.pool,
-        train_split=options.train_split,
-        test_split=options.test_split,
-        train_minutes=options.train_minutes,
+    modality = read_config(options.model).get("modality", "audio")
+    foreign = AUDIO_PROBE_OPTIONS if modality == "image" else IMAGE_PROBE_OPTIONS
+    given = [f"--{name}" for name in foreign if getattr(options, name) is not None]
+    if given:
+        raise ValueError(f"{', '.join(given)}: {options.model} is a model of {modality}, where this says nothing")
+    report = (_probe_images if modality == "image" else _probe_audio)(
+        options,
         protocol=ProbeProtocol(hidden=options.hidden, hidden_dim=options.hidden_dim, num_seeds=options.num_seeds),
-        supervised=SupervisedProtocol(seconds=options.supervised_seconds, precision=options.precision),
         extraction=Extraction(
             device=options.device,
             precision=options.precision,
             max_ram_bytes=round(1e9 * options.max_ram_gb),
             scratch_dir=options.scratch_dir,
-            dtype=options.dtype,
+            dtype=options.dtype or "float32",
             cache_dir=options.cache_dir,
             skip_bad=options.skip_bad,
         ),
-        out=out,
+        out=options.out or options.model / "probe.json",
     )
-    print(format_report(report))
-    print(f"written to {out}")
+    print(f"{report}\nwritten to {options.out or options.model / 'probe.json'}")
+
+
+def _probe_audio(options: argparse.Namespace, **shared: Any) -> str:
+    from cpc.probes.report import BASELINES, format_report, probe_report
+    from cpc.probes.supervised import SupervisedProtocol
+
+    report = probe_report(
+        options.model,
+        options.data,
+        options.task,
+        features=options.features or ("c", "z", "mfcc"),
+        baselines=BASELINES if options.baselines is None else options.baselines,
+        alignments=options.alignments,
+        pool=options.pool,
+        train_split=options.train_split,
+        test_split=options.test_split,
+        train_minutes=options.train_minutes,
+        supervised=SupervisedProtocol(seconds=options.supervised_seconds, precision=options.precision),
+        **shared,
+    )
+    return format_report(report)
+
+
+def _probe_images(options: argparse.Namespace, **shared: Any) -> str:
+    from cpc.probes.images.network import NetworkProtocol
+    from cpc.probes.images.report import DEFAULT_BASELINES, format_image_report, probe_images
+
+    if options.task != ["class"]:
+        raise ValueError(f"--task {' '.join(options.task)}: images are probed for their class: --task class")
+    report = probe_images(
+        options.model,
+        options.data,
+        features=options.features or ("z", "z_grid", "c"),
+        baselines=DEFAULT_BASELINES if options.baselines is None else options.baselines,
+        train_split=options.train_split,
+        test_split=options.test_split or "test",
+        label_shares=options.label_shares,
+        network=NetworkProtocol(seconds=options.supervised_seconds, precision=options.precision),
+        **shared,
+    )
+    return format_image_report(report)
 
 
 def _embed(options: argparse.Namespace) -> None:
+    from cpc.checkpoint import read_config
     from cpc.probes.embed import embed
+    from cpc.probes.images.embed import embed_images
     from cpc.processor import prepare_processor
 
     prepare_processor()
-    written = embed(
+    is_of_images = read_config(options.model).get("modality") == "image"
+    written = (embed_images if is_of_images else embed)(
         options.model,
         options.paths,
         options.out,
@@ -121,6 +170,25 @@ def _embed(options: argparse.Namespace) -> None:
         precision=options.precision,
     )
     print(f"{len(written)} files written to {options.out}")
+
+
+def _picture(options: argparse.Namespace) -> None:
+    from cpc.probes.images.pictures import write_pictures
+    from cpc.processor import prepare_processor
+
+    prepare_processor()
+    written = write_pictures(
+        options.model,
+        options.data,
+        options.out,
+        split=options.split,
+        among=options.among,
+        num_images=options.num_images,
+        seed=options.seed,
+        cache_dir=options.cache_dir,
+        skip_bad=options.skip_bad,
+    )
+    print("\n".join(f"{path} written" for path in written))
 
 
 def _index(options: argparse.Namespace) -> None:
@@ -199,10 +267,16 @@ def _parser() -> argparse.ArgumentParser:
         )
 
     quickstart = command(
-        "quickstart", _quickstart, "synthesise speech, pretrain, measure the bound, probe; ten minutes"
+        "quickstart",
+        _quickstart,
+        "pretrain on synthesised speech or embedded images, measure the bound, probe; ten minutes",
+    )
+    quickstart.add_argument(
+        "--modality", choices=tuple(QUICKSTART_CORPORA), default="audio", help="speech, or photographs and digits"
     )
     quickstart.add_argument("--out", type=Path, default=Path("runs/quickstart"), help="a new folder for run and report")
-    quickstart.add_argument("--corpus", type=Path, default=Path("data/synthesised"), help="made if it is not there")
+    places = ", ".join(f"{modality}: {path}" for modality, path in QUICKSTART_CORPORA.items())
+    quickstart.add_argument("--corpus", type=Path, help=f"made if it is not there; if not given, {places}")
     quickstart.add_argument("--steps", type=int, help="optimiser steps; by this machine's speed if not given")
     quickstart.add_argument("--seed", type=int, default=0, help="of corpus, model and batches")
 
@@ -210,7 +284,9 @@ def _parser() -> argparse.ArgumentParser:
 
     evaluate = command("evaluate", _evaluate, "measure the held-out bound log N - L of a model")
     evaluate.add_argument("model", type=Path, help="a model folder, or a run folder that holds one")
-    evaluate.add_argument("--data", type=Path, required=True, help="manifest CSV, or the folder that holds it")
+    evaluate.add_argument(
+        "--data", required=True, help="manifest CSV, or the folder that holds it; for images a folder, npz or NAME:ROOT"
+    )
     evaluate.add_argument(
         "--negatives",
         nargs="+",
@@ -226,6 +302,8 @@ def _parser() -> argparse.ArgumentParser:
         "--sampler", choices=("uniform", "same_speaker"), help="of the model's own strategy's batches" + as_the_run
     )
     evaluate.add_argument("--speakers_per_batch", type=int, help="of same-speaker batches" + as_the_run)
+    evaluate.add_argument("--image_size", type=int, help="images: side of the square cut out" + as_the_run)
+    evaluate.add_argument("--load_size", type=int, help="images: side they are brought to before" + as_the_run)
     evaluate.add_argument("--cache_dir", type=Path, help="where packed audio goes; beside the manifest if not given")
     evaluate.add_argument("--skip_bad", action="store_true", help="go on without files that cannot be used")
     evaluate.add_argument("--seed", type=int, default=0, help="of batches and draws")
@@ -233,17 +311,29 @@ def _parser() -> argparse.ArgumentParser:
 
     probe = command("probe", _probe, "judge features with linear probes, beside baselines and the bound")
     probe.add_argument("model", type=Path, help="a model folder, or a run folder that holds one")
-    probe.add_argument("--data", type=Path, required=True, help="manifest CSV, or the folder that holds it")
-    probe.add_argument("--task", nargs="+", required=True, help="phones, speaker, or label columns of the manifest")
     probe.add_argument(
-        "--features", nargs="+", choices=("c", "z", "mfcc", "logmel"), default=["c", "z", "mfcc"], help="what to probe"
+        "--data", required=True, help="manifest CSV, or the folder that holds it; for images a folder, npz or NAME:ROOT"
+    )
+    probe.add_argument(
+        "--task", nargs="+", required=True, help="phones, speaker, or label columns of the manifest; class for images"
+    )
+    probe.add_argument(
+        "--features",
+        nargs="+",
+        choices=("c", "z", "mfcc", "logmel", "z_grid", "c_grid"),
+        help="what to probe; if not given, c z mfcc, and for images z z_grid c (means over the grid, or all of it)",
     )
     probe.add_argument(
         "--baselines",
         nargs="*",
-        choices=("majority", "random", "supervised"),
-        default=["majority", "random", "supervised"],
-        help="none with an empty list",
+        choices=("majority", "random", "supervised", "pixels", "hog", "fine_tuned", "neighbours"),
+        help="none with an empty list; if not given, majority random supervised, and for images pixels too",
+    )
+    probe.add_argument(
+        "--label_shares",
+        nargs="+",
+        type=float,
+        help="images: also a curve over these shares of the labels, such as 0.01 0.02 0.05 0.1 0.2 0.5 1",
     )
     probe.add_argument("--alignments", type=Path, help="for phones; alignments.csv beside the manifest if not given")
     probe.add_argument("--pool", choices=("frames", "mean"), help="every frame, or a file's mean; by task if not given")
@@ -259,22 +349,33 @@ def _parser() -> argparse.ArgumentParser:
     computed_where(probe)
     probe.add_argument("--skip_bad", action="store_true", help="leave out files that cannot be used, and count them")
     probe.add_argument("--cache_dir", type=Path, help="of packed audio; .cpc_cache beside the manifest if not given")
-    probe.add_argument("--max_ram_gb", type=float, default=2.0, help="features that take more go to a temporary file")
-    probe.add_argument("--scratch_dir", type=Path, help="folder of that file; the system's if not given")
     probe.add_argument(
-        "--dtype", choices=("float32", "float16"), default="float32", help="of features kept; float16 takes half"
+        "--max_ram_gb", type=float, default=2.0, help="features that take more go to a temporary file; images: refused"
     )
+    probe.add_argument("--scratch_dir", type=Path, help="folder of that file; the system's if not given")
+    probe.add_argument("--dtype", choices=("float32", "float16"), help="of features kept; float32 if not given")
     probe.add_argument("--out", type=Path, help="JSON file; probe.json in the model's folder if not given")
 
-    embed = command("embed", _embed, "write features of audio files with their hop and offset")
+    embed = command("embed", _embed, "write features of audio or image files, and where they lie")
     embed.add_argument("model", type=Path, help="a model folder, or a run folder that holds one")
-    embed.add_argument("paths", nargs="+", type=Path, help="audio files or folders")
+    embed.add_argument("paths", nargs="+", type=Path, help="files or folders of what the model encodes")
     embed.add_argument("--out", type=Path, required=True, help="folder for the features")
     embed.add_argument("--features", choices=("c", "z"), default="c", help="contexts or latents")
     embed.add_argument("--format", choices=("npy", "safetensors"), default="npy", help="file format")
     computed_where(embed)
     embed.add_argument("--skip_bad", action="store_true", help="leave out files that cannot be used, and count them")
     embed.add_argument("--overwrite", action="store_true", help="replace features that are there already")
+
+    picture = command("picture", _picture, "draw an image model's patches, their neighbours in z and a map of contexts")
+    picture.add_argument("model", type=Path, help="a model folder, or a run folder that holds one")
+    picture.add_argument("--data", required=True, help="a folder of images, npz or NAME:ROOT")
+    picture.add_argument("--out", type=Path, required=True, help="folder for patches.png, neighbours.png and map.png")
+    picture.add_argument("--split", default="test", help="whose images are shown")
+    picture.add_argument("--among", default="train", help="split where the neighbours of their patches are looked for")
+    picture.add_argument("--num_images", type=int, default=300, help="of each split, at most, drawn at random")
+    picture.add_argument("--seed", type=int, default=0, help="of all that is drawn")
+    picture.add_argument("--cache_dir", type=Path, help="where packed images go; beside the images if not given")
+    picture.add_argument("--skip_bad", action="store_true", help="go on without files that cannot be used")
 
     data = command("data", None, "index, pack or synthesise a corpus").add_subparsers(metavar="ACTION", required=True)
     index = command("index", _index, "write a folder's manifest.csv; an interrupted run goes on", data)

@@ -1,8 +1,8 @@
 """The held-out bound of a model: same batches, same draws, every time, while it trains and ever after."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +16,97 @@ from cpc.data.atomic import write_json
 from cpc.data.batch import Batch
 from cpc.data.batches import Window
 from cpc.data.corpus import Corpus, Sampler
+from cpc.data.image_corpus import ImageCorpus
+from cpc.data.image_sources import DEFAULT_VALID_SHARE
 from cpc.model import CPC
 
 EVALUATION_SEED = 0
 OnBatch = Callable[[Batch, Tensor, Tensor], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """How held-out windows are drawn: a run notes it beside its model, and `cpc evaluate` takes it up.
+    """How held-out batches are drawn: a run notes it beside its model, and `cpc evaluate` takes it up.
 
     Attributes:
-        split: value of the manifest's split column.
-        window_samples: length of a window.
-        batch_size: windows per batch (and device).
+        split: of the corpus.
+        batch_size: windows or images per batch (and device).
         sampler: how training draws its batches.
         speakers_per_batch: of same-speaker batches.
     """
 
     split: str
-    window_samples: int
     batch_size: int
     sampler: Sampler
     speakers_per_batch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AudioProtocol(Protocol):
+    """Of audio.
+
+    Attributes:
+        window_samples: length of a window.
+    """
+
+    window_samples: int
+
+    def corpus(self, source: str | Path, encoder: Any, **options: Any) -> Corpus:
+        """A manifest's audio, cut as this says."""
+        return Corpus(source, encoder, self.window_samples, **options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageProtocol(Protocol):
+    """Of images, which have no speakers.
+
+    Attributes:
+        image_size: side of the square that is cut out of the middle of each image.
+        load_size: side that images are brought to before; None: `image_size`.
+        augmentation: of training, which frames patches when they are not changed, too.
+        flip: whether training mirrors images, as networks that learn labels then do; never when a bound is measured.
+        valid_share: of the training images, where the source has no split `valid`: what was held out stays held out.
+    """
+
+    sampler: Sampler = field(default="uniform", init=False)
+    speakers_per_batch: int = field(default=1, init=False)
+    image_size: int
+    load_size: int | None = None
+    augmentation: str = "none"
+    flip: bool = False
+    valid_share: float = DEFAULT_VALID_SHARE
+
+    def corpus(self, source: str | Path, encoder: Any, **options: Any) -> ImageCorpus:
+        """A source's images, cut as this says."""
+        return ImageCorpus(
+            source,
+            encoder,
+            self.image_size,
+            load_size=self.load_size,
+            augmentation=self.augmentation,
+            flip=self.flip,
+            valid_share=self.valid_share,
+            **options,
+        )
+
+
+PROTOCOLS: dict[str, type[AudioProtocol] | type[ImageProtocol]] = {"audio": AudioProtocol, "image": ImageProtocol}
+
+
+def recorded_image_protocol(config: Mapping[str, Any]) -> ImageProtocol:
+    """How the run of a model cut its images, as the model's config.json says.
+
+    Raises:
+        ValueError: if it does not.
+    """
+    recorded = config["provenance"].get("evaluation", {})
+    if "image_size" not in recorded:
+        raise ValueError(
+            "the model's config.json does not say the size of its images: it was not exported by cpc pretrain; add "
+            "split, batch_size and image_size to its provenance.evaluation"
+        )
+    legal = _options_of(ImageProtocol)
+    return ImageProtocol(**{name: value for name, value in recorded.items() if name in legal})
 
 
 class HeldOut:
@@ -60,7 +128,7 @@ class HeldOut:
 
     def __init__(
         self,
-        corpus: Corpus,
+        corpus: Corpus | ImageCorpus,
         protocol: Protocol,
         negatives: str,
         num_batches: int,
@@ -74,7 +142,7 @@ class HeldOut:
         self.negatives = negatives
         self.num_batches = num_batches
         self.seed = seed
-        self.windows = corpus.windows(protocol.split)
+        self.windows: Any = corpus.windows(protocol.split)
         self._corpus = corpus
         self._rank, self._world_size = rank, world_size
         self._drawn: dict[tuple[Sampler, bool], list[list[Window]]] = {}
@@ -109,7 +177,7 @@ class HeldOut:
             of_one_pass = max(1, stream.num_slots // (self.protocol.batch_size * self._world_size))
             if of_one_pass < self.num_batches and self._rank == 0:
                 print(
-                    f"held-out bound, {strategy}: {of_one_pass} batches of {self.protocol.batch_size} windows are one "
+                    f"held-out bound, {strategy}: {of_one_pass} batches of {self.protocol.batch_size} are one "
                     f"pass over split {self.protocol.split!r}, {self.num_batches} were asked for",
                     flush=True,
                 )
@@ -140,7 +208,7 @@ def held_out_tallies(
     Raises:
         ValueError: if a strategy leaves a row without negatives.
     """
-    tallies = {strategy: BoundTally() for strategy in strategies}
+    tallies = {strategy: BoundTally(model.steps) for strategy in strategies}
     draws = {strategy: torch.Generator().manual_seed(held_out.seed) for strategy in tallies}
     device = next(model.parameters()).device
     was_training = model.training
@@ -170,43 +238,36 @@ def held_out_tallies(
 
 def evaluate(
     model_folder: str | Path,
-    manifest: str | Path,
+    source: str | Path,
     *,
     strategies: Iterable[str] | None = None,
     num_batches: int = 64,
-    split: str | None = None,
-    window_samples: int | None = None,
-    batch_size: int | None = None,
-    sampler: Sampler | None = None,
-    speakers_per_batch: int | None = None,
     seed: int = EVALUATION_SEED,
     cache_dir: str | Path | None = None,
     skip_bad: bool = False,
     out: str | Path | None = None,
+    **protocol_options: Any,
 ) -> dict[str, Any]:
     """`cpc evaluate`: measure the held-out bound of a saved model, print it, write it as JSON.
 
     Args:
         model_folder: as written by `save_pretrained`.
-        manifest: manifest CSV or its folder.
+        source: a manifest CSV or its folder; for images what `cpc.data.read_image_source` takes.
         strategies: the model's own and `mixed_excluding` if None.
         num_batches: batches to average over, one pass over the split at most.
-        split: see `Protocol`, as the next four; as the model's run drew them if None.
-        window_samples: length of a window.
-        batch_size: windows per batch.
-        sampler: of the batches of the model's own strategy.
-        speakers_per_batch: of same-speaker batches.
         seed: of batches and draws.
-        cache_dir: where the packed audio goes; beside the manifest if None.
+        cache_dir: where the packed corpus goes; beside the source if None.
         skip_bad: go on without files that cannot be used, and say how many.
         out: JSON file; `bound.json` in the model's folder if None.
+        protocol_options: how batches are drawn, attributes of `AudioProtocol` or `ImageProtocol`; as the model's run
+            drew them where not given, or None.
 
     Returns:
         What is written: the protocol, and per strategy the record of `Bound`.
 
     Raises:
         ValueError: on an unknown strategy, split or speaker column, named; if the model's config.json does not say how
-            windows were drawn, naming what to give.
+            batches were drawn, naming what to give; on options of another modality.
     """
     config = read_config(model_folder)
     model = load_pretrained(model_folder)
@@ -214,20 +275,14 @@ def evaluate(
     unknown = [s for s in asked if s not in STRATEGIES]
     if unknown:
         raise ValueError(f"negatives={unknown[0]!r} is not one of {', '.join(STRATEGIES)}")
-    given = {
-        "split": split,
-        "window_samples": window_samples,
-        "batch_size": batch_size,
-        "sampler": sampler,
-        "speakers_per_batch": speakers_per_batch,
-    }
-    protocol = _protocol(model_folder, config["provenance"].get("evaluation", {}), given)
-    corpus = Corpus(manifest, model.encoder, protocol.window_samples, cache_dir=cache_dir, skip_bad=skip_bad)
+    given = {name: value for name, value in protocol_options.items() if value is not None}
+    protocol = _protocol(model_folder, model.encoder.modality, config["provenance"].get("evaluation", {}), given)
+    corpus = protocol.corpus(source, model.encoder, cache_dir=cache_dir, skip_bad=skip_bad)
     held_out = HeldOut(corpus, protocol, model.negatives, num_batches, seed)
-    if sampler is not None and model.negatives not in asked:
+    if "sampler" in given and model.negatives not in asked:
         raise ValueError(
-            f"sampler={sampler!r} is about the batches of the model's own strategy, {model.negatives!r}, which is not "
-            f"among those asked for ({', '.join(asked)}): leave it out"
+            f"sampler={given['sampler']!r} is about the batches of the model's own strategy, {model.negatives!r}, "
+            f"which is not among those asked for ({', '.join(asked)}): leave it out"
         )
     corpus.check(protocol.split, needs_speakers=any(held_out.drawn_as(s)[0] == "same_speaker" for s in asked))
     tallies = held_out_tallies(model, held_out, asked)
@@ -235,7 +290,7 @@ def evaluate(
     report = {
         "model": str(model_folder),
         "model_sha256": config["sha256"],
-        "manifest": str(manifest),
+        "source": str(source),
         **asdict(protocol),
         "num_negatives": model.num_negatives,
         "seed": seed,
@@ -252,15 +307,28 @@ def evaluate(
     return report
 
 
-def _protocol(model_folder: str | Path, of_the_run: dict[str, Any], given: dict[str, Any]) -> Protocol:
+def _protocol(
+    model_folder: str | Path, modality: str, of_the_run: dict[str, Any], given: dict[str, Any]
+) -> AudioProtocol | ImageProtocol:
     """What is given, and beside that what the run noted."""
-    values = of_the_run | {name: value for name, value in given.items() if value is not None}
-    missing = [field.name for field in fields(Protocol) if field.name not in values]
+    if modality not in PROTOCOLS:
+        raise ValueError(f"{model_folder} is a model of {modality}: evaluate measures models of {', '.join(PROTOCOLS)}")
+    kind = PROTOCOLS[modality]
+    legal = _options_of(kind)
+    foreign = [name for name in given if name not in legal]
+    if foreign:
+        raise ValueError(f"--{', --'.join(foreign)}: {model_folder} is a model of {modality}, which has no such option")
+    values = {name: value for name, value in of_the_run.items() if name in legal} | given
+    missing = [name for name, option in legal.items() if option.default is MISSING and name not in values]
     if missing:
         raise ValueError(
-            f"{model_folder} does not say how the windows of its run were drawn: give --{', --'.join(missing)}"
+            f"{model_folder} does not say how the batches of its run were drawn: give --{', --'.join(missing)}"
         )
-    return Protocol(**{field.name: values[field.name] for field in fields(Protocol)})
+    return kind(**values)
+
+
+def _options_of(kind: type[Protocol]) -> dict[str, Field]:
+    return {option.name: option for option in fields(kind) if option.init}
 
 
 def table(bound: Bound) -> str:
@@ -268,17 +336,18 @@ def table(bound: Bound) -> str:
     lines = [
         f"log N - L in nats, {bound.strategy} on {bound.split!r}, {bound.num_batches} batches "
         f"({reading_of(bound.strategy)})",
-        f"{'k':>4} {'bound':>8} {'+-':>6} {'ceiling':>8} {'loss':>8} {'N':>8} {'accuracy':>9}",
+        f"{'k':>8} {'bound':>8} {'+-':>6} {'ceiling':>8} {'loss':>8} {'N':>8} {'accuracy':>9}",
     ]
     warnings = zip(bound.saturated, bound.biased, strict=True)
+    names = [f"{direction} {k}".strip() for direction, k in zip(bound.directions, bound.steps, strict=True)]
     for k, (saturated, biased) in enumerate(warnings):
         warning = (
             "  saturated: more candidates would show more" if saturated else "  biased: likely low" if biased else ""
         )
         lines.append(
-            f"{k + 1:>4} {bound.mi_bound_nats[k]:>8.3f} {bound.standard_error_nats[k]:>6.3f} "
+            f"{names[k]:>8} {bound.mi_bound_nats[k]:>8.3f} {bound.standard_error_nats[k]:>6.3f} "
             f"{bound.mi_ceiling_nats[k]:>8.3f} {bound.loss_nats[k]:>8.3f} {bound.num_candidates[k]:>8.0f} "
             f"{bound.accuracy[k]:>9.1%}{warning}"
         )
-    lines.append(f"mean {bound.mean('mi_bound_nats'):>8.3f} {'':>6} {bound.mean('mi_ceiling_nats'):>8.3f}")
+    lines.append(f"    mean {bound.mean('mi_bound_nats'):>8.3f} {'':>6} {bound.mean('mi_ceiling_nats'):>8.3f}")
     return "\n".join(lines)

@@ -1,21 +1,25 @@
 """The model: x -> z, c and the contrastive loss; pure torch.
 
-B batch, S samples, T latents, D latent dim, C context dim, K prediction steps.
+B batch, S samples, T latents, D latent dim, C context dim, K prediction steps. Of images, latents and contexts are
+grids `[B, H, W, D]`, whose columns are the sequences.
 """
 
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import torch
+from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from cpc.candidates.strategies import STRATEGIES
-from cpc.losses.contrast import Contrast, contrast
+from cpc.losses.contrast import Contrast, contrast, side_by_side
 from cpc.losses.info_nce import COMPUTE
+from cpc.predictors import Step
 
 
 class Output(NamedTuple):
-    """Latents `[B, T, D]`, contexts `[B, T, C]`, and the state from which encoding goes on."""
+    """Latents `[B, T, D]`, contexts `[B, T, C]` (or grids of them), and the state from which encoding goes on."""
 
     latents: Tensor
     contexts: Tensor
@@ -36,9 +40,12 @@ class CPC(nn.Module):
         auxiliary_negatives: further strategies to train with, and the share of each one's loss in the training loss;
             `negatives` has the rest, and the bound is its alone. `{"sequence_only": 0.75}` beside `mixed`: three
             quarters of the loss teach what is said, one quarter who speaks.
+        skip_steps: latents between a context and the first one predicted. Latents that share input with the context
+            are told rather than predicted: patches that overlap by half want to skip one row.
 
     Raises:
-        ValueError: on an unknown strategy, shares that leave nothing for `negatives`, or fewer than one negative.
+        ValueError: on an unknown strategy, shares that leave nothing for `negatives`, fewer than one negative, or a
+            negative `skip_steps`.
     """
 
     # Any: parts follow a protocol (connect, dim, num_latents, ...) that torch's own attribute types would hide.
@@ -56,6 +63,7 @@ class CPC(nn.Module):
         shared_across_steps: bool = False,
         compute: str = "float32",
         auxiliary_negatives: dict[str, float] | None = None,
+        skip_steps: int = 0,
     ) -> None:
         super().__init__()
         if negatives not in STRATEGIES:
@@ -65,6 +73,8 @@ class CPC(nn.Module):
             raise ValueError(f"num_negatives={num_negatives} must be at least 1, or None for all candidates")
         if compute not in COMPUTE:
             raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")
+        if skip_steps < 0:
+            raise ValueError(f"skip_steps={skip_steps} must not be negative")
         self.encoder = encoder
         self.context = context
         self.predictor = predictor
@@ -73,8 +83,11 @@ class CPC(nn.Module):
         self.shared_across_steps = shared_across_steps
         self.compute = compute
         self.auxiliary_negatives = dict(auxiliary_negatives or {})
+        self.skip_steps = skip_steps
+        self.other_predictors = nn.ModuleList(deepcopy(predictor) for _ in context.directions[1:])
         context.connect(encoder.dim)
-        predictor.connect(context.dim, encoder.dim)
+        for of_direction in self.predictors:
+            of_direction.connect(context.dim // len(context.directions), encoder.dim)
         self.is_initialised: Tensor
         self.register_buffer("is_initialised", torch.zeros((), dtype=torch.bool))
 
@@ -82,6 +95,17 @@ class CPC(nn.Module):
     def training_strategies(self) -> tuple[str, ...]:
         """Those whose losses make up the training loss; that of the bound first."""
         return (self.negatives, *self.auxiliary_negatives)
+
+    @property
+    def predictors(self) -> list[Any]:
+        """One for every direction of time, each with its own weights."""
+        return [self.predictor, *self.other_predictors]
+
+    @property
+    def steps(self) -> list[Step]:
+        """What is predicted, in the order of a contrast's first axis."""
+        distances = range(self.skip_steps + 1, self.skip_steps + 1 + self.predictor.num_steps)
+        return [Step(direction, k) for direction in self.context.directions for k in distances]
 
     def forward(self, x: Float[Tensor, "B ..."], state: Any = None) -> Output:
         """Encode observations; pass the last `state` on to continue sequences rather than begin them."""
@@ -122,8 +146,8 @@ class CPC(nn.Module):
 
     def contrast(
         self,
-        latents: Float[Tensor, "B T D"],
-        contexts: Float[Tensor, "B T C"],
+        latents: Float[Tensor, "B ... D"],
+        contexts: Float[Tensor, "B ... C"],
         *,
         num_valid: Int[Tensor, " B"] | None = None,
         sequence_id: Int[Tensor, " B"] | None = None,
@@ -135,20 +159,39 @@ class CPC(nn.Module):
 
         With auxiliary strategies `.loss` is the mean of all, weighted by their shares; all else is of `negatives`.
         """
-        queries = self.predictor(contexts)
+        if sequence_id is None:
+            sequence_id = torch.arange(len(latents), device=latents.device)
+        of_directions = []
+        for (z, c), predictor in zip(self.context.sequences(latents, contexts), self.predictors, strict=True):
+            identities = {"num_valid": num_valid, "sequence_id": sequence_id, "group_id": group_id}
+            each = len(z) // len(latents)  # the columns of an image share its identity
+            identities = {
+                name: None if i is None else repeat(i, "b -> (b s)", s=each) for name, i in identities.items()
+            }
+            of_directions.append(self._contrast_sequences(predictor(c), z, strategy, generator, identities))
+        return of_directions[0] if len(z) == len(latents) else side_by_side(of_directions, len(latents))
+
+    def _contrast_sequences(
+        self,
+        queries: Float[Tensor, "K S T D"],
+        latents: Float[Tensor, "S T D"],
+        strategy: str | None,
+        generator: torch.Generator | None,
+        identities: dict[str, Tensor | None],
+    ) -> Contrast:
+        """With one strategy, or as the model trains if it is None."""
 
         def contrast_with(strategy: str) -> Contrast:
             return contrast(
                 queries,
                 latents,
                 strategy=strategy,
-                num_valid=num_valid,
-                sequence_id=sequence_id,
-                group_id=group_id,
                 num_negatives=self.num_negatives,
                 shared_across_steps=self.shared_across_steps,
+                skip_steps=self.skip_steps,
                 generator=generator,
                 compute=self.compute,
+                **identities,
             )
 
         of_bound = contrast_with(strategy or self.negatives)

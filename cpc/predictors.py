@@ -5,6 +5,7 @@ K prediction steps, B batch, T latents, D latent dim, C context dim. Every predi
 
 import math
 from abc import abstractmethod
+from typing import NamedTuple
 
 import torch
 from einops import rearrange
@@ -12,6 +13,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cpc.contexts.transformer import TransformerLayer, check_heads
+
+
+class Step(NamedTuple):
+    """A prediction: k latents ahead, in a direction of time, without a name where there is one alone."""
+
+    direction: str
+    k: int
 
 
 class Predictor(nn.Module):

@@ -11,8 +11,8 @@ from torch import nn
 import cpc
 from cpc import checkpoint
 from cpc.checkpoint import build, describe
-from cpc.contexts import GRU, LSTM, CausalConv, CausalTransformer
-from cpc.encoders import MFCC, AudioEncoder, LogMel, VectorEncoder
+from cpc.contexts import GRU, LSTM, CausalConv, CausalTransformer, GridContext, PixelCNN, RowGRU
+from cpc.encoders import MFCC, AudioEncoder, LogMel, PatchEncoder, ResNetTrunk, TinyTrunk, VectorEncoder
 from cpc.model import CPC
 from cpc.predictors import MLP, Bilinear, TransformerPredictor
 
@@ -50,8 +50,38 @@ def test_every_part_describes_itself(context: nn.Module, predictor: nn.Module, t
 
 
 @pytest.mark.parametrize("encoder", [AudioEncoder(8), LogMel(), MFCC(), VectorEncoder(3)])
-def test_every_encoder_describes_itself(encoder: nn.Module) -> None:
+def test_every_encoder_describes_itself(encoder: nn.Module, tmp_path: Path) -> None:
     assert describe(build(json.loads(json.dumps(describe(encoder))))) == describe(encoder)
+    cpc.save_pretrained(CPC(encoder, GRU(8), Bilinear(2)), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["modality"] == ("vectors" if isinstance(encoder, VectorEncoder) else "audio")
+    assert (config["sample_rate_hz"], config["hop_samples"]) == (encoder.sample_rate_hz, encoder.hop_samples)
+
+
+@pytest.mark.parametrize("trunk", [TinyTrunk(8, 1, (4, 1), (8, 8), "layer"), ResNetTrunk(18, "group", num_channels=1)])
+@pytest.mark.parametrize("context", [PixelCNN(8, 1, 4, ("down", "left")), RowGRU(8)])
+def test_a_model_of_images_comes_back(trunk: nn.Module, context: GridContext, tmp_path: Path) -> None:
+    """Parts within parts, tuples that JSON makes lists of, and a network and predictor for every direction."""
+    model = CPC(
+        PatchEncoder(build(describe(trunk)), 16, 8),
+        build(describe(context)),
+        Bilinear(1),
+        "mixed_excluding",
+        skip_steps=1,
+    )
+    model.encoder.set_statistics(torch.tensor([0.25]), torch.tensor([0.125]))
+    cpc.save_pretrained(model, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["modality"], config["patch_size"], config["stride"], config["num_channels"]) == ("image", 16, 8, 1)
+    assert "hop_samples" not in config
+    assert config["architecture"]["init_args"]["skip_steps"] == 1
+    back = cpc.load_pretrained(tmp_path)
+    assert describe(back) == describe(model)
+    assert (back.steps, back.negatives) == (model.steps, "mixed_excluding")
+    assert len(back.predictors) == len(context.directions)
+    x = torch.rand(2, 1, 32, 32)
+    assert torch.equal(back(x).contexts, model.eval()(x).contexts)
+    assert torch.equal(back.loss(x).loss_nats, model.loss(x).loss_nats)
 
 
 class Killed(BaseException):

@@ -133,7 +133,7 @@ def test_embed(run_dir: Path, corpus: Path, tmp_path: Path, file_format: str) ->
     [
         (["evaluate", "nowhere", "--data", "nowhere"], "nowhere holds no model"),
         (["data", "index", "nowhere"], "nowhere"),
-        (["embed", "nowhere", "x.wav", "--out", "out"], "there is no file or folder x.wav"),
+        (["embed", "nowhere", "x.wav", "--out", "out"], "nowhere holds no model"),
     ],
 )
 def test_mistakes_end_with_a_message(

@@ -12,9 +12,9 @@ import cpc
 from cpc.checkpoint import save_pretrained
 from cpc.data.corpus import Corpus
 from cpc.data.index import index_folder
-from cpc.evaluation import HeldOut, Protocol, evaluate, held_out_tallies
+from cpc.evaluation import AudioProtocol, HeldOut, evaluate, held_out_tallies
 
-PROTOCOL = Protocol(split="valid", window_samples=1600, batch_size=4, sampler="uniform", speakers_per_batch=1)
+PROTOCOL = AudioProtocol(split="valid", window_samples=1600, batch_size=4, sampler="uniform", speakers_per_batch=1)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def corpus(manifest: Path, model: cpc.CPC) -> Corpus:
 def test_a_strategy_has_the_batches_it_means(
     corpus: Corpus, trained_with: str, sampler: str, strategy: str, expected: tuple[str, bool]
 ) -> None:
-    protocol = Protocol("valid", 1600, 4, sampler, 1)
+    protocol = AudioProtocol(split="valid", window_samples=1600, batch_size=4, sampler=sampler, speakers_per_batch=1)
     held_out = HeldOut(corpus, protocol, trained_with, num_batches=5)
     assert held_out.drawn_as(strategy) == expected
     speakers = [{corpus.group_ids[file] for file, _ in batch} for batch in held_out.batches(strategy)]
@@ -114,7 +114,7 @@ def test_evaluate_draws_as_the_run_did_unless_told_otherwise(model: cpc.CPC, man
 
 def test_a_model_of_unknown_training_must_be_told_how(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
     save_pretrained(model, tmp_path)
-    with pytest.raises(ValueError, match="give --split, --window_samples, --sampler, --speakers_per_batch"):
+    with pytest.raises(ValueError, match="give --split, --sampler, --speakers_per_batch, --window_samples"):
         evaluate(tmp_path, manifest, batch_size=4)
     told = {"split": "valid", "window_samples": 1600, "batch_size": 4, "sampler": "uniform", "speakers_per_batch": 1}
     report = evaluate(tmp_path, manifest, num_batches=1, **told)

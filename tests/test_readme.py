@@ -1,4 +1,4 @@
-"""README's commands for a folder of one's own, as they stand there, on a few seconds of audio."""
+"""README's commands for folders of one's own, as they stand there, on a few seconds of audio and a few images."""
 
 import json
 import re
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from cpc.cli import main
 
@@ -20,14 +21,25 @@ SMALLER = {
 }
 
 
-def own_audio() -> str:
+SMALLER_IMAGES = {
+    "pretrain": """--model.encoder.init_args.trunk.init_args.dim 8 --model.context.init_args.width 8
+        --data.eval_batches 2 --data.batch_size 4 --trainer.max_steps 2 --trainer.accelerator cpu --eval_every_steps 2
+        --data.valid_share 0.2""",
+    "evaluate": "--num_batches 2",
+    "probe": "--supervised_seconds 1 --num_seeds 1",
+    "picture": "",
+    "embed": "",
+}
+
+
+def own(kind: str) -> str:
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    return readme.split("## Your own audio")[1].split("\n## ")[0]
+    return readme.split(f"## Your own {kind}")[1].split("\n## ")[0]
 
 
-def commands() -> list[list[str]]:
+def commands(kind: str = "audio") -> list[list[str]]:
     """What follows `uv run cpc` in the section's block."""
-    block = re.search(r"```sh\n(.*?)```", own_audio(), re.DOTALL)
+    block = re.search(r"```sh\n(.*?)```", own(kind), re.DOTALL)
     assert block
     lines = [shlex.split(line, comments=True) for line in block[1].splitlines()]
     return [words[3:] for words in lines if words[:3] == ["uv", "run", "cpc"]]
@@ -67,9 +79,32 @@ def test_every_command_works_from_a_plain_folder_to_features(
 
 
 def test_a_folder_without_speakers_takes_the_options_named(folder: Path, tmp_path: Path) -> None:
-    assert "`--trainer.callbacks null`" in own_audio()
+    assert "`--trainer.callbacks null`" in own("audio")
     index, pretrain = commands()[:2]
     assert index[-2:] == ["--speaker_level", "0"]
     run(index[:-2], folder)
     run([*pretrain, "--trainer.callbacks", "null"], folder)
     assert (tmp_path / "runs/mine/model/config.json").exists()
+
+
+def test_every_command_works_from_a_folder_of_images_to_features(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
+    monkeypatch.chdir(tmp_path)
+    rng, folder = np.random.default_rng(0), tmp_path / "own"
+    for number in range(80):
+        path = folder / ("dark", "light")[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 128, (70, 80, 3), np.uint8) + 127 * np.uint8(number % 2)
+        Image.fromarray(pixels).save(path)
+    asked = commands("images")
+    assert [words[0] for words in asked] == ["pretrain", "evaluate", "probe", "picture", "embed"]
+    for words in asked:
+        main([str(folder) if word == "DIR" else word for word in words] + shlex.split(SMALLER_IMAGES[words[0]]))
+        capsys.readouterr()
+    report = json.loads((tmp_path / "runs/images/probe.json").read_text())
+    assert report["tasks"]["class"]["protocol"]["classes"] == ["dark", "light"]
+    assert report["label_efficiency"]["shares"] == [0.1, 0.5, 1.0]
+    assert {path.name for path in (tmp_path / "pictures").iterdir()} >= {"patches.png", "neighbours.png", "map.png"}
+    assert np.load(tmp_path / "features/dark/0.npy").shape == (7, 7, 8)

@@ -4,6 +4,7 @@ K steps, B sequences, G batches.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from cpc.bounds.gaussian import is_biased
 from cpc.candidates import reading_of
 from cpc.losses.contrast import Contrast
+from cpc.predictors import Step
 
 SCHEMA = 1
 SATURATION_NATS = 0.3
@@ -20,9 +22,11 @@ SATURATION_NATS = 0.3
 
 @dataclass(frozen=True)
 class Bound:
-    """One evaluation of the bound; every list runs over the steps k = 1..K, NaN where a step had no row.
+    """One evaluation of the bound; every list runs over the steps predicted, NaN where a step had no row.
 
     Attributes:
+        steps: k, how far ahead each prediction lies: 1..K, or more where steps were skipped.
+        directions: where time ran to, for each prediction: `down`, ... in grids, empty in sequences.
         strategy: whose latents were the candidates; `cpc.candidates.reading_of` says what the number means.
         split: the part of the data.
         num_batches: batches averaged.
@@ -35,6 +39,8 @@ class Bound:
         accuracy: rate at which no negative scores higher than the positive, ties shared.
     """
 
+    steps: list[int]
+    directions: list[str]
     strategy: str
     split: str
     num_batches: int
@@ -90,9 +96,13 @@ class BoundTally:
     batches as independent and the rows of one batch as not (they share candidates); of a single batch, its sequences
     are the units, which understates the error a little. So would batches that hold the same windows again: evaluate on
     one pass at most.
+
+    Args:
+        steps: what is predicted, as `CPC.steps` says; k = 1..K in a sequence unless given.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, steps: Sequence[Step] | None = None) -> None:
+        self.steps = steps
         self.sums: list[Tensor] = []  # one [5, K, B] per batch
 
     def update(self, contrast: Contrast) -> None:
@@ -117,7 +127,10 @@ class BoundTally:
         num_units = len(units)
         correction = num_units / (num_units - 1) if num_units > 1 else math.nan
         standard_error = (correction * residuals.square().sum(0)).sqrt() / num_rows
+        steps = self.steps or [Step("", k) for k in range(1, len(num_rows) + 1)]
         return Bound(
+            steps=[step.k for step in steps],
+            directions=[step.direction for step in steps],
             strategy=strategy,
             split=split,
             num_batches=len(self.sums),

@@ -21,10 +21,12 @@ class Context(nn.Module):
     Attributes:
         dim: width of the contexts.
         input_dim: width of the latents; None before `connect`.
+        directions: in which time runs; one, without a name, where latents are a sequence.
     """
 
     dim: int
     input_dim: int | None = None
+    directions: tuple[str, ...] = ("",)
 
     def connect(self, input_dim: int) -> None:
         """Allocate the parameters for latents of width `input_dim`; `CPC` calls it with its encoder's `dim`.
@@ -58,12 +60,8 @@ class Context(nn.Module):
         Raises:
             ValueError: before `connect`, on latents of another width, or on a state of another number of sequences.
         """
-        name = type(self).__name__
-        if self.input_dim is None:
-            raise ValueError(f"this {name} has no parameters yet: call connect(input_dim), or build a CPC with it")
-        num_sequences, num_latents, latent_dim = z.shape
-        if latent_dim != self.input_dim:
-            raise ValueError(f"this {name} is connected to latents of width {self.input_dim}, got width {latent_dim}")
+        self._check_width(z)
+        num_sequences, num_latents, _ = z.shape
         if state is not None and len(state[0]) != num_sequences:
             raise ValueError(
                 f"the state belongs to {len(state[0])} sequences, the latents to {num_sequences}: begin new sequences "
@@ -72,6 +70,19 @@ class Context(nn.Module):
         if num_latents == 0:
             return z.new_zeros(num_sequences, 0, self.dim), state
         return self._encode(z, state)
+
+    def sequences(
+        self, latents: Float[Tensor, "B T D"], contexts: Float[Tensor, "B T C"]
+    ) -> list[tuple[Float[Tensor, "S T D"], Float[Tensor, "S T c"]]]:
+        """Latents and contexts as sequences over time, once for every direction; sequences are what they are here."""
+        return [(latents, contexts)]
+
+    def _check_width(self, z: Tensor) -> None:
+        name = type(self).__name__
+        if self.input_dim is None:
+            raise ValueError(f"this {name} has no parameters yet: call connect(input_dim), or build a CPC with it")
+        if z.shape[-1] != self.input_dim:
+            raise ValueError(f"this {name} is connected to latents of width {self.input_dim}, got width {z.shape[-1]}")
 
     @abstractmethod
     def _allocate(self, input_dim: int) -> None: ...

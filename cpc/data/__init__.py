@@ -1,4 +1,4 @@
-"""Data: manifests, audio, windows, batches, alignments.
+"""Data: manifests, audio, windows, batches, alignments, images.
 
 The public names load on first use, so that indexing a folder never imports torch. The function `pack` shares its name
 with its module: `from cpc.data.pack import pack`.
@@ -12,8 +12,11 @@ _HOME_OF = {
     "Audio": "audio",
     "AudioFiles": "audio",
     "Batch": "batch",
+    "ImageFiles": "image_files",
+    "ImageTable": "image_table",
     "Manifest": "manifest",
     "PackedAudio": "pack",
+    "PackedImages": "image_pack",
     "SameSpeakerBatches": "batches",
     "Segment": "alignments",
     "UniformBatches": "batches",
@@ -21,8 +24,10 @@ _HOME_OF = {
     "frame_labels": "alignments",
     "index_folder": "index",
     "initialisation_windows": "windows",
+    "pack_images": "image_pack",
     "read_alignments": "alignments",
     "read_audio": "audio",
+    "read_image_source": "image_sources",
     "read_manifest": "manifest",
     "window_labels": "alignments",
 }

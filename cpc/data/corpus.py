@@ -116,8 +116,8 @@ class Corpus:
             return pack(self.manifest, self.geometry.sample_rate_hz, self._cache_dir, skip_bad=self._skip_bad)
         return AudioFiles.from_manifest(self.manifest, self.geometry.sample_rate_hz)
 
-    def windows(self, split: str | None) -> WindowDataset:
-        """The windows of a split, None of all rows; sequence ids are the manifest's rows."""
+    def windows(self, split: str | None, *, is_training: bool = False) -> WindowDataset:
+        """The windows of a split, None of all rows, in training as ever; sequence ids are the manifest's rows."""
         rows = self.manifest.rows(split)
         return WindowDataset(
             self.audio.subset(rows),

@@ -1,7 +1,20 @@
 """g_enc: observations to latents, one encoder per kind of observation."""
 
 from cpc.encoders.audio import AudioEncoder
+from cpc.encoders.backbone import Backbone
+from cpc.encoders.patches import PatchEncoder
+from cpc.encoders.resnet import ResNetTrunk
 from cpc.encoders.spectral import MFCC, LogMel
+from cpc.encoders.tiny import TinyTrunk
 from cpc.encoders.vectors import VectorEncoder
 
-__all__ = ["MFCC", "AudioEncoder", "LogMel", "VectorEncoder"]
+__all__ = [
+    "MFCC",
+    "AudioEncoder",
+    "Backbone",
+    "LogMel",
+    "PatchEncoder",
+    "ResNetTrunk",
+    "TinyTrunk",
+    "VectorEncoder",
+]

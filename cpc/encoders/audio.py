@@ -40,6 +40,8 @@ class AudioEncoder(nn.Module):
         ValueError: on unequal numbers of layers or an unknown norm or standardisation.
     """
 
+    modality = "audio"
+
     def __init__(
         self,
         dim: int = 256,
@@ -105,6 +107,11 @@ class AudioEncoder(nn.Module):
         for layer in self.layers:
             hidden = layer(layer.blocks(hidden))  # type: ignore[operator]
         return hidden.relu()
+
+    @property
+    def geometry(self) -> dict[str, int]:
+        """Where latents lie, for readers of config.json."""
+        return {"sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop_samples}
 
     def num_latents(self, num_samples: Count) -> Count:
         """How many latents `num_samples` samples give; elementwise on tensors."""

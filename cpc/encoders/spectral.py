@@ -33,6 +33,8 @@ class LogMel(nn.Module):
             there are more bands than the window's frequency resolution can fill.
     """
 
+    modality = "audio"
+
     def __init__(
         self, num_mels: int = 40, sample_rate_hz: int = 16000, hop_samples: int = 160, window_samples: int = 400
     ) -> None:
@@ -90,6 +92,11 @@ class LogMel(nn.Module):
         # The floor, torchaudio's, lies about 85 dB below a corpus of unit variance.
         return rearrange((energies + 1e-6).log(), "b m t -> b t m")
 
+    @property
+    def geometry(self) -> dict[str, int]:
+        """Where frames lie, for readers of config.json."""
+        return {"sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop_samples}
+
     def num_latents(self, num_samples: Count) -> Count:
         """How many frames `num_samples` samples give; elementwise on tensors."""
         return num_samples // self.hop_samples
@@ -123,6 +130,8 @@ class MFCC(nn.Module):
     Raises:
         ValueError: if there are more coefficients than bands, or none; if `num_deltas` is negative; as `LogMel`.
     """
+
+    modality = "audio"
 
     def __init__(
         self,
@@ -163,6 +172,11 @@ class MFCC(nn.Module):
             for _ in range(self.num_deltas):
                 orders.append(torchaudio.functional.compute_deltas(orders[-1], win_length=2 * DELTA_REACH + 1))
         return rearrange(orders, "orders b d t -> b t (orders d)")
+
+    @property
+    def geometry(self) -> dict[str, int]:
+        """Where frames lie, for readers of config.json."""
+        return {"sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop_samples}
 
     def num_latents(self, num_samples: Count) -> Count:
         """How many frames `num_samples` samples give; elementwise on tensors."""

@@ -15,6 +15,7 @@ class VectorEncoder(nn.Module):
         hidden_dim: width of the hidden layer.
     """
 
+    modality = "vectors"
     hop_samples = 1
     receptive_field_samples = 1
     first_centre_samples = 0.0
@@ -30,6 +31,11 @@ class VectorEncoder(nn.Module):
     def forward(self, x: Float[Tensor, "B T I"]) -> Float[Tensor, "B T D"]:
         """Encode every vector by itself."""
         return self.layers(x)
+
+    @property
+    def geometry(self) -> dict[str, int]:
+        """Where latents lie, for readers of config.json."""
+        return {"sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop_samples}
 
     def num_latents(self, num_samples: Int[Tensor, " B"] | int) -> Int[Tensor, " B"] | int:
         """One latent a vector."""

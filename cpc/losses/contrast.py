@@ -3,10 +3,11 @@
 K steps, B sequences, T latents, D latent dim.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from einops import rearrange, repeat
+from einops import rearrange, reduce, repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -45,6 +46,7 @@ def contrast(
     group_id: Int[Tensor, " B"] | None = None,
     num_negatives: int | None = None,
     shared_across_steps: bool = False,
+    skip_steps: int = 0,
     generator: torch.Generator | None = None,
     compute: str = "float32",
 ) -> Contrast:
@@ -63,11 +65,13 @@ def contrast(
         num_negatives: drawn per row and step, uniformly with replacement; None: all candidates.
         shared_across_steps: draw once per (b, t) for all steps, as CPC_audio does; where such a draw is z_{t+k}
             itself it is drawn anew for that step, so that each step's draws stay uniform over its negatives.
+        skip_steps: the first step is k = skip_steps + 1: the latents between are neither predicted nor left out of the
+            candidates.
         generator: source of the draws.
         compute: precision of the products' operands, as in `info_nce`.
 
     Raises:
-        ValueError: if no sequence is longer than one step, or the strategy leaves a row without negatives.
+        ValueError: if no sequence is longer than the first step, or the strategy leaves a row without negatives.
     """
     num_steps, num_sequences, num_latents, _ = queries.shape
     if latents.shape != queries.shape[1:]:
@@ -77,14 +81,14 @@ def contrast(
         num_valid = torch.full((num_sequences,), num_latents, device=device)
     if sequence_id is None:
         sequence_id = torch.arange(num_sequences, device=device)
-    check_rows(strategy, num_valid, sequence_id, group_id)
+    check_rows(strategy, num_valid, sequence_id, group_id, skip_steps)
     allowed = allowed_matrix(strategy, sequence_id, group_id)
 
     # one row per sequence, time and step: (b t k), the order in which a bilinear predictor lays its queries out
     candidate_sequence = repeat(torch.arange(num_sequences, device=device), "b -> (b t)", t=num_latents)
     place = torch.arange(num_sequences * num_latents, device=device)  # of z_t among the candidates
     time, length = place % num_latents, num_valid[candidate_sequence]
-    ahead = torch.arange(1, num_steps + 1, device=device)
+    ahead = skip_steps + torch.arange(1, num_steps + 1, device=device)
     is_row = rearrange(time, "m -> m 1") + ahead < rearrange(length, "m -> m 1")
     position, step = is_row.nonzero().unbind(1)
     of_row = candidate_sequence[position]
@@ -119,26 +123,42 @@ def contrast(
     return Contrast(row.loss, *rearrange(sums, "n (k b) -> n k b", k=num_steps))
 
 
+def side_by_side(contrasts: Sequence[Contrast], num_images: int) -> Contrast:
+    """One contrast of several directions of the same images: steps one direction after the other, sums per image.
+
+    Args:
+        contrasts: of each direction, the sequences of an image next to each other.
+        num_images: B.
+    """
+    loss = torch.stack([one.loss for one in contrasts]).mean()
+    sums = zip(*(one[1:] for one in contrasts), strict=True)
+    return Contrast(
+        loss, *(torch.cat([reduce(part, "k (b s) -> k b", "sum", b=num_images) for part in field]) for field in sums)
+    )
+
+
 def check_rows(
     strategy: str,
     num_valid: Int[Tensor, " B"],
     sequence_id: Int[Tensor, " B"],
     group_id: Int[Tensor, " B"] | None = None,
+    skip_steps: int = 0,
 ) -> None:
     """Refuse a batch that cannot be contrasted, from its identities alone.
 
     Raises:
-        ValueError: if no sequence is longer than one latent, or the strategy leaves a row without negatives.
+        ValueError: if no sequence is longer than the first step, or the strategy leaves a row without negatives.
     """
     longest = int(num_valid.max())
-    if longest < 2:
+    if longest < 2 + skip_steps:
         raise ValueError(
-            f"the longest sequence has {longest} latents, a prediction needs at least 2: use longer windows "
-            "(data.window_samples) or leave such short files out"
+            f"the longest sequence has {longest} latents, a prediction {1 + skip_steps} ahead needs at least "
+            f"{2 + skip_steps}: use longer windows (data.window_samples) or larger images (data.image_size), or leave "
+            "such short files out"
         )
     allowed = allowed_matrix(strategy, sequence_id, group_id)
     num_negatives = (allowed * num_valid).sum(1) - allowed.diagonal().long()
-    alone = (num_negatives < 1) & (num_valid > 1)
+    alone = (num_negatives < 1) & (num_valid > 1 + skip_steps)
     if bool(alone.any()):
         raise ValueError(
             f"negatives={strategy!r} leaves {int(alone.sum())} of {len(alone)} sequences of a batch without a single "

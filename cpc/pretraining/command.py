@@ -1,5 +1,6 @@
 """`cpc pretrain`: LightningCLI's fit under our name, with the run's folder around it."""
 
+import argparse
 import logging
 import signal
 import sys
@@ -11,11 +12,13 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from cpc.pretraining.data import AudioData
+from cpc.pretraining.audio_data import AudioData
+from cpc.pretraining.image_data import ImageData
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.progress import Progress
 from cpc.pretraining.run_folder import RunFolder, step_of
@@ -56,11 +59,15 @@ _WITHOUT_EFFECT = {  # options of Lightning's Trainer that would do nothing here
 }
 
 
+DATA = {"audio": AudioData, "image": ImageData}
+
+
 class PretrainCommand(LightningCLI):
     """Parses configs and options; what is unknown, abbreviated or without effect is refused before anything runs."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """The options of the run's folder."""
+        parser.add_argument("--modality", type=str, default="audio", help="of the data section: audio or image")
         parser.add_argument("--run_dir", type=str, default=None, help="the run's folder, new for a new run (required)")
         parser.add_argument("--ckpt_path", type=str, default=None, help="continue: 'last', 'best' or a .ckpt file")
         parser.add_argument("--record_every_steps", type=int, default=50, help="record the training bound this often")
@@ -161,6 +168,34 @@ def _checkpoint_to_continue(run_dir: Path, ckpt_path: str | None) -> Path | None
     return path
 
 
+def modality_of(arguments: list[str] | dict[str, Any]) -> str:
+    """Of what the data are: the parser of the data section depends on it.
+
+    Raises:
+        ValueError: on one that is none of `DATA`.
+    """
+    found = arguments.get("modality") if isinstance(arguments, dict) else None
+    if not isinstance(arguments, dict):
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        parser.add_argument("--modality")
+        parser.add_argument("--config", action="append", default=[])
+        known, _ = parser.parse_known_args(arguments)
+        configs = [_read_config(Path(path)) for path in known.config if Path(path).is_file()]
+        of_configs = [config["modality"] for config in configs if isinstance(config, dict) and "modality" in config]
+        found = known.modality or next(reversed(of_configs), None)
+    found = found or "audio"
+    if not isinstance(found, str) or found not in DATA:
+        raise ValueError(f"modality={found!r} is not one of {', '.join(DATA)}")
+    return found
+
+
+def _read_config(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return None  # the parser of all options will say what is wrong
+
+
 def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
     """Build module, data module and trainer from the command line's arguments or a config's dictionary."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
@@ -169,7 +204,7 @@ def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
         with _known_warnings_ignored():
             return PretrainCommand(
                 Pretraining,
-                AudioData,
+                DATA[modality_of(arguments)],
                 run=False,
                 args=arguments,
                 save_config_callback=None,

@@ -32,6 +32,7 @@ class Pretraining(pl.LightningModule):
         compute: `bf16` rounds the operands of the loss's matrix products to bfloat16.
         auxiliary_negatives: further strategies to train with, each with its share of the loss, as in
             `{sequence_only: 0.75}`; the bound stays that of `negatives`.
+        skip_steps: latents between a context and the first one predicted: rows of patches that overlap its own.
         optimiser: `adam` or `adamw`.
         learning_rate: peak, after the warm-up.
         betas: Adam's decay rates.
@@ -54,6 +55,7 @@ class Pretraining(pl.LightningModule):
         shared_across_steps: bool = False,
         compute: Literal["float32", "bf16"] = "float32",
         auxiliary_negatives: dict[str, float] | None = None,
+        skip_steps: int = 0,
         optimiser: Literal["adam", "adamw"] = "adam",
         learning_rate: float = 2e-4,
         betas: tuple[float, float] = (0.9, 0.999),
@@ -70,7 +72,15 @@ class Pretraining(pl.LightningModule):
         if warmup_steps < 0:
             raise ValueError(f"model.warmup_steps={warmup_steps} must not be negative")
         self.model = CPC(
-            encoder, context, predictor, negatives, num_negatives, shared_across_steps, compute, auxiliary_negatives
+            encoder,
+            context,
+            predictor,
+            negatives,
+            num_negatives,
+            shared_across_steps,
+            compute,
+            auxiliary_negatives,
+            skip_steps,
         )
         self.optimiser = optimiser
         self.learning_rate = learning_rate
@@ -82,7 +92,7 @@ class Pretraining(pl.LightningModule):
         self.strategies = tuple(dict.fromkeys((negatives, *extra_strategies)))
         self.draws = torch.Generator()
         self.draws_seed = seed
-        self.tally = BoundTally()  # of training, since the last record
+        self.tally = BoundTally(self.model.steps)  # of training, since the last record
         self._restored: dict[str, Any] | None = None  # this rank's part of a checkpoint
         self._has_other_settings = False  # than the checkpoint
 
@@ -90,9 +100,7 @@ class Pretraining(pl.LightningModule):
         """Initialise the encoder from data, before the model is wrapped for several devices."""
         self.draws.manual_seed(self.draws_seed + self.global_rank)
         if stage == "fit" and not self.model.is_initialised:
-            data = self.trainer.datamodule
-            self.model.encoder.set_statistics(*data.corpus.statistics(data.train_split))
-            self.model.initialise_from(data.initialisation_windows())
+            self.model.initialise_from(self.trainer.datamodule.initialisation_batch())
 
     def training_step(self, batch: Batch, batch_index: int) -> dict[str, Tensor]:
         """The contrastive loss; latents and contexts go to the online probe, detached."""
@@ -106,20 +114,21 @@ class Pretraining(pl.LightningModule):
             generator=self.draws,
         )
         if not torch.isfinite(contrast.loss):
-            broken = (~torch.isfinite(contrast.loss_nats)).any(1).nonzero()[:, 0] + 1
-            steps = ", ".join(map(str, broken.tolist())) or "in auxiliary_negatives"
+            is_broken = (~torch.isfinite(contrast.loss_nats)).any(1).tolist()
+            broken = [f"{name} {k}".strip() for (name, k), bad in zip(self.model.steps, is_broken, strict=True) if bad]
+            steps = ", ".join(broken) or "in auxiliary_negatives"
             raise FloatingPointError(
                 f"the loss is {contrast.loss.item()} at training step {self.global_step}, from the predictions k = "
                 f"{steps}: training stops here and the last good checkpoint stands; "
-                "lower model.learning_rate, clip gradients (trainer.gradient_clip_val) or look for broken audio in the "
-                f"files with ids {batch.sequence_id.tolist()}"
+                "lower model.learning_rate, clip gradients (trainer.gradient_clip_val) or look for broken data among "
+                f"the files with ids {batch.sequence_id.tolist()}"
             )
         self.tally.update(contrast)
         return {"loss": contrast.loss, "latents": latents.detach(), "contexts": contexts.detach()}
 
     def take_training_bound(self) -> Bound:
         """The bound over the training batches since the last call, on all ranks."""
-        tally, self.tally = self.tally, BoundTally()
+        tally, self.tally = self.tally, BoundTally(self.model.steps)
         return self._gathered(tally).compute(self.model.negatives, "train")
 
     def held_out_bounds(self, held_out: HeldOut, on_batch: OnBatch) -> list[Bound]:
@@ -249,8 +258,7 @@ class Pretraining(pl.LightningModule):
         data, trainer = self.trainer.datamodule, self.trainer
         return of_model | {
             "model.extra_strategies": self.strategies[1:],
-            "data.eval_split": data.eval_split,
-            "data.eval_batches": data.eval_batches,
+            **data.settings,
             "trainer.max_steps": trainer.max_steps,  # where a cosine ends
             "trainer.accumulate_grad_batches": trainer.accumulate_grad_batches,
             "trainer.gradient_clip_val": trainer.gradient_clip_val,
@@ -273,7 +281,7 @@ class Pretraining(pl.LightningModule):
 
     def _gathered(self, tally: BoundTally) -> BoundTally:
         """The batches of all ranks, in one tally."""
-        gathered = BoundTally()
+        gathered = BoundTally(tally.steps)
         gathered.sums = [batch for of_rank in self._of_all_ranks(tally.sums) for batch in of_rank]
         return gathered
 

@@ -148,7 +148,8 @@ class RunFolder(Checkpoint):
             self._record(trainer, bound, step)
         for probe in probes:
             record = probe.held_out_record(trainer, step, bounds[0])
-            self._log(trainer, {f"probe/{probe.task}/accuracy": record["accuracy"]}, step)
+            if record["accuracy"] is not None:  # some of the held-out examples have a label
+                self._log(trainer, {f"probe/{probe.task}/accuracy": record["accuracy"]}, step)
             if trainer.is_global_zero:
                 append_record(self.folder / "probe.jsonl", record)
         if bounds[0].mean("mi_bound_nats") > self.best_bound_nats:
@@ -164,8 +165,8 @@ class RunFolder(Checkpoint):
         for name in ("loss_nats", "mi_bound_nats", "mi_ceiling_nats", "accuracy"):
             metrics[prefix + name] = bound.mean(name)
         for name in ("loss_nats", "mi_bound_nats", "mi_ceiling_nats", "standard_error_nats", "accuracy"):
-            for k, value in enumerate(getattr(bound, name), start=1):
-                metrics[f"{prefix}k={k:02}/{name}"] = value
+            for direction, k, value in zip(bound.directions, bound.steps, getattr(bound, name), strict=True):
+                metrics[f"{prefix}{direction and direction + '/'}k={k:02}/{name}"] = value
         self._log(trainer, metrics, step)
         if trainer.is_global_zero:
             append_record(self.folder / "bound.jsonl", bound.record(step))
@@ -196,7 +197,7 @@ class RunFolder(Checkpoint):
         if trainer.is_global_zero:
             provenance = {
                 "step": trainer.global_step,
-                "manifest": str(trainer.datamodule.manifest),
+                "manifest": str(trainer.datamodule.source),
                 "evaluation": asdict(trainer.datamodule.held_out.protocol),
                 "held_out": [bound.record(trainer.global_step) for bound in bounds],
             }

@@ -4,7 +4,7 @@ T frames, D feature dim.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -55,52 +55,107 @@ def embed(
         The files written.
 
     Raises:
-        ValueError: before anything is written: on a missing path, a folder without audio, two inputs with one output,
-            or outputs that exist already. While writing: on a bad file, unless `skip_bad`.
+        ValueError: before anything is written: on a model of something else than audio, a missing path, a folder
+            without audio, two inputs with one output, or outputs that exist already. While writing: on a bad file,
+            unless `skip_bad`.
+    """
+    targets = plan_outputs(paths, out, features, format, _find_audio, overwrite=overwrite)
+    model = load_pretrained(model_folder, device=device)
+    if model.encoder.modality != "audio":
+        raise ValueError(
+            f"{model_folder} is a model of {model.encoder.modality}, not of audio: images go through "
+            "cpc.probes.images.embed, as in `cpc embed`"
+        )
+    front_end = Features(features, model, precision=precision)
+    sidecar = front_end.geometry() | {"model_sha256": read_config(model_folder)["sha256"]}
+
+    def read(path: Path) -> np.ndarray:
+        pieces = list(front_end.stream(read_blocks(path, front_end.sample_rate_hz)))
+        if not pieces:
+            raise ValueError(f"{path}: is too short for a single frame")
+        return np.concatenate(pieces)
+
+    return write_features(targets, read, sidecar, format, skip_bad=skip_bad, progress=progress)
+
+
+def plan_outputs(
+    paths: Sequence[str | Path],
+    out: str | Path,
+    features: str,
+    format: str,
+    find_below: Callable[[Path], list[str]],
+    *,
+    overwrite: bool,
+) -> dict[Path, Path]:
+    """Output -> the file whose features go there, after a check of all that can be known before.
+
+    Args:
+        paths: files, and folders to search.
+        out: folder to write to.
+        features: `c` or `z`.
+        format: of `Format`.
+        find_below: the files of a folder that are meant, relative to it; raises a ValueError if there is none.
+        overwrite: whether outputs may be there already.
+
+    Raises:
+        ValueError: on unknown features or format, a missing path, two inputs with one output, or outputs that exist.
     """
     if features not in ("c", "z"):
         raise ValueError(f"features={features!r} is not one of c, z")
     if format not in get_args(Format):
         raise ValueError(f"format={format!r} is not one of {', '.join(get_args(Format))}")
-    out = Path(out)
-    targets = _targets(paths, out, format)
+    targets = _targets(paths, Path(out), format, find_below)
     existing = [str(target) for target in targets if target.exists() or target.with_suffix(".json").exists()]
     if existing and not overwrite:
         raise ValueError(
             f"{len(existing)} of {len(targets)} outputs exist already:\n{name_a_few(existing)}\nset overwrite to "
             "replace them, or name another folder with out"
         )
-    front_end = Features(features, load_pretrained(model_folder, device=device), precision=precision)
-    sidecar = front_end.geometry() | {"model_sha256": read_config(model_folder)["sha256"]}
+    return targets
+
+
+def write_features(
+    targets: Mapping[Path, Path],
+    read: Callable[[Path], np.ndarray],
+    sidecar: Mapping[str, Any],
+    format: str,
+    *,
+    skip_bad: bool,
+    progress: bool,
+) -> list[Path]:
+    """Write the features of each file, and beside them what a reader must know; the files written.
+
+    Args:
+        targets: as `plan_outputs` returns them.
+        read: the features of a file; raises a ValueError that names it if it cannot be used.
+        sidecar: what is true of all files.
+        format: of `Format`.
+        skip_bad: leave out files that cannot be used, and warn how many.
+        progress: show a progress bar.
+    """
     written, bad = [], []
     for target, path in tqdm(targets.items(), desc="embed", unit="file", disable=not progress):
         try:
-            pieces = list(front_end.stream(read_blocks(path, front_end.sample_rate_hz)))
-            if not pieces:
-                raise ValueError(f"{path}: is too short for a single frame")
+            values = read(path)
         except ValueError as error:
             if not skip_bad:
                 raise ValueError(f"{error}; set skip_bad to go on without such files") from error
             bad.append(str(error))
             continue
-        _write(target, np.concatenate(pieces), sidecar | {"source": str(path)}, format)
+        _write(target, values, {**sidecar, "source": str(path)}, format)
         written.append(target)
     if bad:
-        warnings.warn(f"left out {len(bad)} of {len(targets)} files:\n{name_a_few(bad)}", stacklevel=2)
+        warnings.warn(f"left out {len(bad)} of {len(targets)} files:\n{name_a_few(bad)}", stacklevel=3)
     return written
 
 
-def _targets(paths: Sequence[str | Path], out: Path, format: Format) -> dict[Path, Path]:
-    """Output -> audio file."""
+def _targets(
+    paths: Sequence[str | Path], out: Path, format: str, find_below: Callable[[Path], list[str]]
+) -> dict[Path, Path]:
     sources: list[tuple[Path, Path]] = []
     for path in map(Path, paths):
         if path.is_dir():
-            below = [file for file in sorted(path.rglob("*")) if _is_audio(file.relative_to(path)) and file.is_file()]
-            if not below:
-                raise ValueError(
-                    f"no audio below {path}; files are known by their suffix: {' '.join(sorted(AUDIO_SUFFIXES))}"
-                )
-            sources += [(file.relative_to(path), file) for file in below]
+            sources += [(Path(name), path / name) for name in find_below(path)]
         elif path.is_file():
             sources.append((Path(path.name), path))
         else:
@@ -117,11 +172,20 @@ def _targets(paths: Sequence[str | Path], out: Path, format: Format) -> dict[Pat
     return targets
 
 
+def _find_audio(folder: Path) -> list[str]:
+    files = [file for file in sorted(folder.rglob("*")) if _is_audio(file.relative_to(folder)) and file.is_file()]
+    if not files:
+        raise ValueError(
+            f"no audio below {folder}; files are known by their suffix: {' '.join(sorted(AUDIO_SUFFIXES))}"
+        )
+    return [str(file.relative_to(folder)) for file in files]
+
+
 def _is_audio(path: Path) -> bool:
     return path.suffix.lower() in AUDIO_SUFFIXES and not any(part.startswith(".") for part in path.parts)
 
 
-def _write(target: Path, values: np.ndarray, sidecar: dict[str, Any], format: Format) -> None:
+def _write(target: Path, values: np.ndarray, sidecar: dict[str, Any], format: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with write_atomically(target) as new:
         if format == "npy":

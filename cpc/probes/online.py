@@ -1,6 +1,6 @@
 """A linear probe that learns beside pretraining, so that the bound and what it buys are seen together.
 
-B windows, T frames, n labelled frames, D feature dim, Y classes.
+B windows or images, T frames, n labelled frames or images, D feature dim, Y classes.
 """
 
 import math
@@ -9,7 +9,7 @@ from typing import Any, Literal
 import lightning.pytorch as pl
 import torch
 import torch.nn.functional as F
-from einops import rearrange
+from einops import rearrange, reduce
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -28,7 +28,8 @@ class OnlineProbe(pl.Callback):
     or without it, the model trains bit for bit the same.
 
     Args:
-        task: `speaker`, or `phones` (needs `data.alignments`).
+        task: `speaker`, or `phones` (needs `data.alignments`), of every frame; `class` of images, from the mean over
+            their patches.
         features: contexts `c` or latents `z`.
         learning_rate: Adam's.
 
@@ -38,12 +39,12 @@ class OnlineProbe(pl.Callback):
 
     def __init__(
         self,
-        task: Literal["phones", "speaker"] = "speaker",
+        task: Literal["phones", "speaker", "class"] = "speaker",
         features: Literal["c", "z"] = "c",
         learning_rate: float = 1e-3,
     ) -> None:
         super().__init__()
-        for name, value, legal in (("task", task, ("phones", "speaker")), ("features", features, ("c", "z"))):
+        for name, value, legal in (("task", task, ("phones", "speaker", "class")), ("features", features, ("c", "z"))):
             if value not in legal:
                 raise ValueError(f"OnlineProbe: {name}={value!r} is not one of {', '.join(legal)}")
         if learning_rate <= 0:
@@ -67,7 +68,7 @@ class OnlineProbe(pl.Callback):
         if len(self.classes) < 2:
             raise ValueError(
                 f"OnlineProbe: task {self.task!r} has the classes {self.classes} in these data, at least 2 are needed: "
-                "name speakers in the manifest, or remove the probe from trainer.callbacks"
+                "name more of them in the data, or remove the probe from trainer.callbacks"
             )
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -112,7 +113,7 @@ class OnlineProbe(pl.Callback):
         self._optimiser.step()
 
     @torch.no_grad()
-    def add_held_out(self, batch: Batch, latents: Float[Tensor, "B T D"], contexts: Float[Tensor, "B T C"]) -> None:
+    def add_held_out(self, batch: Batch, latents: Float[Tensor, "B ... D"], contexts: Float[Tensor, "B ... C"]) -> None:
         """Test on a held-out batch; `held_out_record` tells the outcome."""
         x, labels = self._labelled(batch, latents if self.features == "z" else contexts)
         scores = self._scores(x)
@@ -186,8 +187,11 @@ class OnlineProbe(pl.Callback):
         assert self._optimiser is not None
         self._optimiser.load_state_dict(state["optimiser"])
 
-    def _labelled(self, batch: Batch, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "n D"], Int[Tensor, " n"]]:
-        """The frames that carry a label, padding left out."""
+    def _labelled(self, batch: Batch, x: Float[Tensor, "B ... D"]) -> tuple[Float[Tensor, "n D"], Int[Tensor, " n"]]:
+        """The frames that carry a label, padding left out, or the images."""
+        if self.task == "class":
+            x, labels = reduce(x.float(), "b h w d -> b d", "mean"), batch.labels[:, 0]
+            return x[labels >= 0], labels[labels >= 0]
         num_frames = x.shape[1]
         positions = torch.arange(num_frames, device=x.device)
         labels = rearrange(batch.group_id, "b -> b 1").expand(-1, num_frames)  # [B, T]

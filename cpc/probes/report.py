@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from cpc.probes.baselines import untrained_model
 from cpc.probes.comparison import Comparison, Extraction
 from cpc.probes.features import Kind
 from cpc.probes.linear import ProbeProtocol
-from cpc.probes.results import CONFIDENCE
+from cpc.probes.results import CONFIDENCE, as_json
 from cpc.probes.supervised import SupervisedProtocol
 from cpc.probes.targets import Pool, Task
 
@@ -148,7 +147,7 @@ def probe_report(
             )
     if "majority" in baselines:
         comparison.guess("majority")
-    report = _finite(
+    report = as_json(
         {
             "schema": SCHEMA,
             "model": {
@@ -257,12 +256,3 @@ def _task_record(task: Task, comparison: Comparison) -> dict[str, Any]:
         "protocol": task.record(),
         "results": {name: results[name].record() for name in ORDER if name in results},
     }
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN."""
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

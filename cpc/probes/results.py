@@ -4,7 +4,7 @@ n examples, G clusters, Y the label.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -70,6 +70,12 @@ class ProbeResult:
     def record(self) -> dict[str, Any]:
         """As JSON."""
         return asdict(self)
+
+
+def answer_by_likelihood(log_probabilities: np.ndarray, labels: np.ndarray) -> Answers:
+    """The most probable class of each example by `[n, Y]` log-probabilities, and what they gave the true one."""
+    of_label = log_probabilities[np.arange(len(labels)), labels].astype(np.float64)
+    return Answers(log_probabilities.argmax(1), np.where(labels == UNSEEN, np.nan, of_label))
 
 
 def summarise(answers: Sequence[Answers], test: Examples, num_classes: int, num_train: int) -> ProbeResult:
@@ -138,3 +144,12 @@ def _interval(values: np.ndarray, num_clusters: int) -> tuple[float, float]:
     tail = stats.norm.cdf(-t * math.sqrt(num_clusters / (num_clusters - 1)))
     low, high = np.quantile(values, [tail, 1 - tail])
     return float(low), float(high)
+
+
+def as_json(value: Any) -> Any:
+    """A report as JSON has it: lists for tuples, None for numbers that are none."""
+    if isinstance(value, Mapping):
+        return {key: as_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

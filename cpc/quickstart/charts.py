@@ -1,12 +1,12 @@
 """The quickstart's charts: each a figure, its words, and the table of its values.
 
 Figures are plain dicts in Plotly's words (`line_color` for `line.color`), so that nothing here needs the library. K
-steps, n points.
+steps (of grids: of all directions), n points.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple, SupportsFloat
 
@@ -27,6 +27,11 @@ REPRESENTATIONS = {
     "cpc": "CPC c",
     "supervised": "supervised",
 }
+DIRECTION_SYMBOLS = {"down": "triangle-down", "up": "triangle-up", "right": "triangle-right", "left": "triangle-left"}
+PROBE_CAPTION = (
+    "Phones: frames of speakers and sentences that nothing was trained on. Speaker: frames of other sentences by the "
+    "same speakers."
+)
 STRATEGY_MARKS = ((BLUE, "circle"), (VERMILION, "diamond"), (GREEN, "square"), (PURPLE, "cross"), (ORANGE, "star"))
 BROAD_CLASSES = {
     "vowel": (BLUE, "circle", "iy ih eh ae aa oh ao ah uh uw ax axr er ey ay aw oy ow ia ea"),
@@ -61,6 +66,23 @@ class Table(NamedTuple):
     rows: list[list[str]]
 
 
+class Prediction(NamedTuple):
+    """What a column of a bound's record predicts: the latent k steps ahead, in a grid k rows on in a direction."""
+
+    direction: str
+    k: int
+
+    @property
+    def name(self) -> str:
+        """For a legend of steps."""
+        return f"{self.direction} {self.k}".strip()
+
+    @property
+    def words(self) -> str:
+        """For everywhere else."""
+        return f"{self.direction}, k = {self.k}" if self.direction else f"k = {self.k}"
+
+
 class Chart(NamedTuple):
     """A figure with its title, its words for those who see it and for those who do not, and its values."""
 
@@ -81,17 +103,37 @@ def number(value: SupportsFloat | None, digits: int = 3) -> str:
     return "n/a" if value is None or not math.isfinite(value) else f"{float(value):.{digits}f}"
 
 
+def predictions_of(record: dict[str, Any]) -> list[Prediction]:
+    """The columns of a record; where it does not name them, k = 1..K."""
+    num_columns = len(record["mi_bound_nats"])
+    steps = record.get("steps") or range(1, num_columns + 1)
+    directions = record.get("directions") or [""] * num_columns
+    return [Prediction(direction, k) for direction, k in zip(directions, steps, strict=True)]
+
+
 def broad_class(phone: str) -> str:
     """The broad phonetic class of a phone of `cpc.data.phones`; `other` for what it does not name."""
     return next((name for name, (_, _, phones) in BROAD_CLASSES.items() if phone in phones.split()), "other")
 
 
-def probe_chart(report: dict[str, Any]) -> Chart:
-    """Accuracy of the probes by representation, with 95 % intervals where the report has them."""
-    names, traces, columns = list(REPRESENTATIONS.values()), [], []
-    for task, colour in TASKS.items():
-        values = [report[task].get(key) for key in REPRESENTATIONS]
-        intervals = [(report.get(f"{task}_interval") or {}).get(key) for key in REPRESENTATIONS]
+def probe_chart(
+    report: dict[str, Any],
+    tasks: Mapping[str, str] = TASKS,
+    representations: Mapping[str, str] = REPRESENTATIONS,
+    caption: str = PROBE_CAPTION,
+) -> Chart:
+    """Accuracy of the probes by representation, with 95 % intervals where the report has them.
+
+    Args:
+        report: percent by representation for each task; intervals under `TASK_interval`.
+        tasks: colours of the bars.
+        representations: the report's keys in words, from top to bottom.
+        caption: on what the probes were tested.
+    """
+    names, traces, columns = list(representations.values()), [], []
+    for task, colour in tasks.items():
+        values = [report[task].get(key) for key in representations]
+        intervals = [(report.get(f"{task}_interval") or {}).get(key) for key in representations]
         pairs = list(zip(values, intervals, strict=True))
         words = [number(v, 1) + (f" [{number(i[0], 1)}, {number(i[1], 1)}]" if i else "") for v, i in pairs]
         bar = dict(type="bar", orientation="h", name=task, x=values, y=names, customdata=words, marker_color=colour)
@@ -102,10 +144,12 @@ def probe_chart(report: dict[str, Any]) -> Chart:
     rows = [list(row) for row in zip(names, *columns, strict=True)]
     return Chart(
         title="What a linear probe reads from the features",
-        caption="Phones: frames of speakers and sentences that nothing was trained on. Speaker: frames of other "
-        "sentences by the same speakers. Whiskers and brackets: 95 % intervals.",
+        caption=f"{caption} Whiskers and brackets: 95 % intervals.",
         alt="Bar chart of probe accuracy in percent. "
-        + "; ".join(f"{name}: phones {phones}, speaker {speaker}" for name, phones, speaker in rows),
+        + "; ".join(
+            f"{name}: " + ", ".join(f"{task} {words}" for task, words in zip(tasks, values, strict=True))
+            for name, *values in rows
+        ),
         traces=traces,
         layout=_layout(
             440,
@@ -113,7 +157,7 @@ def probe_chart(report: dict[str, Any]) -> Chart:
             yaxis=_axis("", autorange="reversed", ticklabelstandoff=6),
             bargap=0.25,
         ),
-        table=Table(["representation", *(f"{task} (%)" for task in TASKS)], rows),
+        table=Table(["representation", *(f"{task} (%)" for task in tasks)], rows),
     )
 
 
@@ -121,22 +165,23 @@ def training_chart(records: list[dict[str, Any]]) -> Chart:
     """The bound of every step k over training, with one strategy; records in the order of training."""
     at = [record["step"] for record in records]
     last, strategy, reading = records[-1], records[-1]["strategy"], reading_of(records[-1]["strategy"])
-    steps = range(1, len(last["mi_bound_nats"]) + 1)
+    predictions = predictions_of(last)
+    names = [prediction.words for prediction in predictions]
     traces, labels = [], []
-    for k, colour in zip(steps, _step_colours(len(steps)), strict=True):
-        bounds = [record["mi_bound_nats"][k - 1] for record in records]
-        errors = [number(record["standard_error_nats"][k - 1]) for record in records]
-        line = _line(at, bounds, f"{k}", colour, mode="lines+markers", marker_size=4, customdata=errors)
-        hover = f"k = {k}, step %{{x}}: %{{y:.3f}} nats, standard error %{{customdata}}<extra></extra>"
+    for index, (prediction, colour) in enumerate(zip(predictions, _step_colours(len(predictions)), strict=True)):
+        bounds = [record["mi_bound_nats"][index] for record in records]
+        errors = [number(record["standard_error_nats"][index]) for record in records]
+        line = _line(at, bounds, prediction.name, colour, mode="lines+markers", marker_size=4, customdata=errors)
+        hover = f"{prediction.words}, step %{{x}}: %{{y:.3f}} nats, standard error %{{customdata}}<extra></extra>"
         traces.append(dict(line, hovertemplate=hover))
-        if k in (1, len(steps)):
-            labels.append(_label(at[-1], bounds[-1], f"k = {k}", xshift=6))
+        if index in (0, len(predictions) - 1):
+            labels.append(_label(at[-1], bounds[-1], prediction.words, xshift=6))
     ceilings = {number(ceiling, 2): k for k, ceiling in enumerate(last["mi_ceiling_nats"])}  # most steps share one
     for words, k in ceilings.items():
         heights = [record["mi_ceiling_nats"][k] for record in records]
         traces.append(_line(at, heights, "ceiling log N", GREY, line_dash="dash", showlegend=False))
         labels.append(_label(at[0], heights[-1], f"ceiling log N = {words}", yanchor="top"))
-    ends = ", ".join(f"k = {k}: {number(bound, 2)}" for k, bound in zip(steps, last["mi_bound_nats"], strict=True))
+    ends = ", ".join(f"{name}: {number(bound, 2)}" for name, bound in zip(names, last["mi_bound_nats"], strict=True))
     return Chart(
         title=f"log N - L over training, negatives: {strategy}",
         caption=f"Split {last['split']}. With negatives {strategy} log N - L is: {reading}. One line per prediction "
@@ -150,10 +195,10 @@ def training_chart(records: list[dict[str, Any]]) -> Chart:
             yaxis=_axis("log N - L (nats)", rangemode="tozero"),
             annotations=_drawable(labels),
             legend_title_text="step k ",
-            margin_r=50,
+            margin_r=15 + 6 * max(map(len, names)),
         ),
         table=Table(
-            ["training step", *(f"k = {k}" for k in steps), "ceiling log N"],
+            ["training step", *names, "ceiling log N"],
             [
                 [
                     f"{record['step']}",
@@ -169,31 +214,44 @@ def training_chart(records: list[dict[str, Any]]) -> Chart:
 def step_chart(records: list[dict[str, Any]]) -> Chart:
     """Bound and accuracy at the end of training by prediction step k; one record per strategy."""
     traces, labels, rows = [], [], []
+    predictions = predictions_of(records[0])
+    directions = list(dict.fromkeys(prediction.direction for prediction in predictions))
+    num_series, first = len(records) * len(directions), predictions[0].k
     for index, (record, (colour, symbol)) in enumerate(zip(records, STRATEGY_MARKS, strict=False)):
         strategy, bounds, ceilings = record["strategy"], record["mi_bound_nats"], record["mi_ceiling_nats"]
-        steps, errors, shown = list(range(1, len(bounds) + 1)), record["standard_error_nats"], escape(strategy)
+        errors, shown = record["standard_error_nats"], escape(strategy)
         accuracies = [None if accuracy is None else 100 * accuracy for accuracy in record["accuracy"]]
         chances = [100 / n if n else None for n in record["num_candidates"]]
-        beside = [k + 0.2 * (index - (len(records) - 1) / 2) for k in steps]  # strategies often read nearly the same
-        points = dict(type="scatter", mode="markers", x=beside, customdata=steps, legendgroup=strategy)
-        points |= dict(marker_color=colour, marker_symbol=symbol, marker_size=8)
-        dashes = dict(line_dash="dash", legendgroup=strategy, showlegend=False)
-        bound_hover = f"k = %{{customdata}}, {shown}: %{{text}} nats (standard error)<extra></extra>"
-        accuracy_hover = f"k = %{{customdata}}, {shown}: %{{y:.1f}} %<extra></extra>"
-        bound_words, error = _with_spread(bounds, errors), dict(array=errors, color=colour)
-        bound_points = dict(points, y=bounds, text=bound_words, error_y=error, hovertemplate=bound_hover)
-        traces += [
-            dict(bound_points, name=f"{shown}:<br>{reading_of(strategy)}"),
-            _line(steps, ceilings, "ceiling log N", colour, **dashes),
-            dict(points, name=shown, y=accuracies, yaxis="y2", showlegend=False, hovertemplate=accuracy_hover),
-            _line(steps, chances, "chance 1/N", colour, yaxis="y2", **dashes),
-        ]
+        bound_words = _with_spread(bounds, errors)
+        for order, direction in enumerate(directions):
+            columns = [column for column, prediction in enumerate(predictions) if prediction.direction == direction]
+            steps = [predictions[column].k for column in columns]
+            place = index * len(directions) + order - (num_series - 1) / 2
+            beside = [k + 0.2 * min(1, 3 / num_series) * place for k in steps]  # strategies often read nearly the same
+            points: dict[str, Any] = dict(type="scatter", mode="markers", x=beside, customdata=steps)
+            points |= dict(legendgroup=strategy, marker_color=colour, marker_size=8)
+            points |= dict(marker_symbol=symbol if len(directions) == 1 else DIRECTION_SYMBOLS[direction])
+            dashes = dict(line_dash="dash", legendgroup=strategy, showlegend=False)
+            of = f"{shown}, {direction}" if direction else shown
+            bound_hover = f"k = %{{customdata}}, {of}: %{{text}} nats (standard error)<extra></extra>"
+            accuracy_hover = f"k = %{{customdata}}, {of}: %{{y:.1f}} %<extra></extra>"
+            words, error = _at(columns, bound_words), dict(array=_at(columns, errors), color=colour)
+            bound_points = dict(points, y=_at(columns, bounds), text=words, error_y=error, hovertemplate=bound_hover)
+            rates = _at(columns, accuracies)
+            traces += [
+                dict(bound_points, name=f"{of}:<br>{reading_of(strategy)}"),
+                _line(steps, _at(columns, ceilings), "ceiling log N", colour, **dashes),
+                dict(points, name=of, y=rates, yaxis="y2", showlegend=False, hovertemplate=accuracy_hover),
+                _line(steps, _at(columns, chances), "chance 1/N", colour, yaxis="y2", **dashes),
+            ]
         # The dashes of all strategies lie close together: the last one's carry the words.
-        labels = [_label(1, ceilings[0], "ceiling log N", yanchor="top")]
-        labels += [_label(1, chances[0], "chance 1/N", yanchor="bottom", yref="y2")]
-        words = [bound_words, map(number, ceilings)]
-        words += [[number(value, 2) for value in values] for values in (record["num_candidates"], accuracies, chances)]
-        rows += [[f"{strategy}, k = {k}", *cells] for k, *cells in zip(steps, *words, strict=True)]
+        labels = [_label(first, ceilings[0], "ceiling log N", yanchor="top")]
+        labels += [_label(first, chances[0], "chance 1/N", yanchor="bottom", yref="y2")]
+        cells = [bound_words, map(number, ceilings)]
+        cells += [[number(value, 2) for value in values] for values in (record["num_candidates"], accuracies, chances)]
+        names = [f"{strategy}, {prediction.words}" for prediction in predictions]
+        rows += [list(row) for row in zip(names, *cells, strict=True)]
+    ahead = "rows of patches ahead" if directions[0] else "latents ahead"
     return Chart(
         title="log N - L and accuracy by prediction step, after training",
         caption=f"Split {records[0]['split']}, training step {records[0]['step']}. Whiskers: one standard error "
@@ -203,7 +261,7 @@ def step_chart(records: list[dict[str, Any]]) -> Chart:
         traces=traces,
         layout=_layout(
             600,
-            xaxis=_axis("prediction step k (latents ahead)", dtick=1, anchor="y2"),
+            xaxis=_axis(f"prediction step k ({ahead})", dtick=1, anchor="y2"),
             yaxis=_axis("log N - L (nats)", rangemode="tozero", domain=[0.54, 1]),
             yaxis2=_axis("accuracy (%)", rangemode="tozero", domain=[0, 0.46]),
             annotations=_drawable(labels),
@@ -240,6 +298,10 @@ def contexts_chart(contexts_map: ContextsMap) -> Chart:
         ),
         table=Table(["phone", "class", "contexts", "first dimension", "second dimension"], rows),
     )
+
+
+def _at(columns: list[int], values: list[Any]) -> list[Any]:
+    return [values[column] for column in columns]
 
 
 def _with_spread(

@@ -3,7 +3,9 @@
 Every chart has its values in a table beneath it, for keyboards, screen readers and tests.
 """
 
+from collections.abc import Iterable, Iterator, Mapping
 from html import escape
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,7 @@ th:first-child { text-align: left; position: sticky; left: 0; background: var(--
 summary { cursor: pointer; padding: 0.3rem 0; }
 .js-plotly-plot g:not(.hovertext) > text { fill: var(--text) !important; }
 .xerror { stroke: var(--text) !important; }
+img { max-width: 100%; height: auto; border-radius: 0.3rem; }
 .gridlayer path, .zerolinelayer path { stroke: var(--line) !important; }
 </style>
 """
@@ -67,19 +70,21 @@ HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt</h1>
 <p>How well a linear probe reads phones and speakers from the pretrained features, beside its baselines; and how much of
 the latents ahead the contexts predict, while training went on and at its end.</p>
 """
-READING = """<section><h2>How to read this</h2>
-<p><b>Ceiling.</b> With N candidates, the positive included, <i>log N - L</i> never exceeds <i>log N</i>, however much
-there is to know. Near the ceiling a curve says how many candidates there were rather than how much is predicted.</p>
+READING = """<p><b>Ceiling.</b> With N candidates, the positive included, <i>log N - L</i> never exceeds <i>log N</i>,
+however much there is to know. Near the ceiling a curve says how many candidates there were rather than how much is
+predicted.</p>
 <p><b>Which curves are bounds.</b> With candidates from the query's own sequence (<code>mixed</code>,
 <code>same_speaker</code>, <code>sequence_only</code>) the context has seen some of them and can rule them out: such a
 curve is no bound on I(z; c). <code>mixed_excluding</code> takes its candidates from other sequences alone, and is a
 lower bound as far as these are independent.</p>
 <p><b>Accuracy</b> is the share of rows in which no negative scores higher than the positive. Ties share: a positive
 level with m negatives counts 1/(1 + m), so that a collapsed encoder scores exactly chance, 1/N.</p>
-<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random c</i> are contexts of the same
-architecture, initialised from data and never trained (mean of 3 seeds): what the architecture gives away. <i>MFCC</i>
-are hand-made spectral features. <i>Supervised</i> is the same architecture trained on the labels themselves. <i>CPC
-z</i> and <i>CPC c</i> are latents and contexts of the model pretrained here, which has seen no label.</p></section>
+"""
+BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random c</i> are
+contexts of the same architecture, initialised from data and never trained (mean of 3 seeds): what the architecture
+gives away. <i>MFCC</i> are hand-made spectral features. <i>Supervised</i> is the same architecture trained on the
+labels themselves. <i>CPC z</i> and <i>CPC c</i> are latents and contexts of the model pretrained here, which has seen
+no label.</p>
 """
 
 
@@ -96,23 +101,36 @@ def write_page(path: Path, report: dict[str, Any], records: list[dict[str, Any]]
     Raises:
         ValueError: if plotly is not installed.
     """
+    charts = [probe_chart(report), *bound_charts(records), contexts_chart(contexts_map)]
+    write_sections(path, chain([HEADING, facts(report, FACTS)], sections(charts)), BASELINES)
+
+
+def write_sections(path: Path, parts: Iterable[str], baselines: str) -> None:
+    """Write a page of these parts, with Plotly before them and words on how to read it after them.
+
+    Args:
+        path: the HTML file.
+        parts: HTML; taken once Plotly is known to be there.
+        baselines: HTML: what the probes are compared with.
+
+    Raises:
+        ValueError: if plotly is not installed.
+    """
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise ValueError(
             f"{path.name} needs plotly: install it with `uv sync --extra dashboard` or `pip install 'cpc[dashboard]'`"
         ) from error
-    charts = [probe_chart(report), *_bound_charts(records), contexts_chart(contexts_map)]
-    sections = "".join(_section(chart, f"chart-{index}") for index, chart in enumerate(charts, start=1))
     with write_atomically(path) as new:
         new.write_text(
-            f"{HEAD}<script>{get_plotlyjs()}</script></head>\n<body><main>\n{HEADING}{_facts(report)}{sections}"
-            f"{READING}</main></body></html>\n",
+            f"{HEAD}<script>{get_plotlyjs()}</script></head>\n<body><main>\n{''.join(parts)}"
+            f"<section><h2>How to read this</h2>\n{READING}{baselines}</section></main></body></html>\n",
             encoding="utf-8",
         )
 
 
-def _bound_charts(records: list[dict[str, Any]]) -> list[Chart]:
+def bound_charts(records: list[dict[str, Any]]) -> list[Chart]:
     """A chart per strategy over training, that of training first, and one of where they ended."""
     by_strategy: dict[str, list[dict[str, Any]]] = {}
     for record in sorted(records, key=lambda record: record["step"]):
@@ -123,12 +141,23 @@ def _bound_charts(records: list[dict[str, Any]]) -> list[Chart]:
     return [*map(training_chart, by_strategy.values()), step_chart([run[-1] for run in by_strategy.values()])]
 
 
-def _facts(report: dict[str, Any]) -> str:
-    """What was run, and how long its stages took."""
-    facts = [words.format(report[key]) for key, words in FACTS.items() if report.get(key) is not None]
+def facts(report: dict[str, Any], words: Mapping[str, str]) -> str:
+    """What was run, and how long its stages took.
+
+    Args:
+        report: as in report.json.
+        words: keys of the report, those that it has are shown, with words for each.
+    """
+    found = [form.format(report[key]) for key, form in words.items() if report.get(key) is not None]
     seconds = [f"{stage} {number(value, 0)} s" for stage, value in report.get("seconds", {}).items()]
-    lines = [", ".join(facts), "Time: " + ", ".join(seconds) if seconds else ""]
+    lines = [", ".join(found), "Time: " + ", ".join(seconds) if seconds else ""]
     return "".join(f'<p class="facts">{escape(line)}</p>\n' for line in lines if line)
+
+
+def sections(charts: Iterable[Chart], first: int = 1) -> Iterator[str]:
+    """A section per chart, numbered from `first`; chart 1, which the page is about, shows its table at once."""
+    for index, chart in enumerate(charts, start=first):
+        yield _section(chart, f"chart-{index}")
 
 
 def _section(chart: Chart, name: str) -> str:
@@ -136,7 +165,7 @@ def _section(chart: Chart, name: str) -> str:
 
     figure = {"data": chart.traces, "layout": chart.layout}
     plot = to_html(figure, config=CONFIG, include_plotlyjs=False, full_html=False, div_id=name)
-    is_open = " open" if name == "chart-1" else ""  # the probe table is what the page is about
+    is_open = " open" if name == "chart-1" else ""
     return (
         f"<section><h2>{escape(chart.title)}</h2><p>{escape(chart.caption)}</p>\n"
         f'<div role="img" aria-label="{escape(chart.alt)}">{plot}</div>\n'

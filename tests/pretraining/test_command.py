@@ -136,7 +136,7 @@ def test_cpc_evaluate_repeats_the_runs_own_measurement(run: Callable[..., Path],
 def test_no_held_out_window_counts_twice(run: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     folder = run("--data.eval_batches=50")
     assert {r["num_batches"] for r in records(folder) if r["split"] == "valid"} == {2}  # 4 files of 2 windows
-    assert "2 batches of 4 windows are one pass over split 'valid', 50 were asked for" in capsys.readouterr().out
+    assert "2 batches of 4 are one pass over split 'valid', 50 were asked for" in capsys.readouterr().out
 
 
 def test_more_steps_continue_a_finished_run(run: Callable[..., Path]) -> None:
@@ -192,6 +192,18 @@ def test_decoding_on_the_fly_reads_the_same_audio(run: Callable[..., Path], tmp_
         (["--data.train_split=null"], "no row of split 'null'"),
         (["--trainer.val_check_interval=5"], "trainer.val_check_interval=5 has no effect on cpc pretrain"),
         (["--trainer.max_epochs=3"], "trainer.max_steps"),
+        (["--modality=image"], "data.manifest"),
+        (["--data.source=images"], "data.source"),
+        (
+            ["--trainer.callbacks=[{class_path: cpc.probes.OnlineProbe, init_args: {task: class}}]"],
+            "an online probe of audio has the task 'speaker' or 'phones', not 'class'",
+        ),
+        (["--model.context=cpc.contexts.RowGRU"], "model.context is RowGRU, but the latents of audio are sequences"),
+        (
+            ["--model.encoder=cpc.encoders.PatchEncoder", "--model.encoder.trunk=cpc.encoders.TinyTrunk"],
+            "model.encoder is PatchEncoder, which encodes image, but the data are audio: choose another encoder, or "
+            "set modality to image",
+        ),
     ],
 )
 def test_mistakes_end_before_training_with_their_name(

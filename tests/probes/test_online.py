@@ -17,7 +17,20 @@ from cpc.probes import OnlineProbe
 
 CLASSES = ["ann", "bob", "eve"]
 NUM_LATENTS = 6
-BOUND = Bound("mixed", "valid", 1, [1, 1], [0.0, 0.0], [4.0, 4.0], [1.4, 1.4], [1.25, math.nan], [0.1, 0.1], [0.0, 0.0])
+BOUND = Bound(
+    [1, 2],
+    ["", ""],
+    "mixed",
+    "valid",
+    1,
+    [1, 1],
+    [0.0, 0.0],
+    [4.0, 4.0],
+    [1.4, 1.4],
+    [1.25, math.nan],
+    [0.1, 0.1],
+    [0.0, 0.0],
+)
 
 
 class Data:
@@ -195,6 +208,37 @@ def test_phones_come_from_frame_labels(model: cpc.CPC) -> None:
     labels[0, :2], labels[1, 3] = 2, 1
     probe.add_held_out(observed._replace(labels=labels), outputs["latents"], outputs["contexts"])
     assert probe.held_out_record(trainer, 0, BOUND)["num_examples"] == 3
+
+
+def test_classes_are_read_from_the_mean_over_an_images_patches(model: cpc.CPC) -> None:
+    """Against a loop over images; those without a label teach and count nothing."""
+    probe, trainer, module = start(OnlineProbe(task="class", learning_rate=0.05), model)
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.tensor([0, 2, -1, 1, 2, 0])
+    contexts = torch.randn(6, 3, 4, 10, generator=generator)
+    contexts[..., :3] += 2 * F.one_hot(labels.clamp(min=0), 3)[:, None, None]
+    observed = Batch(
+        x=torch.zeros(6, 3, 16, 16),
+        num_valid=torch.full((6,), 16),
+        sequence_id=torch.arange(6),
+        group_id=torch.full((6,), -1),
+        labels=labels[:, None],
+    )
+    outputs = {"loss": torch.tensor(0.0), "latents": torch.zeros(6, 3, 4, 12), "contexts": contexts}
+    for index in range(30):
+        probe.on_train_batch_end(trainer, module, outputs, observed, index)
+    means = [contexts[i].double().mean((0, 1)) for i in (0, 1, 3, 4, 5)]
+    torch.testing.assert_close(probe.mean.double(), torch.stack(means).mean(0), atol=1e-5, rtol=1e-5)
+    cross_entropy = 0.0
+    for x, label in zip(means, labels[labels >= 0], strict=True):
+        scores = probe.weight.detach().double() @ ((x - probe.mean) / probe.variance.sqrt()) + probe.bias.detach()
+        cross_entropy -= scores.log_softmax(0)[label].item() / 5
+    probe.add_held_out(observed, outputs["latents"], contexts)
+    record = probe.held_out_record(trainer, 30, BOUND)
+    assert (record["task"], record["num_examples"], record["accuracy"]) == ("class", 5, 1.0)
+    assert record["cross_entropy_nats"] == pytest.approx(cross_entropy, rel=1e-4)
+    probe.on_train_batch_end(trainer, module, outputs, observed._replace(labels=torch.full((6, 1), -1)), 31)
+    assert probe.num_batches == 30
 
 
 def test_two_probes_share_a_checkpoint() -> None:

@@ -1,0 +1,100 @@
+"""g_ar for grids of patches: rows are time, columns are sequences, and time may run in four directions.
+
+B images, H rows and W columns of patches, D latent dim, C context dim, V directions.
+"""
+
+from abc import abstractmethod
+from typing import Literal, get_args
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from cpc.contexts.context import Context, State
+
+Direction = Literal["down", "up", "right", "left"]
+DIRECTIONS: tuple[str, ...] = get_args(Direction)
+
+
+def orient(grid: Float[Tensor, "B H W D"], direction: str) -> Float[Tensor, "B T S D"]:
+    """Turn a grid so that its rows follow each other as time runs: `right` makes rows of columns, `up` begins below."""
+    if direction in ("right", "left"):
+        grid = rearrange(grid, "b h w d -> b w h d")
+    return grid.flip(1) if direction in ("up", "left") else grid
+
+
+def restore(grid: Float[Tensor, "B T S D"], direction: str) -> Float[Tensor, "B H W D"]:
+    """Undo `orient`."""
+    if direction in ("up", "left"):
+        grid = grid.flip(1)
+    return rearrange(grid, "b w h d -> b h w d") if direction in ("right", "left") else grid
+
+
+class GridContext(Context):
+    """Contexts of a grid, one network of its own for each direction (Henaff et al. 2019, arXiv:1905.09272).
+
+    With direction `down`, c at row r sees every column of the rows up to r and nothing below. Directions other than
+    `down` turn the grid; their contexts are turned back and stand side by side in the last axis.
+
+    Args:
+        width: width of each direction's contexts.
+        directions: where time runs to, of `down`, `up`, `right` and `left`.
+
+    Attributes:
+        dim: width of all contexts together.
+
+    Raises:
+        ValueError: on unknown or repeated directions, or none.
+    """
+
+    def __init__(self, width: int, directions: tuple[str, ...]) -> None:
+        super().__init__()
+        directions = tuple(directions)
+        if not directions or len(set(directions)) < len(directions) or not set(directions) <= set(DIRECTIONS):
+            raise ValueError(f"directions={directions!r} must be different ones of {', '.join(DIRECTIONS)}")
+        if width < 1:
+            raise ValueError(f"width={width} must be at least 1")
+        self.width = width
+        self.directions = directions
+        self.dim = width * len(directions)
+
+    def forward(self, z: Float[Tensor, "B H W D"], state: State = None) -> tuple[Float[Tensor, "B H W C"], State]:
+        """Encode the latents of whole images; there is no state, since an image does not come in pieces.
+
+        Raises:
+            ValueError: before `connect`, on latents of another width or of no grid, or with a state.
+        """
+        self._check_width(z)
+        if z.ndim != 4:
+            raise ValueError(f"{type(self).__name__} takes latents [B, H, W, D], got {tuple(z.shape)}")
+        if state is not None:
+            raise ValueError(f"{type(self).__name__} encodes whole images and goes on from no state: leave state out")
+        contexts = [
+            restore(network(orient(z, direction)), direction)
+            for direction, network in zip(self.directions, self.networks, strict=True)
+        ]
+        return torch.cat(contexts, -1), None
+
+    def sequences(
+        self, latents: Float[Tensor, "B H W D"], contexts: Float[Tensor, "B H W C"]
+    ) -> list[tuple[Float[Tensor, "S T D"], Float[Tensor, "S T c"]]]:
+        """Columns as sequences, those of an image next to each other, once for every direction."""
+        of_directions = rearrange(contexts, "b h w (v c) -> v b h w c", v=len(self.directions))
+        return [
+            (
+                rearrange(orient(latents, direction), "b t s d -> (b s) t d"),
+                rearrange(orient(of_direction, direction), "b t s c -> (b s) t c"),
+            )
+            for direction, of_direction in zip(self.directions, of_directions, strict=True)
+        ]
+
+    def _allocate(self, input_dim: int) -> None:
+        self.networks = nn.ModuleList(self._network(input_dim) for _ in self.directions)
+
+    @abstractmethod
+    def _network(self, input_dim: int) -> nn.Module:
+        """`[B, T, S, D] -> [B, T, S, C]`; row t of the result depends on the rows up to t alone."""
+
+    def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]:
+        raise NotImplementedError("grids are encoded by forward")

@@ -1,0 +1,64 @@
+"""Folders that appear at once: a reader, or a process killed in the middle, finds the whole folder or none."""
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_ABANDONED_AFTER_SECONDS = 3600
+
+
+@contextmanager
+def build_atomically(folder: Path, is_complete: Callable[[Path], bool], option: str) -> Iterator[Path]:
+    """A folder beside `folder` to write files to; it becomes `folder` when the block ends, and vanishes if it fails.
+
+    Several processes may build one folder at a time: the first one wins, the others find it there. A kill -9 leaves
+    `<folder>.partial-*` behind, which is removed by the next call when nothing has been written to it for an hour.
+
+    Args:
+        folder: where it shall be; an incomplete one that is there already is replaced.
+        is_complete: whether a folder is what the block would write.
+        option: the caller's argument that names another place, for the error message.
+
+    Raises:
+        OSError: if the place cannot be written; `folder` stays as it was.
+    """
+    unfinished = folder.with_name(f"{folder.name}.partial-{secrets.token_hex(4)}")
+    try:
+        unfinished.mkdir(parents=True)
+    except OSError as error:
+        reason = f"{error.strerror}: nothing can be written here; name another place with {option}"
+        raise OSError(error.errno, reason, str(folder.parent)) from error
+    try:
+        _remove_abandoned(folder)
+        yield unfinished
+        _move(unfinished, folder, is_complete)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _move(unfinished: Path, folder: Path, is_complete: Callable[[Path], bool]) -> None:
+    for path in unfinished.iterdir():
+        with path.open("rb") as stream:
+            os.fsync(stream.fileno())
+    if folder.exists() and not is_complete(folder):
+        shutil.rmtree(folder)
+    try:
+        unfinished.rename(folder)
+    except OSError:
+        if not is_complete(folder):  # if it is, another process was faster
+            raise
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Removes what a killed process left of this folder; a living one writes all the time."""
+    for leftover in folder.parent.glob(f"{folder.name}.partial-*"):
+        try:
+            last_written = max(path.stat().st_mtime for path in (leftover, *leftover.iterdir()))
+        except FileNotFoundError:  # finished just now
+            continue
+        if last_written < time.time() - _ABANDONED_AFTER_SECONDS:
+            shutil.rmtree(leftover, ignore_errors=True)

@@ -1,0 +1,120 @@
+"""g_enc for images: the same network for every patch of a grid, one latent per patch.
+
+B images, C channels, S image side, P patch side, H rows and W columns of patches, D latent dim.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, reduce
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from cpc.data.patch_grid import PatchGrid
+
+
+class PatchEncoder(nn.Module):
+    """Latents of a grid of patches: the spatial mean of a trunk's features (section 3.2 of van den Oord et al. 2018).
+
+    Patches are encoded one by one, so that a latent knows the pixels of its own patch alone. With
+    `fully_convolutional` the trunk runs once over the whole image instead, and the features of a patch's place are
+    averaged: the overlap of patches is not computed again, but a latent then sees as far beyond its patch as the
+    trunk's receptive field reaches, and where the patch has zeros around it the image goes on. Contexts then see pixels
+    of more of the rows below: `overlapping_rows` says of how many, to be skipped by `model.skip_steps`.
+
+    Args:
+        trunk: pixels `[n, C, P, P]` to features `[n, D, h, w]`; see `cpc.encoders.TinyTrunk` and `ResNetTrunk`.
+        patch_size: P.
+        stride: from a patch to the next, pixels.
+        fully_convolutional: run the trunk over whole images; patch size and stride must be multiples of its stride.
+
+    Attributes:
+        overlapping_rows: how many of the next rows' latents share pixels with those of a row.
+
+    Raises:
+        ValueError: on a grid that is none, or one that does not fit the trunk's stride; with `fully_convolutional` on a
+            trunk whose features see the whole image, or nobody knows how much of it.
+    """
+
+    modality = "image"
+
+    # Any: trunks follow a protocol (dim, stride, initialise_from, ...) that torch's own attribute types would hide.
+    trunk: Any
+
+    def __init__(
+        self, trunk: nn.Module, patch_size: int = 16, stride: int = 8, fully_convolutional: bool = False
+    ) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.patch_size = patch_size
+        self.stride = stride
+        self.fully_convolutional = fully_convolutional
+        self.grid = PatchGrid(patch_size, stride)
+        if fully_convolutional and (patch_size % self.trunk.stride or stride % self.trunk.stride):
+            raise ValueError(
+                f"fully_convolutional=True averages features that lie {self.trunk.stride} pixels apart: "
+                f"patch_size={patch_size} and stride={stride} must be multiples of that"
+            )
+        if fully_convolutional and self.trunk.receptive_field is None:
+            raise ValueError(
+                "fully_convolutional=True needs a trunk with a limited receptive_field: features of this one may see "
+                "the whole image (group norm does), and a prediction would be told what it predicts"
+            )
+        # What a latent sees beyond its patch on either side, when patches are not cut out.
+        margin = (self.trunk.receptive_field - self.trunk.stride + 1) // 2 if fully_convolutional else 0
+        self.overlapping_rows = -(-(patch_size + 2 * margin) // stride) - 1
+        self.dim: int = self.trunk.dim
+        self.num_channels: int = self.trunk.num_channels
+        self.pixel_mean: Tensor
+        self.pixel_std: Tensor
+        self.register_buffer("pixel_mean", torch.zeros(self.num_channels))
+        self.register_buffer("pixel_std", torch.ones(self.num_channels))
+
+    @property
+    def geometry(self) -> dict[str, Any]:
+        """Where latents lie, for readers of config.json."""
+        return {"patch_size": self.patch_size, "stride": self.stride, "num_channels": self.num_channels}
+
+    def forward(self, x: Float[Tensor, "B C S S2"] | Float[Tensor, "B H W C P P"]) -> Float[Tensor, "B H W D"]:
+        """Encode images, or patches that were cut (and changed) before, with pixels in [0, 1]."""
+        if self.fully_convolutional:
+            return self._slide(x)
+        patches = self.grid.patches(x) if x.ndim == 4 else x
+        flat = self._standardise(rearrange(patches, "b h w c p q -> (b h w) c p q"))
+        latents = reduce(self.trunk(flat), "n d p q -> n d", "mean")
+        return rearrange(latents, "(b h w) d -> b h w d", b=patches.shape[0], h=patches.shape[1])
+
+    def num_latents(self, num_valid: Any) -> None:
+        """Images are whole: all of their latents are valid, which None says."""
+
+    def set_statistics(self, mean: Float[Tensor, " C"], std: Float[Tensor, " C"]) -> None:
+        """Keep mean and standard deviation of the corpus' pixels, per channel, by which inputs are standardised."""
+        if not (torch.isfinite(mean).all() and torch.isfinite(std).all() and (std > 0).all()):
+            raise ValueError(f"mean={mean.tolist()} and std={std.tolist()} cannot standardise images: all one colour?")
+        self.pixel_mean.copy_(mean)
+        self.pixel_std.copy_(std)
+
+    @torch.no_grad()
+    def initialise_from(self, x: Float[Tensor, "B C S S2"] | Float[Tensor, "B H W C P P"]) -> None:
+        """Hand the trunk a batch, for the data-dependent initialisation of its own."""
+        if self.fully_convolutional:
+            self.trunk.initialise_from(self._standardise(x))
+            return
+        patches = self.grid.patches(x) if x.ndim == 4 else x
+        self.trunk.initialise_from(self._standardise(rearrange(patches, "b h w c p q -> (b h w) c p q")))
+
+    def _slide(self, images: Tensor) -> Float[Tensor, "B H W D"]:
+        if images.ndim != 4:
+            raise ValueError(
+                "fully_convolutional=True encodes whole images [B, C, S, S], not patches changed one by one"
+            )
+        for size in images.shape[2:]:
+            self.grid.side(size)
+        cell = self.trunk.stride
+        features = self.trunk(self._standardise(images))
+        pooled = F.avg_pool2d(features, self.patch_size // cell, self.stride // cell)
+        return rearrange(pooled, "b d h w -> b h w d")
+
+    def _standardise(self, pixels: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n C P Q"]:
+        return (pixels - rearrange(self.pixel_mean, "c -> c 1 1")) / rearrange(self.pixel_std, "c -> c 1 1")

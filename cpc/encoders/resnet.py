@@ -1,0 +1,249 @@
+"""Residual trunks with pre-activation, cut after their third stage, without batch norm.
+
+n patches, C colour channels, P pixels, D features, h w their rows and columns, d channels of a layer.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Norm = Literal["affine", "layer", "group", "none"]
+_NORMS = ("affine", "layer", "group", "none")
+_STEMS = ("imagenet", "small")
+_MAX_GROUPS = 32
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Residual blocks of one shape; widths in units of the trunk's `width`, no bottleneck means basic blocks."""
+
+    num_blocks: int
+    width: int
+    bottleneck: int | None = None
+
+
+STAGES = {
+    18: (Stage(2, 1), Stage(2, 2), Stage(2, 4), Stage(2, 8)),
+    34: (Stage(3, 1), Stage(4, 2), Stage(6, 4), Stage(3, 8)),
+    50: (Stage(3, 4, 1), Stage(4, 8, 2), Stage(6, 16, 4), Stage(3, 32, 8)),
+    101: (Stage(3, 4, 1), Stage(4, 8, 2), Stage(23, 16, 4), Stage(3, 32, 8)),
+    161: (Stage(3, 4, 1), Stage(4, 8, 2), Stage(46, 64, 8)),
+}
+
+
+class ResNetTrunk(nn.Module):
+    """Residual network "v2" (He et al. 2016, arXiv:1603.05027): x + W relu(norm(.. W relu(norm(x)))).
+
+    Section 3.2 of CPC takes the third of four stages of ResNet-v2-101, 1024 features wide, without batch norm; here
+    that is `depth=101`. `depth=161` is CPC v2's (Henaff et al. 2019, arXiv:1905.09272). Quoted from there: the third
+    stage of ResNet-101 grows from 23 to 46 blocks, from 1024 to 4096 features and from bottlenecks of 256 to 512, and
+    layer norm replaces batch norm. Not stated there, and taken from ResNet-101: stem, stages one and two, and that no
+    stage follows (which the name confirms: 3 * (3 + 4 + 46) convolutions and two layers at the ends are 161).
+
+    A block that changes shape projects its activated input onto the stream and strides in its (first) 3x3 convolution;
+    the stem has neither norm nor ReLU, which the first block begins with; norm and ReLU close the trunk, as in He et
+    al., after the last addition. All convolutions pad with zeros to keep their input's size, so the features of a
+    patch's rim know where it ends.
+
+    No norm here lets patches see each other. `layer` normalises the channels of each position by themselves; the
+    alternative, statistics over channels and positions, keeps patches apart as well, but only as long as they come
+    one by one: in an image that the trunk slides over, every feature would see all rows. `group` does just that.
+
+    Without a norm that follows the signal (`none`, `affine`), residual branches are multiplied by 1 / sqrt(number of
+    blocks) (Hayou et al. 2021, arXiv:2010.12859): with He's initialisation the stream's variance then grows by a factor
+    of (1 + 1/L)^L < e over L blocks instead of 2^L.
+
+    Args:
+        depth: 18 or 34 (basic blocks), 50, 101 or 161 (bottlenecks).
+        norm: `affine`, one scale and shift per channel, set once from data by `initialise_from` and ordinary
+            parameters from then on; `layer`, layer norm over the channels of each position; `group`, group norm of up
+            to 32 groups, over the whole input; `none`, convolutions with biases.
+        num_channels: C of the pixels.
+        stem: `imagenet`, a 7x7 convolution and a 3x3 max pool, both of stride 2; `small`, a 3x3 convolution without
+            stride, for patches of 8 to 32 pixels.
+        width: channels of the stem; all other widths are multiples of it.
+        num_stages: how many stages to keep.
+
+    Attributes:
+        dim: D, at width 64 and three stages 256 (18, 34), 1024 (50, 101) or 4096 (161).
+        stride: pixels from a feature to the next, 16 with the `imagenet` stem and three stages, 4 with `small`.
+        receptive_field: side of the square of pixels that a feature sees; None where the norm shows it all of them.
+
+    Raises:
+        ValueError: on an unknown depth, norm or stem, more stages than there are, or a count below 1.
+    """
+
+    def __init__(
+        self,
+        depth: int = 50,
+        norm: Norm = "affine",
+        num_channels: int = 3,
+        stem: Literal["imagenet", "small"] = "imagenet",
+        width: int = 64,
+        num_stages: int = 3,
+    ) -> None:
+        super().__init__()
+        if depth not in STAGES:
+            raise ValueError(f"depth={depth} is not one of {', '.join(map(str, STAGES))}")
+        if norm not in _NORMS:
+            raise ValueError(
+                f"norm={norm!r} is not one of {', '.join(map(repr, _NORMS))}; "
+                "batch norm would let patches see each other"
+            )
+        if stem not in _STEMS:
+            raise ValueError(f"stem={stem!r} is not one of {', '.join(map(repr, _STEMS))}")
+        if not 1 <= num_stages <= len(STAGES[depth]):
+            raise ValueError(f"num_stages={num_stages}: depth={depth} has between 1 and {len(STAGES[depth])} of them")
+        if min(num_channels, width) < 1:
+            raise ValueError(f"num_channels={num_channels} and width={width} must each be at least 1")
+        self.depth = depth
+        self.norm = norm
+        self.num_channels = num_channels
+        self.stem = stem
+        self.width = width
+        self.num_stages = num_stages
+
+        stages = STAGES[depth][:num_stages]
+        follows_signal = norm in ("layer", "group")
+        branch_scale = 1.0 if follows_signal else 1 / math.sqrt(sum(stage.num_blocks for stage in stages))
+        windows = [(7, 2), (3, 2)] if stem == "imagenet" else [(3, 1)]  # (kernel, stride), layer by layer
+        self.first = convolution(num_channels, width, *windows[0], bias=norm == "none", gain="linear")
+        self.pool = nn.MaxPool2d(3, 2, padding=1) if stem == "imagenet" else nn.Identity()
+        self.blocks = nn.Sequential()
+        dim = width
+        for index, stage in enumerate(stages):
+            for block in range(stage.num_blocks):
+                block_stride = 2 if index > 0 and block == 0 else 1
+                inner = None if stage.bottleneck is None else stage.bottleneck * width
+                self.blocks.append(ResidualBlock(dim, stage.width * width, inner, block_stride, norm, branch_scale))
+                windows += [(3, block_stride), (3, 1)] if inner is None else [(3, block_stride)]
+                dim = stage.width * width
+        self.closing_norm = normalisation(norm, dim)
+        self.dim = dim
+        self.stride = math.prod(stride for _, stride in windows)
+        hops = [math.prod(stride for _, stride in windows[:i]) for i in range(len(windows))]
+        field = 1 + sum((kernel - 1) * hop for (kernel, _), hop in zip(windows, hops, strict=True))
+        self.receptive_field = None if norm == "group" else field
+
+    def forward(self, x: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n D h w"]:
+        """Encode patches, or images of any size, whose pixels are standardised.
+
+        Raises:
+            ValueError: if `x` has other channels than the trunk.
+        """
+        if x.shape[1] != self.num_channels:
+            raise ValueError(
+                f"pixels of {x.shape[1]} channels were given to a trunk of num_channels={self.num_channels}"
+            )
+        # torch's group norm takes two to seven times as long in bfloat16 when channels lie last (docs/decisions.md)
+        layout = torch.contiguous_format if self.norm == "group" else torch.channels_last
+        x = x.contiguous(memory_format=layout)
+        return self.closing_norm(self.blocks(self.pool(self.first(x)))).relu()
+
+    @torch.no_grad()
+    def initialise_from(self, x: Float[Tensor, "n C P Q"]) -> None:
+        """Give the input of every ReLU zero mean and unit deviation per channel on these patches (norm `affine` only).
+
+        See `AudioEncoder.initialise_from`. Call it before the model is wrapped or compiled.
+
+        Raises:
+            ValueError: if the pixels are constant or not finite.
+        """
+        affines = [module for module in self.modules() if isinstance(module, ChannelAffine)]
+        hooks = [each.register_forward_pre_hook(lambda affine, x: affine.initialise_from(*x)) for each in affines]
+        try:
+            if affines:
+                self(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions, or 1x1, 3x3, 1x1 around a bottleneck, each behind norm and ReLU, added to their input."""
+
+    def __init__(
+        self, in_dim: int, dim: int, bottleneck_dim: int | None, stride: int, norm: Norm, branch_scale: float
+    ) -> None:
+        super().__init__()
+        self.branch_scale = branch_scale
+        if bottleneck_dim is None:
+            dims, kernels, strides = [in_dim, dim, dim], [3, 3], [stride, 1]
+        else:
+            dims, kernels, strides = [in_dim, bottleneck_dim, bottleneck_dim, dim], [1, 3, 1], [1, stride, 1]
+        self.norms = nn.ModuleList(normalisation(norm, each) for each in dims[:-1])
+        self.convs = nn.ModuleList(
+            convolution(dims[i], dims[i + 1], kernel, strides[i], bias=norm == "none")
+            for i, kernel in enumerate(kernels)
+        )
+        changes_shape = in_dim != dim or stride > 1
+        self.shortcut = convolution(in_dim, dim, 1, stride, bias=False) if changes_shape else None
+
+    def forward(self, x: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n D h w"]:
+        """The stream after this block."""
+        hidden = self.norms[0](x).relu()
+        stream = x if self.shortcut is None else self.shortcut(hidden)
+        hidden = self.convs[0](hidden)
+        for norm, conv in zip(self.norms[1:], self.convs[1:], strict=True):
+            hidden = conv(norm(hidden).relu())
+        return torch.add(stream, hidden, alpha=self.branch_scale)
+
+
+class PositionNorm(nn.Module):
+    """Layer norm over the channels of each position: the only norm that leaves a receptive field as it is."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.layer_norm = nn.LayerNorm(dim)
+
+    def forward(self, x: Float[Tensor, "n d h w"]) -> Float[Tensor, "n d h w"]:
+        """Normalise; without a copy where channels lie last in memory."""
+        return rearrange(self.layer_norm(rearrange(x, "n d h w -> n h w d")), "n h w d -> n d h w")
+
+
+class ChannelAffine(nn.Module):
+    """A scale and a shift per channel, set once from data (ActNorm: Kingma and Dhariwal 2018, arXiv:1807.03039)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Float[Tensor, "n d h w"]) -> Float[Tensor, "n d h w"]:
+        """Scale and shift."""
+        return torch.addcmul(rearrange(self.bias, "d -> d 1 1"), x, rearrange(self.scale, "d -> d 1 1"))
+
+    def initialise_from(self, x: Float[Tensor, "n d h w"]) -> None:
+        """Set both so that every channel of `x` comes out with mean 0 and deviation 1."""
+        std, mean = torch.std_mean(x, (0, 2, 3))
+        if not torch.isfinite(std).all() or (std <= 1e-12).all():
+            raise ValueError("data initialisation needs a batch of finite pixels that are not constant")
+        self.scale.copy_(1 / std.clamp(min=1e-6))
+        self.bias.copy_(-mean * self.scale)
+
+
+def normalisation(norm: Norm, dim: int) -> nn.Module:
+    """What stands before a ReLU."""
+    if norm == "affine":
+        return ChannelAffine(dim)
+    if norm == "layer":
+        return PositionNorm(dim)
+    if norm == "group":
+        return nn.GroupNorm(math.gcd(_MAX_GROUPS, dim), dim)
+    return nn.Identity()
+
+
+def convolution(
+    in_dim: int, dim: int, kernel: int, stride: int, bias: bool, gain: Literal["relu", "linear"] = "relu"
+) -> nn.Conv2d:
+    """A convolution that keeps rows and columns but for its stride, initialised to keep the scale of the signal."""
+    conv = nn.Conv2d(in_dim, dim, kernel, stride, padding=kernel // 2, bias=bias)
+    nn.init.kaiming_normal_(conv.weight, nonlinearity=gain)
+    if conv.bias is not None:
+        nn.init.zeros_(conv.bias)
+    return conv

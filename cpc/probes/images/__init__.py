@@ -1,0 +1,1 @@
+"""Judging image representations: frozen features of whole images, probes, neighbours, labels needed, fine-tuning."""

@@ -1,0 +1,138 @@
+"""One vector per image: means or grids of a model's latents and contexts, pixels, histograms of gradients.
+
+B images of a batch, n images, H rows and W columns of patches, D feature dim.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from einops import rearrange, reduce
+from jaxtyping import Float
+from torch import Tensor
+from tqdm import tqdm
+
+from cpc.data.image_corpus import ImageDataset
+from cpc.model import CPC
+from cpc.probes.features import Precision
+
+Readout = Literal["z", "z_grid", "c", "c_grid"]
+READOUTS: tuple[str, ...] = get_args(Readout)
+
+_BATCH_IMAGES = 128  # that a model sees at a time
+_BLOCK_IMAGES = 1024
+_HOG: dict[str, Any] = {"orientations": 9, "pixels_per_cell": (8, 8), "cells_per_block": (2, 2)}
+
+
+@torch.no_grad()
+def learnt_features(
+    model: CPC,
+    images: ImageDataset,
+    readouts: Sequence[str],
+    *,
+    device: str = "cpu",
+    precision: Precision = "float32",
+    max_ram_bytes: int = 4 * 10**9,
+    progress: bool = True,
+) -> dict[str, np.ndarray]:
+    """What a model says about images, unchanged by chance.
+
+    `z` and `c` are means of latents and contexts over the grid, as van den Oord et al. 2018 read z; `z_grid` and
+    `c_grid` hold all of them side by side, in float16.
+
+    Args:
+        model: in eval mode.
+        images: of a corpus, not in training.
+        readouts: of `READOUTS`.
+        device: where the model is.
+        precision: of the model's products.
+        max_ram_bytes: what all features together may take.
+        progress: show a progress bar.
+
+    Returns:
+        `[n, D]` by readout.
+
+    Raises:
+        ValueError: if the features would take more memory, before any is computed.
+    """
+    found: dict[str, np.ndarray] = {}
+    order = range(0, len(images.images), _BATCH_IMAGES)
+    for start in tqdm(order, desc="features", unit="batch", disable=not progress):
+        rows = range(start, min(start + _BATCH_IMAGES, len(images.images)))
+        x = images.__getitems__([(row, 0) for row in rows]).x.to(device)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+            latents, contexts, _ = model(x)
+        for readout in readouts:
+            values = _read(readout, latents, contexts)
+            if readout not in found:
+                found[readout] = np.empty((len(images.images), values.shape[1]), values.dtype)
+                _check_memory(found, readouts, max_ram_bytes)
+            found[readout][rows.start : rows.stop] = values
+    return found
+
+
+def _read(readout: str, latents: Float[Tensor, "B H W D"], contexts: Float[Tensor, "B H W C"]) -> np.ndarray:
+    grid = (latents if readout.startswith("z") else contexts).float()
+    if readout.endswith("grid"):
+        return rearrange(grid, "b h w d -> b (h w d)").half().cpu().numpy()
+    return reduce(grid, "b h w d -> b d", "mean").cpu().numpy()
+
+
+def _check_memory(found: dict[str, np.ndarray], readouts: Sequence[str], max_ram_bytes: int) -> None:
+    num_bytes = sum(values.nbytes for values in found.values())
+    if num_bytes > max_ram_bytes:
+        raise ValueError(
+            f"features {', '.join(found)} of {len(next(iter(found.values())))} images take {num_bytes / 1e9:.1f} GB, "
+            f"more than max_ram_gb={max_ram_bytes / 1e9:g}: raise it, or leave grids out of {', '.join(readouts)}"
+        )
+
+
+def pixels(images: ImageDataset) -> Float[np.ndarray, "n D"]:
+    """The pixels themselves, in [0, 1]."""
+    parts = [rearrange(block, "b c s r -> b (c s r)").numpy() for block in _blocks(images)]
+    return np.concatenate(parts)
+
+
+def check_hog(image_size: int) -> None:
+    """Ask for what histograms of gradients need.
+
+    Raises:
+        ValueError: if scikit-image is not installed, or images are smaller than a block of cells.
+    """
+    _skimage_hog()
+    smallest = _HOG["pixels_per_cell"][0] * _HOG["cells_per_block"][0]
+    if image_size < smallest:
+        raise ValueError(
+            f"features 'hog' need images of at least {smallest} pixels, these have {image_size}: leave hog out"
+        )
+
+
+def hog(images: ImageDataset) -> Float[np.ndarray, "n D"]:
+    """Histograms of oriented gradients (Dalal and Triggs 2005), in cells of 8 x 8 pixels, by scikit-image.
+
+    Raises:
+        ValueError: if scikit-image is not installed.
+    """
+    describe = _skimage_hog()
+    parts = []
+    for block in _blocks(images):
+        for image in rearrange(block, "b c s r -> b s r c").numpy():
+            parts.append(describe(image, channel_axis=-1, **_HOG))
+    return np.stack(parts).astype(np.float32)
+
+
+def _skimage_hog() -> Any:
+    try:
+        from skimage.feature import hog as describe
+    except ImportError as error:
+        raise ValueError(
+            "features 'hog' need scikit-image: install it with `uv sync --extra image` or `pip install 'cpc[image]'`"
+        ) from error
+    return describe
+
+
+def _blocks(images: ImageDataset) -> Any:
+    num = len(images.images)
+    starts = range(0, num, _BLOCK_IMAGES)
+    return (images.pixels(np.arange(start, min(start + _BLOCK_IMAGES, num))) for start in starts)

@@ -1,0 +1,399 @@
+"""Pictures of what a model of images works with: patches as cut and as changed, neighbours in z, a map of contexts.
+
+Pillow alone draws. The same model, source and seed give the same pictures. n images, H rows and W columns of patches, L
+patches of an image, P patch side, S image side, C channels, D feature dim.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from cpc.checkpoint import load_pretrained, read_config
+from cpc.data.atomic import write_atomically
+from cpc.data.image_corpus import ImageCorpus, ImageDataset
+from cpc.evaluation import recorded_image_protocol
+from cpc.model import CPC
+from cpc.probes.images.features import learnt_features
+
+FEWEST_MAPPED = 10
+_BATCH_IMAGES = 64
+# Of a sheet: light enough for black words, dark enough to end somewhere on a white page.
+_PAPER, _INK, _FAINT, _MARK = "#eef0f3", "#1d2129", "#565d68", "#d55e00"
+_MARGIN, _GAP, _LINE = 16, 12, 18
+_UNLABELLED = "#c3c8cf"
+_COLOURS = (  # told apart by hue and lightness both, on `_PAPER`; beyond these they repeat
+    "#1f77b4",
+    "#d62728",
+    "#2ca02c",
+    "#ff7f0e",
+    "#7b3fb5",
+    "#8c564b",
+    "#e377c2",
+    "#00b7c7",
+    "#a0a000",
+    "#5f6b7a",
+    "#f4b400",
+    "#0b3d91",
+    "#8fce00",
+    "#7f0000",
+    "#ff80ab",
+    "#006d5b",
+    "#b39ddb",
+    "#4d4d00",
+    "#80d8ff",
+    "#ff3d00",
+)
+
+
+def write_pictures(
+    model_folder: str | Path,
+    source: str | Path,
+    out: str | Path,
+    *,
+    split: str = "test",
+    among: str = "train",
+    num_images: int = 300,
+    seed: int = 0,
+    cache_dir: str | Path | None = None,
+    skip_bad: bool = False,
+) -> list[Path]:
+    """`cpc picture`: draw `patches.png`, `neighbours.png` and `map.png`.
+
+    Args:
+        model_folder: as `cpc.load_pretrained` takes it.
+        source: the images, as `cpc.data.read_image_source` takes it.
+        out: folder for the pictures, which replace those that are there.
+        split: whose images are shown, and whose patches are looked for.
+        among: the split where neighbours are looked for.
+        num_images: of each split, at most, drawn at random.
+        seed: of all that is drawn.
+        cache_dir: where packed images go; beside the source if None.
+        skip_bad: go on without files that cannot be used, and say how many.
+
+    Returns:
+        The files.
+
+    Raises:
+        ValueError: if the model is not of images, does not say their size, a split has no images, or the first one
+            fewer than `FEWEST_MAPPED`.
+    """
+    config = read_config(model_folder)
+    model = load_pretrained(model_folder)
+    if model.encoder.modality != "image":
+        raise ValueError(f"{model_folder} is a model of {model.encoder.modality}: pictures are drawn of image models")
+    if num_images < FEWEST_MAPPED:
+        raise ValueError(f"num_images={num_images}, but a map needs at least {FEWEST_MAPPED}")
+    protocol = recorded_image_protocol(config)
+    corpus = protocol.corpus(source, model.encoder, cache_dir=cache_dir, skip_bad=skip_bad)
+    corpus.check(split, among)
+    shown, others = (_drawn(corpus.windows(name), num_images, seed) for name in (split, among))
+    if len(shown.images) < FEWEST_MAPPED:
+        raise ValueError(
+            f"split {split!r} of {source} has {len(shown.images)} images, but a map needs at least {FEWEST_MAPPED}: "
+            "name another split"
+        )
+    changed = corpus.windows(split, is_training=True)
+    pictures = {
+        "patches.png": picture_patches(shown, changed, corpus, seed),
+        "neighbours.png": picture_neighbours(model, shown, others, corpus, seed),
+        "map.png": picture_map(model, shown, corpus, seed),
+    }
+    paths = []
+    for name, picture in pictures.items():
+        path = Path(out) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with write_atomically(path) as new:
+            picture.save(new, format="PNG", optimize=True)
+        paths.append(path)
+    return paths
+
+
+def picture_patches(shown: ImageDataset, changed: ImageDataset, corpus: ImageCorpus, seed: int = 0) -> Image.Image:
+    """An image, its grid of patches as cut, and the same patches as training changes them, once.
+
+    Args:
+        shown: unchanged images; the one of most contrast among 16 of them is drawn.
+        changed: images of the same split, as training changes them.
+        corpus: both are of it.
+        seed: of the image and of the changes.
+    """
+    rng = np.random.default_rng(seed)
+    rows = rng.permutation(len(shown.images))[:16]
+    pixels = shown.pixels(rows)
+    chosen = int(pixels.std((1, 2, 3)).argmax())
+    image, label = pixels[chosen], int(shown.images.labels[rows[chosen]])
+    grid = corpus.geometry.grid
+    cut = grid.patches(pixels[chosen : chosen + 1])[0]
+    panels = [
+        (f"an image of {_class_name(corpus, label)}" if label >= 0 else "an image", _enlarged(image, 360)),
+        (f"its patches as cut: {grid.patch_size} pixels every {grid.stride}", _sheet_of_patches(cut)),
+    ]
+    if changed.augmentation is not None and changed.augmentation.kind != "none":
+        x = changed.augmentation(pixels[chosen : chosen + 1], np.array([seed]))[0]
+        panels.append((f"as training changed them once ({changed.augmentation.kind})", _sheet_of_patches(x)))
+    else:
+        panels.append(("training does not change them", _sheet_of_patches(cut)))
+    height = max(panel.height for _, panel in panels)
+    sheet = Image.new(
+        "RGB",
+        (2 * _MARGIN + sum(panel.width + 2 * _GAP for _, panel in panels) - 2 * _GAP, 2 * _MARGIN + _LINE + height),
+        _PAPER,
+    )
+    left = _MARGIN
+    for words, panel in panels:
+        _write(sheet, (left, _MARGIN - 2), words, panel.width)
+        sheet.paste(panel, (left, _MARGIN + _LINE))
+        left += panel.width + 2 * _GAP
+    return sheet
+
+
+def picture_neighbours(
+    model: CPC,
+    shown: ImageDataset,
+    others: ImageDataset,
+    corpus: ImageCorpus,
+    seed: int = 0,
+    num_queries: int = 8,
+    num_neighbours: int = 8,
+) -> Image.Image:
+    """Patches of some images, each with the patches of other images that are nearest by the cosine of centred z.
+
+    Patches of little contrast are not asked for. Patches that are pixel by pixel the query, or a neighbour shown
+    already, are passed over: crops that overlap hold the same ones.
+
+    Args:
+        model: in eval mode.
+        shown: where queries are drawn, of different classes as far as there are.
+        others: where neighbours are looked for.
+        corpus: both are of it.
+        seed: of the queries.
+        num_queries: rows.
+        num_neighbours: of each.
+    """
+    grid = corpus.geometry.grid
+    z, bank = (rearrange(_latents(model, images), "n h w d -> n (h w) d") for images in (shown, others))
+    mean = bank.mean((0, 1))
+    z, bank = F.normalize(z - mean, dim=-1), F.normalize(bank - mean, dim=-1)
+    pixels, candidates = (
+        rearrange(grid.patches(images.pixels(np.arange(len(images.images)))), "n h w c p q -> n (h w) c p q")
+        for images in (shown, others)
+    )
+    queries = _queries(pixels, shown.images.labels, num_queries, np.random.default_rng(seed))
+    tile, first = 72, 96
+    row_height = first + _LINE
+    sheet = Image.new(
+        "RGB",
+        (
+            2 * _MARGIN + 2 * (first + _GAP) + _GAP + num_neighbours * (tile + _GAP) - _GAP,
+            2 * _MARGIN + _LINE + len(queries) * (row_height + _GAP) - _GAP,
+        ),
+        _PAPER,
+    )
+    left_of_neighbours = _MARGIN + 2 * (first + _GAP) + _GAP
+    _write(sheet, (_MARGIN, _MARGIN - 4), "image", first)
+    _write(sheet, (_MARGIN + first + _GAP, _MARGIN - 4), "patch", first)
+    words = "nearest patches of other images, with the cosine of z"
+    _write(sheet, (left_of_neighbours, _MARGIN - 4), words, sheet.width - left_of_neighbours)
+    for number, (image, place) in enumerate(queries):
+        top = _MARGIN + _LINE + number * (row_height + _GAP)
+        boxed = _boxed(shown.pixels(np.array([image]))[0], place, grid, first)
+        sheet.paste(boxed, (_MARGIN, top))
+        _write(sheet, (_MARGIN, top + first), _class_name(corpus, int(shown.images.labels[image])), first)
+        sheet.paste(_framed(_sized(pixels[image, place], first - 6), _MARK), (_MARGIN + first + _GAP, top))
+        found = nearest_patches(
+            z[image, place],
+            bank,
+            candidates,
+            pixels[image, place],
+            others.sequence_ids != shown.sequence_ids[image],
+            num_neighbours,
+        )
+        for column, (other, other_place, cosine) in enumerate(found):
+            left = left_of_neighbours + column * (tile + _GAP)
+            sheet.paste(_sized(candidates[other, other_place], tile), (left, top + (first - tile) // 2))
+            below = top + (first + tile) // 2
+            _write(sheet, (left, below), f"{cosine:.2f}", tile)
+            _write(sheet, (left, below + _LINE - 3), _class_name(corpus, int(others.images.labels[other])), tile)
+    return sheet
+
+
+def picture_map(model: CPC, images: ImageDataset, corpus: ImageCorpus, seed: int = 0) -> Image.Image:
+    """Images at the places of their contexts: mean over the grid, 30 principal components, t-SNE.
+
+    Frames tell classes apart. Where thumbnails would cover each other, later ones lie on top.
+
+    Args:
+        model: in eval mode.
+        images: at least `FEWEST_MAPPED`.
+        corpus: whose classes they are of.
+        seed: of t-SNE.
+    """
+    places = _places(learnt_features(model, images, ("c",), progress=False)["c"], seed)
+    side, thumbnail = 900, 36
+    labels = images.images.labels
+    legend = sorted(set(labels.tolist()))
+    legend_width = 200 if legend != [-1] else 0
+    sheet = Image.new("RGB", (2 * _MARGIN + side + legend_width, 2 * _MARGIN + side), _PAPER)
+    corners = _MARGIN + np.rint(places * (side - thumbnail)).astype(int)
+    pixels = images.pixels(np.arange(len(images.images)))
+    for image, label, (left, top) in zip(pixels, labels.tolist(), corners.tolist(), strict=True):
+        sheet.paste(_framed(_sized(image, thumbnail - 6), _colour(label)), (left, top))
+    draw = ImageDraw.Draw(sheet)
+    left = _MARGIN + side + _GAP
+    shown = legend[: (side - _LINE) // _LINE]
+    for number, label in enumerate(shown if legend_width else []):
+        top = _MARGIN + number * _LINE
+        draw.rectangle((left, top + 3, left + 11, top + 14), fill=_colour(label))
+        _write(sheet, (left + 18, top), _class_name(corpus, label), legend_width - _GAP - 18)
+    if legend_width and len(shown) < len(legend):
+        words = f"and {len(legend) - len(shown)} more"
+        _write(sheet, (left, _MARGIN + len(shown) * _LINE), words, legend_width - _GAP, _FAINT)
+    return sheet
+
+
+def nearest_patches(
+    query: Float[Tensor, " D"],
+    bank: Float[Tensor, "n L D"],
+    candidates: Float[Tensor, "n L C P P"],
+    pixels: Float[Tensor, "C P P"],
+    is_other: np.ndarray,
+    num: int,
+) -> list[tuple[int, int, float]]:
+    """The patches of other images that are nearest in z and look different from each other and from the query.
+
+    Args:
+        query: latent of the patch asked for, of unit length.
+        bank: latents to choose from, L of each image, of unit length.
+        candidates: their pixels.
+        pixels: those of the patch asked for.
+        is_other: `[n]` which images may be chosen from.
+        num: how many, at most.
+
+    Returns:
+        (image, place, cosine) of each, the nearest first.
+    """
+    cosines = torch.where(torch.from_numpy(is_other)[:, None], bank @ query, -torch.inf).flatten()
+    seen = [pixels]
+    found: list[tuple[int, int, float]] = []
+    for flat in cosines.argsort(descending=True, stable=True).tolist():
+        image, place = divmod(flat, bank.shape[1])
+        if len(found) == num or not is_other[image]:
+            break
+        patch = candidates[image, place]
+        if not any(torch.equal(patch, other) for other in seen):
+            seen.append(patch)
+            found.append((image, place, float(cosines[flat])))
+    return found
+
+
+def _drawn(images: ImageDataset, num: int, seed: int) -> ImageDataset:
+    order = np.random.default_rng(seed).permutation(len(images.images))
+    return images.subset(np.sort(order[:num]))
+
+
+@torch.no_grad()
+def _latents(model: CPC, images: ImageDataset) -> Float[Tensor, "n H W D"]:
+    num = len(images.images)
+    blocks = (range(start, min(start + _BATCH_IMAGES, num)) for start in range(0, num, _BATCH_IMAGES))
+    return torch.cat([model.encoder(images.__getitems__([(row, 0) for row in rows]).x).float() for rows in blocks])
+
+
+def _queries(
+    pixels: Float[Tensor, "n L C P P"], labels: np.ndarray, num: int, rng: np.random.Generator
+) -> list[tuple[int, int]]:
+    """(image, place) of some patches with more than the median contrast, class after class in random order."""
+    contrast = pixels.std((2, 3, 4)).numpy()
+    turns: dict[int, int] = {}
+    ranked = []
+    for image in rng.permutation(len(pixels)).tolist():
+        (places,) = np.nonzero(contrast[image] >= np.median(contrast))
+        if len(places):
+            turn = turns[labels[image]] = turns.get(labels[image], -1) + 1
+            ranked.append((turn, image, int(rng.choice(places))))
+    ranked.sort(key=lambda query: query[0])
+    return [(image, place) for _, image, place in ranked[:num]]
+
+
+def _places(contexts: np.ndarray, seed: int) -> np.ndarray:
+    """Contexts `[n, D]` in the unit square `[n, 2]`."""
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    if np.ptp(contexts, 0).max() == 0:  # collapsed
+        return np.full((len(contexts), 2), 0.5)
+    standardised = (contexts - contexts.mean(0)) / (contexts.std(0) + 1e-6)
+    principal = PCA(min(30, *standardised.shape), svd_solver="full").fit_transform(standardised)
+    perplexity = min(30, (len(contexts) - 1) / 3)
+    # Exact: sums in one order, so that the same contexts lie at the same places every time.
+    tsne = TSNE(2, init="pca", method="exact", perplexity=perplexity, random_state=seed)
+    points = tsne.fit_transform(principal)
+    return (points - points.min(0)) / np.maximum(np.ptp(points, 0), 1e-12)
+
+
+def _picture(pixels: Float[Tensor, "C S R"]) -> Image.Image:
+    grey_or_colour = rearrange(255 * pixels.clamp(0, 1), "c s r -> s r c").round().byte().numpy()
+    return Image.fromarray(grey_or_colour.squeeze(2) if grey_or_colour.shape[2] == 1 else grey_or_colour).convert("RGB")
+
+
+def _sized(pixels: Float[Tensor, "C S R"], side: int) -> Image.Image:
+    return _picture(pixels).resize((side, side), Image.Resampling.BICUBIC)
+
+
+def _enlarged(pixels: Float[Tensor, "C S R"], side: int) -> Image.Image:
+    """By a whole number, to about a side: pixels stay squares."""
+    factor = max(1, round(side / pixels.shape[1]))
+    return _picture(pixels).resize((factor * pixels.shape[2], factor * pixels.shape[1]), Image.Resampling.NEAREST)
+
+
+def _sheet_of_patches(patches: Float[Tensor, "H W C P P"]) -> Image.Image:
+    """The patches with gaps between, at about the size of the image."""
+    num_rows, num_columns, _, side, _ = patches.shape
+    size = side * max(1, round(360 / (side * num_columns)))
+    sheet = Image.new("RGB", (num_columns * (size + 4) - 4, num_rows * (size + 4) - 4), _PAPER)
+    for row in range(num_rows):
+        for column in range(num_columns):
+            patch = _picture(patches[row, column]).resize((size, size), Image.Resampling.NEAREST)
+            sheet.paste(patch, (column * (size + 4), row * (size + 4)))
+    return sheet
+
+
+def _boxed(image: Float[Tensor, "C S R"], place: int, grid: Any, side: int) -> Image.Image:
+    """The image with a frame around one of its patches."""
+    row, column = divmod(place, grid.side(image.shape[2]))
+    scale = side / image.shape[1]
+    sized = _sized(image, side)
+    left, top = column * grid.stride * scale, row * grid.stride * scale
+    box = (left, top, left + grid.patch_size * scale - 1, top + grid.patch_size * scale - 1)
+    ImageDraw.Draw(sized).rectangle(box, outline=_MARK, width=2)
+    return sized
+
+
+def _framed(picture: Image.Image, colour: str, width: int = 3) -> Image.Image:
+    framed = Image.new("RGB", (picture.width + 2 * width, picture.height + 2 * width), colour)
+    framed.paste(picture, (width, width))
+    return framed
+
+
+def _write(sheet: Image.Image, corner: tuple[int, int], words: str, width: int, colour: str = _INK) -> None:
+    """Words in one line, cut where they do not fit."""
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
+    if draw.textlength(words, font=font) > width:
+        while words and draw.textlength(f"{words}..", font=font) > width:
+            words = words[:-1]
+        words = f"{words}.."
+    draw.text(corner, words, fill=colour, font=font)
+
+
+def _class_name(corpus: ImageCorpus, label: int) -> str:
+    return corpus.classes[label] if label >= 0 else "no label"
+
+
+def _colour(label: int) -> str:
+    return _COLOURS[label % len(_COLOURS)] if label >= 0 else _UNLABELLED

@@ -1,0 +1,252 @@
+import pytest
+import torch
+from einops import rearrange
+from torch import nn
+
+from cpc.contexts import PixelCNN, RowGRU
+from cpc.contexts.grid import DIRECTIONS, GridContext, orient, restore
+from cpc.encoders import TinyTrunk
+from cpc.encoders.patches import PatchEncoder
+from cpc.model import CPC
+from cpc.predictors import Bilinear
+
+B, H, W, D = 2, 5, 4, 6
+ALL = ("down", "up", "right", "left")
+
+
+class MeanColour(nn.Module):
+    """A trunk whose latent is a linear map of the patch: what it sees is plain."""
+
+    dim, num_channels, stride, receptive_field = D, 1, 1, 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Conv2d(1, D, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)
+
+    def initialise_from(self, x: torch.Tensor) -> None:
+        pass
+
+
+def contexts(directions: tuple[str, ...] = ALL) -> list[GridContext]:
+    torch.manual_seed(0)
+    made: list[GridContext] = [PixelCNN(8, 3, 8, directions), RowGRU(8, directions)]
+    for context in made:
+        context.connect(D)
+    return made
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_restore_undoes_orient(direction: str) -> None:
+    grid = torch.randn(B, H, W, D)
+    assert torch.equal(restore(orient(grid, direction), direction), grid)
+
+
+def test_orient_puts_what_comes_first_in_front() -> None:
+    grid = rearrange(torch.arange(6.0), "(h w) -> 1 h w 1", h=2)
+    expected = {
+        "down": [[0, 1, 2], [3, 4, 5]],
+        "up": [[3, 4, 5], [0, 1, 2]],
+        "right": [[0, 3], [1, 4], [2, 5]],
+        "left": [[2, 5], [1, 4], [0, 3]],
+    }
+    for direction, rows in expected.items():
+        assert orient(grid, direction)[0, :, :, 0].tolist() == rows
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["PixelCNN", "RowGRU"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_context_sees_its_own_and_the_former_rows_alone(which: int, direction: str) -> None:
+    """facts T25: perturb one row at a time, in the direction of time."""
+    context = contexts((direction,))[which]
+    z = torch.randn(B, H, W, D)
+    before = orient(context(z)[0], direction)
+    for row in range(before.shape[1]):
+        changed = orient(z, direction).clone()
+        changed[:, row] += 1.0
+        after = orient(context(restore(changed, direction))[0], direction)
+        assert torch.equal(after[:, :row], before[:, :row])
+        assert (after[:, row] != before[:, row]).any(-1).all()
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["PixelCNN", "RowGRU"])
+def test_each_direction_has_its_own_part_and_weights(which: int) -> None:
+    context = contexts()[which]
+    z = torch.randn(B, H, W, D)
+    together = context(z)[0]
+    assert together.shape == (B, H, W, context.dim)
+    for i, direction in enumerate(ALL):
+        alone = restore(context.networks[i](orient(z, direction)), direction)
+        assert torch.equal(together[..., 8 * i : 8 * (i + 1)], alone)
+    first, second = (next(context.networks[i].parameters()) for i in (0, 1))
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["PixelCNN", "RowGRU"])
+def test_images_of_a_batch_do_not_see_each_other(which: int) -> None:
+    context, order = contexts()[which], torch.tensor([2, 0, 1])
+    z = torch.randn(3, H, W, D)
+    torch.testing.assert_close(context(z)[0][order], context(z[order])[0])
+    assert torch.equal(context(z[:1])[0], context(z[:1].clone())[0])
+
+
+def test_the_row_recurrence_is_a_gru_with_neighbours() -> None:
+    """Against torch's own GRU cell, where kernels look at no neighbour."""
+    context = contexts(("down",))[1]
+    network, cell = context.networks[0], nn.GRUCell(D, 8)
+    with torch.no_grad():
+        for conv in (network.from_latents, network.from_states):
+            conv.weight[:, :, ::2] = 0
+        cell.weight_ih.copy_(network.from_latents.weight[:, :, 1])
+        cell.weight_hh.copy_(network.from_states.weight[:, :, 1])
+        cell.bias_ih.copy_(network.from_latents.bias)
+        cell.bias_hh.copy_(network.from_states.bias)
+    z, state = torch.randn(1, H, 1, D), torch.zeros(1, 8)
+    for row, c in enumerate(context(z)[0][0, :, 0]):
+        state = cell(z[:, row, 0], state)
+        torch.testing.assert_close(c, state[0])
+
+
+def test_sequences_are_columns_with_their_images_side_by_side() -> None:
+    context = contexts(("down", "right"))[0]
+    z = torch.randn(B, H, W, D)
+    (down, _), (right, of_right) = context.sequences(z, context(z)[0])
+    assert torch.equal(down.reshape(B, W, H, D)[1, 2], z[1, :, 2])
+    assert torch.equal(right.reshape(B, H, W, D)[1, 2], z[1, 2])
+    assert of_right.shape == (B * H, W, 8)
+
+
+def model(skip_steps: int, directions: tuple[str, ...] = ALL, num_steps: int = 2, **options: object) -> CPC:
+    torch.manual_seed(0)
+    encoder = PatchEncoder(MeanColour(), patch_size=4, stride=2)
+    return CPC(encoder, PixelCNN(8, 2, 8, directions), Bilinear(num_steps), skip_steps=skip_steps, **options)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_no_predicted_pixel_is_seen_where_overlapping_rows_are_skipped(direction: str) -> None:
+    """Patches of 4 every 2 overlap by one row: with one row skipped, the pixels of z at t + k leave c at t alone."""
+    whole = model(whole_skip := PatchEncoder(MeanColour(), 4, 2).grid.overlapping_rows, (direction,))
+    assert whole_skip == 1
+    x = torch.randn(1, 1, 12, 12)
+    latents, contexts, _ = whole(x)
+    num_rows = latents.shape[1]
+    for row in range(num_rows):
+        first_predicted = row + 1 + whole_skip
+        if first_predicted >= num_rows:
+            continue
+        pixels = torch.zeros(1, 12, 12, 1)
+        pixels[:, 2 * first_predicted :] = 1.0  # all pixels of the predicted rows, in the direction of time
+        changed = x + rearrange(restore(pixels, direction), "b h w c -> b c h w")
+        seen = orient(whole(changed).contexts, direction)[:, : row + 1]
+        assert torch.equal(seen, orient(contexts, direction)[:, : row + 1])
+        without_skip = orient(whole(changed).contexts, direction)[:, row + 1]
+        assert not torch.equal(without_skip, orient(contexts, direction)[:, row + 1])
+
+
+@pytest.mark.parametrize("strategy", ["mixed", "sequence_only", "mixed_excluding"])
+def test_the_loss_is_the_mean_over_directions_of_a_plain_loop(strategy: str) -> None:
+    """Every image, direction, column, row and step by itself, in float64."""
+    whole = model(1, ("down", "left"), negatives=strategy).double()
+    x = torch.randn(B, 1, 12, 12, dtype=torch.float64)
+    latents, contexts, _ = whole(x)
+    result = whole.contrast(latents, contexts)
+    side = latents.shape[1]
+    losses: dict[tuple[str, int], list[torch.Tensor]] = {}
+    for v, (direction, predictor) in enumerate(zip(("down", "left"), whole.predictors, strict=True)):
+        z, c = orient(latents, direction), orient(contexts[..., 8 * v : 8 * (v + 1)], direction)
+        for image in range(B):
+            own, others = z[image].reshape(-1, D), z[torch.arange(B) != image].reshape(-1, D)
+            candidates = {"mixed": torch.cat([own, others]), "sequence_only": own, "mixed_excluding": others}[strategy]
+            for column in range(side):
+                for i, k in enumerate((2, 3)):
+                    for row in range(side - k):
+                        query = predictor.weights[i] @ c[image, row, column]
+                        positive = z[image, row + k, column] @ query
+                        scores = candidates @ query
+                        if strategy == "mixed_excluding":  # the positive is its own image's
+                            scores = torch.cat([scores, positive[None]])
+                        losses.setdefault((direction, k), []).append(scores.logsumexp(0) - positive)
+    expected = torch.stack([torch.stack(of_step).mean() for of_step in losses.values()])
+    torch.testing.assert_close(result.loss, expected.mean())
+    per_step = result.loss_nats.sum(1) / result.num_rows.sum(1)
+    torch.testing.assert_close(per_step.double(), expected, atol=1e-5, rtol=1e-5)
+    assert [(step.direction, step.k) for step in whole.steps] == list(losses)
+    assert result.num_rows.shape == (4, B)
+    assert result.num_candidates[0, 0] / result.num_rows[0, 0] == len(scores)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "num_candidates"), [("mixed", 50), ("sequence_only", 25), ("mixed_excluding", 26)]
+)
+def test_candidates_come_from_the_same_image_or_from_others(strategy: str, num_candidates: int) -> None:
+    whole = model(1, negatives=strategy)
+    result = whole.loss(torch.randn(B, 1, 12, 12))
+    assert (result.num_candidates / result.num_rows == num_candidates).all()
+    result.loss.backward()
+    for name, parameter in whole.named_parameters():
+        assert parameter.grad.abs().sum() > 0, name
+
+
+def test_the_encoder_cuts_images_as_a_plain_loop_does() -> None:
+    encoder = PatchEncoder(MeanColour(), patch_size=4, stride=2)
+    encoder.set_statistics(torch.tensor([0.3]), torch.tensor([2.0]))
+    x = torch.randn(2, 1, 10, 12)
+    latents = encoder(x)
+    assert latents.shape == (2, 4, 5, D)
+    for row in range(4):
+        for column in range(5):
+            patch = (x[:, :, 2 * row : 2 * row + 4, 2 * column : 2 * column + 4] - 0.3) / 2
+            torch.testing.assert_close(latents[:, row, column], encoder.trunk(patch).mean((2, 3)))
+    torch.testing.assert_close(encoder(encoder.grid.patches(x)), latents)
+    sliding = PatchEncoder(encoder.trunk, patch_size=4, stride=2, fully_convolutional=True)
+    sliding.set_statistics(torch.tensor([0.3]), torch.tensor([2.0]))
+    torch.testing.assert_close(sliding(x), latents)  # a 1x1 convolution sees no border
+    assert sliding.overlapping_rows == encoder.overlapping_rows == encoder.grid.overlapping_rows == 1
+
+
+def test_a_sliding_trunk_says_how_many_rows_share_pixels() -> None:
+    """By perturbation: latents of the rows beyond do not move."""
+    torch.manual_seed(0)
+    encoder = PatchEncoder(TinyTrunk(4, 1, strides=(2, 1, 2), widths=(4, 4, 4)), 8, 4, fully_convolutional=True)
+    x = torch.randn(1, 1, 64, 16)
+    latents = encoder(x)
+    row = 7
+    reached = []
+    for pixel in range(64):
+        changed = x.clone()
+        changed[:, :, pixel] += 1
+        moved = (encoder(changed) != latents).any(-1).any(-1)[0]
+        if moved[row]:
+            reached += moved.nonzero()[:, 0].tolist()
+    assert max(reached) - row == row - min(reached) == encoder.overlapping_rows
+    with pytest.raises(ValueError, match="limited receptive_field"):
+        PatchEncoder(TinyTrunk(4, 1, norm="group"), 16, 8, fully_convolutional=True)
+
+
+def test_mistakes_are_named() -> None:
+    for directions in ((), ("down", "down"), ("north",)):
+        with pytest.raises(ValueError, match="must be different ones of down, up, right, left"):
+            PixelCNN(8, directions=directions)
+    with pytest.raises(ValueError, match="num_blocks=0"):
+        PixelCNN(8, num_blocks=0)
+    context = contexts()[0]
+    with pytest.raises(ValueError, match="leave state out"):
+        context(torch.randn(B, H, W, D), (torch.zeros(B),))
+    with pytest.raises(ValueError, match="width 6, got width 5"):
+        context(torch.randn(B, H, W, 5))
+    with pytest.raises(ValueError, match="skip_steps=-1"):
+        model(-1)
+    with pytest.raises(ValueError, match="a prediction 5 ahead needs at least 6"):
+        model(4).loss(torch.randn(B, 1, 12, 12))
+    with pytest.raises(ValueError, match="smaller than patch_size=4"):
+        model(1).loss(torch.randn(B, 1, 3, 3))
+    with pytest.raises(
+        ValueError, match=r"leave the last 1 pixels of images of 13 out: set data\.image_size to 12 or 14"
+    ):
+        model(1).loss(torch.randn(B, 1, 13, 13))
+    trunk = MeanColour()
+    trunk.stride = 3
+    with pytest.raises(ValueError, match="multiples of that"):
+        PatchEncoder(trunk, patch_size=4, stride=2, fully_convolutional=True)

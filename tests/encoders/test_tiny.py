@@ -1,0 +1,170 @@
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from cpc.checkpoint import build, describe
+from cpc.encoders.tiny import Norm, TinyTrunk
+
+NORMS: tuple[Norm, ...] = ("affine", "layer", "group", "none")
+
+
+def trunk(norm: Norm = "affine", **options: object) -> TinyTrunk:
+    torch.manual_seed(0)
+    return TinyTrunk(**{"dim": 8, "strides": (4, 1, 2, 1), "widths": (4, 4, 6, 6), "norm": norm} | options)
+
+
+@pytest.mark.parametrize(("rows", "columns", "h", "w"), [(8, 8, 1, 1), (16, 16, 2, 2), (32, 24, 4, 3), (23, 17, 2, 2)])
+def test_a_feature_every_stride_pixels(rows: int, columns: int, h: int, w: int) -> None:
+    model = trunk()
+    assert model.stride == 8
+    assert model(torch.randn(3, 3, rows, columns)).shape == (3, 8, h, w)
+
+
+def modules(model: TinyTrunk) -> list[nn.Module]:
+    """The trunk as modules of the library, in float64: the oracle."""
+    layers: list[nn.Module] = []
+    for layer in model.layers:
+        dim, in_dim, kernel, _ = layer.weight.shape
+        conv = nn.Conv2d(in_dim, dim, kernel, layer.stride, padding=0 if kernel == layer.stride else 1)
+        after: nn.Module = nn.Identity()
+        conv.weight.data, conv.bias.data = layer.weight.data, layer.bias.data
+        if model.norm == "affine":
+            conv.weight.data = layer.scale.data[:, None, None, None] * conv.weight.data
+        elif model.norm == "group":
+            after = nn.GroupNorm({4: 4, 6: 2, 8: 8}[dim], dim)  # the largest number of groups that divides 32 too
+        elif model.norm == "layer":
+            after = ChannelsOfEachPosition()
+        layers += [conv, after, nn.ReLU()]
+    return [layer.double() for layer in layers]
+
+
+class ChannelsOfEachPosition(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        mean, variance = x.mean(1, keepdim=True), x.var(1, keepdim=True, unbiased=False)
+        return (x - mean) / (variance + 1e-5).sqrt()
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_equals_the_plain_network_of_modules(norm: Norm) -> None:
+    model = trunk(norm)
+    x = torch.randn(5, 3, 16, 24)
+    model.initialise_from(x)
+    expected = nn.Sequential(*modules(model))(x.double())
+    torch.testing.assert_close(model(x), expected.float(), atol=1e-5, rtol=1e-4)
+
+
+def test_the_default_is_cheap() -> None:
+    for size, limit in ((16, 1.82e6), (64, 29e6)):
+        counter = FlopCounterMode(display=False)
+        with counter, torch.device("meta"):
+            TinyTrunk()(torch.empty(1, 3, size, size))
+        assert 0.9 * limit < counter.get_total_flops() <= limit
+
+
+@pytest.mark.parametrize("strides", [(4, 1, 2, 1), (2, 1, 1, 2), (3, 2, 1, 1)])
+@pytest.mark.parametrize("norm", ["layer", "none"])
+def test_receptive_field_and_stride_by_perturbation(strides: tuple[int, ...], norm: Norm) -> None:
+    """With positive weights nothing hides behind a ReLU: a feature moves for the pixels of its field and no others."""
+    model = trunk(norm, strides=strides)
+    for parameter in model.parameters():
+        parameter.data.abs_()
+    x = torch.rand(1, 3, 120, 120, requires_grad=True)
+    features = model(x)
+    firsts = []
+    for row in (7, 8):
+        (gradient,) = torch.autograd.grad(features[0, :, row, 7].sum(), x, retain_graph=True)
+        rows, columns = gradient[0].abs().sum((0, 2)).nonzero(), gradient[0].abs().sum((0, 1)).nonzero()
+        assert rows[-1] - rows[0] + 1 == columns[-1] - columns[0] + 1 == model.receptive_field
+        firsts.append(rows[0].item())
+    assert firsts[1] - firsts[0] == model.stride
+
+
+def test_group_norm_sees_the_whole_input_and_says_so() -> None:
+    model = trunk("group")
+    assert model.receptive_field is None
+    x = torch.randn(1, 3, 64, 64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(model(x)[0, :, 0, 0].sum(), x)
+    assert (gradient[0].abs().sum(0) > 0).all()
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_patches_do_not_see_each_other(norm: Norm) -> None:
+    model = trunk(norm)
+    x = torch.randn(6, 3, 16, 16)
+    model.initialise_from(x)
+    changed = x.clone()
+    changed[2] = torch.randn(3, 16, 16)
+    others = torch.arange(6) != 2
+    assert torch.equal(model(x)[others], model(changed)[others])
+    assert not torch.equal(model(x)[2], model(changed)[2])
+    torch.testing.assert_close(model(x[:1])[0], model(x)[0])
+    assert not [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+
+
+def test_data_initialisation_standardises_every_channel_of_every_layer() -> None:
+    model = trunk()
+    x = 0.1 * torch.randn(64, 3, 16, 16) + 0.7
+    model.initialise_from(x)
+    hidden = x
+    for layer in model.layers:
+        padding = 0 if layer.stride == layer.weight.shape[2] else 1
+        weight = layer.weight * layer.scale[:, None, None, None]
+        before_relu = F.conv2d(hidden, weight, layer.bias, layer.stride, padding)
+        torch.testing.assert_close(before_relu.mean((0, 2, 3)), torch.zeros(len(weight)), atol=1e-4, rtol=0)
+        torch.testing.assert_close(before_relu.std((0, 2, 3)), torch.ones(len(weight)), atol=1e-3, rtol=0)
+        hidden = before_relu.relu()
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_gradients_reach_every_parameter(norm: Norm) -> None:
+    model = trunk(norm)
+    model(torch.randn(8, 3, 16, 16)).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_bfloat16_under_autocast(norm: Norm) -> None:
+    model = trunk(norm)
+    x = torch.randn(4, 3, 16, 16)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = model(x)
+    exact = model(x)
+    assert ((rounded.float() - exact).norm() / exact.norm()).item() < 0.03
+
+
+def test_no_patches() -> None:
+    x = torch.zeros(0, 3, 16, 16, requires_grad=True)
+    features = trunk()(x)
+    assert features.shape == (0, 8, 2, 2)
+    features.sum().backward()
+    assert x.grad.shape == x.shape
+
+
+def test_built_again_from_its_description() -> None:
+    model = TinyTrunk(dim=8, num_channels=1, strides=(2, 1), widths=(4, 5), norm="layer")
+    again = build(json.loads(json.dumps(describe(model))))
+    again.load_state_dict(model.state_dict())
+    x = torch.randn(2, 1, 8, 8)
+    assert torch.equal(again(x), model(x))
+    assert (again.stride, again.receptive_field, again.strides) == (2, 6, (2, 1))
+
+
+def test_bad_input_is_named() -> None:
+    with pytest.raises(ValueError, match="one layer each, got 2 and 3"):
+        TinyTrunk(strides=(4, 2))
+    with pytest.raises(ValueError, match=r"strides=\(4, 0, 2\)"):
+        TinyTrunk(strides=(4, 0, 2))
+    with pytest.raises(ValueError, match="num_channels=3 and at least 8 pixels a side"):
+        trunk()(torch.randn(2, 3, 7, 16))
+    with pytest.raises(ValueError, match=r"\(1, 16, 16\).* num_channels=3"):
+        trunk()(torch.randn(2, 1, 16, 16))
+    with pytest.raises(ValueError, match="not constant"):
+        trunk().initialise_from(torch.zeros(2, 3, 16, 16))
+    with pytest.raises(ValueError, match="finite"):
+        trunk().initialise_from(torch.full((2, 3, 16, 16), torch.nan))

@@ -1,0 +1,448 @@
+"""`cpc pretrain` and `cpc evaluate` in-process on a handful of small images: what they write and what they refuse."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import cpc
+from cpc.checkpoint import read_config
+from cpc.cli import main
+from cpc.data.image_corpus import ImageDataset
+from cpc.evaluation import evaluate
+from cpc.pretraining.module import Pretraining
+
+DIRECTIONS = ["down", "up", "right", "left"]
+PROBE = "--trainer.callbacks=[{class_path: cpc.probes.OnlineProbe, init_args: {task: class, learning_rate: 0.05}}]"
+SMALL = {
+    "modality": "image",
+    "model": {
+        "encoder": {
+            "class_path": "cpc.encoders.PatchEncoder",
+            "init_args": {
+                "trunk": {
+                    "class_path": "cpc.encoders.TinyTrunk",
+                    "init_args": {"dim": 8, "strides": [4, 1], "widths": [8, 8]},
+                },
+                "patch_size": 16,
+                "stride": 8,
+            },
+        },
+        "context": {
+            "class_path": "cpc.contexts.PixelCNN",
+            "init_args": {"width": 8, "num_blocks": 2, "hidden_dim": 8, "directions": DIRECTIONS},
+        },
+        "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 2}},
+        "skip_steps": 1,
+    },
+    "data": {
+        "image_size": 40,  # a grid of 4 x 4
+        "load_size": 44,
+        "augmentation": "v1",
+        "flip": True,
+        "batch_size": 4,
+        "eval_batches": 2,
+    },
+    "trainer": {"max_steps": 4, "accelerator": "cpu"},
+    "record_every_steps": 2,
+    "eval_every_steps": 2,
+    "checkpoint_every_steps": 2,
+}
+
+
+def write_images(path: Path, splits: list[str], seed: int = 0) -> Path:
+    """Gratings whose direction is their class, in a colour of their own, at a phase of their own."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(len(splits)) % 3
+    rows, columns = np.mgrid[:44, :44]
+    along = np.stack([rows, columns, (rows + columns) / 2**0.5])[labels]
+    waves = np.sin(along * 0.8 + rng.uniform(0, 6, (len(splits), 1, 1)))[..., None]
+    colours = rng.uniform(20, 100, (len(splits), 1, 1, 3))
+    noise = rng.normal(0, 5, (*waves.shape[:3], 3))
+    images = (128 + colours * waves + noise).clip(0, 255).astype(np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, images=images, labels=labels, split=splits, classes=["rows", "columns", "oblique"])
+    return path
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    splits = ["train"] * 27 + ["valid"] * 12 + ["test"] * 3
+    return write_images(tmp_path_factory.mktemp("corpus") / "gratings.npz", splits)
+
+
+@pytest.fixture
+def run(tmp_path: Path, source: Path) -> Callable[..., Path]:
+    """Runs the small config with further options, in a folder of its own; the folder is given back."""
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(SMALL))
+
+    def pretrain(*options: str) -> Path:
+        command = ["pretrain", "--config", str(config), f"--data.source={source}", f"--run_dir={tmp_path / 'run'}"]
+        main([*command, *options])
+        return tmp_path / "run"
+
+    return pretrain
+
+
+def records(run_dir: Path, name: str = "bound.jsonl") -> list[dict]:
+    return [json.loads(line) for line in (run_dir / name).read_text().splitlines()]
+
+
+def test_a_run_leaves_everything_behind(run: Callable[..., Path], source: Path) -> None:
+    folder = run(PROBE)
+    found = [(r["step"], r["split"], r["strategy"]) for r in records(folder)]
+    held_out = [("valid", "mixed"), ("valid", "mixed_excluding")]
+    assert found == [(step, *which) for step in (2, 4) for which in [("train", "mixed"), *held_out]]
+    for record in records(folder):
+        assert record["steps"] == [2, 3] * 4
+        assert record["directions"] == [direction for direction in DIRECTIONS for _ in range(2)]
+        # of 2 batches of 4 images with 4 columns, those of 4 rows that have a row 2 or 3 ahead
+        assert record["num_rows"] == [2 * 4 * 4 * 2, 2 * 4 * 4 * 1] * 4
+        num_candidates = 4 * 16 if record["strategy"] == "mixed" else 1 + 3 * 16
+        assert record["num_candidates"] == [num_candidates] * 8
+        assert np.allclose(record["mi_ceiling_nats"], np.log(num_candidates))
+        assert np.allclose(np.array(record["mi_ceiling_nats"]) - record["loss_nats"], record["mi_bound_nats"])
+    for record in records(folder, "probe.jsonl"):
+        assert (record["task"], record["num_examples"]) == ("class", 8)
+        assert len(record["mi_bound_nats"]) == 8
+    assert [record["step"] for record in records(folder, "probe.jsonl")] == [2, 4]
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"last.ckpt", "best.ckpt"}
+    assert yaml.safe_load((folder / "config.yaml").read_text())["modality"] == "image"
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    shown = events.Scalars("valid/left/k=03/mi_bound_nats")
+    of_the_run = [r["mi_bound_nats"][7] for r in records(folder) if r["split"] == "valid" and r["strategy"] == "mixed"]
+    assert [event.value for event in shown] == pytest.approx(of_the_run, rel=1e-5)
+    config = read_config(folder)
+    assert (config["modality"], config["patch_size"], config["stride"], config["num_channels"]) == ("image", 16, 8, 3)
+    assert config["provenance"]["manifest"] == str(source)
+    evaluation = config["provenance"]["evaluation"]
+    assert {name: evaluation[name] for name in SMALL["data"] if name != "eval_batches"} == {
+        name: value for name, value in SMALL["data"].items() if name != "eval_batches"
+    }
+    model = cpc.load_pretrained(folder)
+    assert (model.is_initialised, model.skip_steps) == (True, 1)
+    assert model(torch.rand(2, 3, 40, 40)).contexts.shape == (2, 4, 4, 4 * 8)
+    with np.load(source) as arrays:
+        pixels = arrays["images"][:27] / 255
+    np.testing.assert_allclose(model.encoder.pixel_mean, pixels.mean((0, 1, 2)), rtol=1e-5)
+    np.testing.assert_allclose(model.encoder.pixel_std, pixels.std((0, 1, 2)), rtol=1e-5)
+
+
+def test_it_learns_what_there_is_to_learn(run: Callable[..., Path]) -> None:
+    """Phase and colour of a grating are an image's own, its direction too: the probe of classes sees it."""
+    options = [f"--{name}=60" for name in ("trainer.max_steps", "eval_every_steps", "record_every_steps")]
+    folder = run(*options, "--model.learning_rate=0.01", "--checkpoint_every_steps=60", PROBE)
+    bound = records(folder)[-1]
+    assert bound["strategy"] == "mixed_excluding"
+    assert np.mean(bound["mi_bound_nats"]) > 0.8
+    (probe,) = records(folder, "probe.jsonl")
+    assert probe["accuracy"] >= 0.75  # one in three by chance
+
+
+def test_training_changes_images_and_evaluation_does_not(
+    run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    read = ImageDataset.__getitems__
+
+    def watched(self: ImageDataset, drawn: list) -> object:
+        seen.append((self.chance, len(drawn), sorted({key for _, key in drawn}) != [0]))
+        return read(self, drawn)
+
+    monkeypatch.setattr(ImageDataset, "__getitems__", watched)
+    run()
+    chances = [chance for chance, _, _ in seen]
+    assert chances.count("patches") == 1 + 4  # the initialisation, and a batch for every step
+    assert chances.count("none") == 2 * 2 * 1  # evaluations, batches; both strategies share them
+    assert all(has_keys for chance, _, has_keys in seen if chance == "patches")
+
+
+@pytest.fixture
+def break_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Makes training fail at a step, once."""
+
+    def arrange(step: int) -> None:
+        training_step = Pretraining.training_step
+
+        def breaking(self: Pretraining, batch: object, index: int) -> object:
+            if self.global_step == step:
+                monkeypatch.setattr(Pretraining, "training_step", training_step)
+                raise ValueError("broken on purpose")
+            return training_step(self, batch, index)
+
+        monkeypatch.setattr(Pretraining, "training_step", breaking)
+
+    return arrange
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [PROBE, "--model.num_negatives=7", "--model.schedule=cosine"],
+        ["--data.augmentation=v2", "--data.num_workers=2", "--data.packed=false"],
+        ["--model.encoder.init_args.fully_convolutional=true", "--data.augmentation=none"],
+    ],
+    ids=["probe", "v2 in two workers", "fully convolutional"],
+)
+def test_a_broken_run_continues_bit_for_bit(
+    run: Callable[..., Path], break_at: Callable[[int], None], tmp_path: Path, options: list[str]
+) -> None:
+    """Through the end of a pass, at the seventh batch."""
+    options = [*options, "--trainer.max_steps=9", "--checkpoint_every_steps=5", "--record_every_steps=3"]
+    options += ["--eval_every_steps=4"]
+    folder = run(*options)
+    names = ["bound.jsonl"] + ["probe.jsonl"] * (PROBE in options)
+    whole = [(folder / name).read_text() for name in names], read_config(folder)["sha256"], weights(folder)
+    folder.rename(tmp_path / "whole")
+    break_at(7)
+    with pytest.raises(SystemExit):
+        run(*options)
+    assert records(folder)[-1]["step"] == 6
+    run(*options, "--ckpt_path=last")
+    assert [(folder / name).read_text() for name in names] == whole[0]
+    assert read_config(folder)["sha256"] == whole[1]
+    for name, tensor in weights(folder).items():
+        assert torch.equal(tensor, whole[2][name]), name
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=False)["state_dict"]
+
+
+def test_workers_and_packing_change_nothing(run: Callable[..., Path], tmp_path: Path) -> None:
+    found = [records(run("--data.augmentation=v2"))]
+    for options in (["--data.num_workers=2"], ["--data.packed=false"]):
+        (tmp_path / "run").rename(tmp_path / options[0])
+        found.append(records(run("--data.augmentation=v2", *options)))
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            assert np.allclose(one["loss_nats"], two["loss_nats"], atol=1e-5)
+
+
+def test_its_own_config_continues_a_run(run: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run()
+    before = records(folder)
+    capsys.readouterr()
+    command = ["pretrain", "--config", str(folder / "config.yaml"), "--ckpt_path=last", "--trainer.max_steps=6"]
+    main([*command, "--data.augmentation=v2"])
+    assert records(folder)[: len(before)] == before
+    assert [r["step"] for r in records(folder)[len(before) :]] == [6, 6, 6]
+    told = capsys.readouterr().err
+    assert "data.augmentation is 'v1' in the checkpoint, 'v2' here" in told
+    assert "data.flip" not in told
+
+
+def test_held_out_images_without_labels_leave_the_probe_without_a_result(
+    run: Callable[..., Path], tmp_path: Path
+) -> None:
+    path = write_images(tmp_path / "half.npz", ["train"] * 9 + ["valid"] * 4)
+    with np.load(path) as arrays:
+        content = dict(arrays)
+    content["labels"][9:] = -1
+    np.savez(path, **content)
+    folder = run(PROBE, f"--data.source={path}")
+    assert [(r["num_examples"], r["accuracy"]) for r in records(folder, "probe.jsonl")] == [(0, None)] * 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--trainer.precision=bf16-mixed", "--model.compute=bf16", "--trainer.gradient_clip_val=1.0"],
+        ["--model.encoder.init_args.trunk.init_args.num_channels=1", "--data.augmentation=v2"],
+        ["--model.context=cpc.contexts.RowGRU", "--model.context.init_args.width=4"],
+    ],
+    ids=["bfloat16", "grey", "row GRU"],
+)
+def test_other_parts_train_and_are_measured(run: Callable[..., Path], options: list[str], source: Path) -> None:
+    folder = run(*options)
+    assert all(np.isfinite(r["loss_nats"]).all() for r in records(folder))
+    measured = evaluate(folder, source, num_batches=2)["bounds"][0]["loss_nats"]
+    assert measured == pytest.approx(read_config(folder)["provenance"]["held_out"][0]["loss_nats"], abs=0.02)
+
+
+def test_a_folder_of_photographs_is_enough(
+    run: Callable[..., Path], source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither splits nor classes; of different sizes, and one of them broken."""
+    folder = tmp_path / "photographs"
+    folder.mkdir()
+    with np.load(source) as arrays:
+        for number, pixels in enumerate(arrays["images"]):
+            Image.fromarray(pixels).resize((50 + number, 44)).save(folder / f"{number}.png")
+    (folder / "broken.png").write_bytes(b"no image")
+    with pytest.raises(SystemExit):
+        run(f"--data.source={folder}")
+    assert "of split 'train', only of unlabelled, valid: name one of these" in capsys.readouterr().err
+    options = [f"--data.source={folder}", "--data.train_split=unlabelled", "--data.valid_share=0.2"]
+    with pytest.raises(SystemExit):
+        run(*options)
+    assert "broken.png" in capsys.readouterr().err
+    with pytest.warns(UserWarning, match="went on without 1 of 43"):
+        run_dir = run(*options, "--data.skip_bad=true")
+    assert records(run_dir)[-1]["step"] == 4
+    with pytest.warns(UserWarning, match="went on without 1 of 43"):
+        measured = evaluate(run_dir, folder, num_batches=2, skip_bad=True)
+    assert measured["split"] == "valid"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--data.image_size=32"], "data.image_size=32 gives 3 rows of patches, but the model predicts 3 rows ahead"),
+        (["--model.skip_steps=2"], "data.image_size=40 gives 4 rows of patches, but the model predicts 4 rows ahead"),
+        (["--model.skip_steps=-1"], "skip_steps=-1 must not be negative"),
+        (["--data.image_size=8"], "images of 8 pixels are smaller than patch_size=16: raise data.image_size"),
+        (["--data.image_size=43"], "leave the last 3 pixels of images of 43 out: set data.image_size to 40 or 48"),
+        (["--data.load_size=39"], "load_size=39 is smaller than image_size=40"),
+        (["--data.augmentation=v3"], "data.augmentation"),
+        (["--model.encoder.init_args.fully_convolutional=true"], "augmentation='v1' changes patches one by one"),
+        (["--model.negatives=same_speaker"], "images have no speakers: choose negatives among mixed"),
+        (["--model.auxiliary_negatives={same_speaker_excluding: 0.5}"], "images have no speakers"),
+        (["--model.extra_strategies=[same_speaker]"], "images have no speakers"),
+        (["--model.negatives=mixed_excluding", "--data.batch_size=1"], "negatives='mixed_excluding' leaves 1 of 1"),
+        (["--modality=imaeg"], "modality='imaeg' is not one of audio, image"),
+        (["--modality=audio"], "data.source"),
+        (["--data.window_samples=3200"], "data.window_samples"),
+        (["--data.manifest=corpus"], "data.manifest"),
+        (["--data.sampler=uniform"], "data.sampler"),
+        (["--data.source=nowhere"], "there is no folder or npz file nowhere"),
+        (["--data.eval_split=dev"], "of split 'dev', only of test, train, valid"),
+        (["--data.train_split=valid"], "data.train_split and data.eval_split are both 'valid'"),
+        (["--data.packed=false", "--data.skip_bad=true"], "cache_dir and skip_bad are about packed images"),
+        (
+            ["--trainer.callbacks=cpc.probes.OnlineProbe"],
+            "an online probe of images has the task 'class', not 'speaker'",
+        ),
+        (
+            ["--model.encoder=cpc.encoders.AudioEncoder"],
+            "model.encoder is AudioEncoder, which encodes audio, but the data are image: choose another encoder, or "
+            "set modality to audio",
+        ),
+        (
+            ["--model.context=cpc.contexts.GRU"],
+            "model.context is GRU, but the latents of image are grids: choose PixelCNN or RowGRU",
+        ),
+    ],
+)
+def test_mistakes_end_before_training_with_their_name(
+    run: Callable[..., Path], options: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        run(*options)
+    assert exit_.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run" / "bound.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([-1] * 6, "an online probe of classes learns from labels, and split 'train' of"),
+        ([0] * 6, "task 'class' has the classes ['0'] in these data, at least 2 are needed"),
+    ],
+)
+def test_an_online_probe_needs_classes(
+    run: Callable[..., Path], labels: list[int], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = np.random.default_rng(0).integers(0, 255, (6, 40, 40), np.uint8)
+    np.savez(tmp_path / "few.npz", images=images, labels=labels, split=["train"] * 4 + ["valid"] * 2)
+    with pytest.raises(SystemExit):
+        run(PROBE, f"--data.source={tmp_path / 'few.npz'}")
+    assert message in capsys.readouterr().err
+
+
+def test_one_held_out_image_has_no_other_images(
+    run: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_images(tmp_path / "one.npz", ["train"] * 9 + ["valid"])
+    with pytest.raises(SystemExit):
+        run(f"--data.source={path}")
+    assert "negatives='mixed_excluding' leaves 4 of 4" in capsys.readouterr().err
+    run(f"--data.source={path}", "--model.extra_strategies=[]")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("modality: [image]", "modality=['image'] is not one of audio, image"),
+        ("model: {encoder: [", "did not find expected node content"),
+    ],
+    ids=["a list", "no YAML"],
+)
+def test_a_config_that_is_none_is_named(
+    content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text(content)
+    with pytest.raises(SystemExit) as exit_:
+        main(["pretrain", "--config", str(tmp_path / "config.yaml"), f"--run_dir={tmp_path / 'run'}"])
+    assert exit_.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_cpc_evaluate_repeats_the_runs_own_measurement(
+    run: Callable[..., Path], source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run()
+    of_the_run = read_config(folder)["provenance"]["held_out"]
+    main(["evaluate", str(folder), "--data", str(source), "--num_batches", "2"])
+    assert "left 3" in capsys.readouterr().out
+    measured = json.loads((folder / "bound.json").read_text())
+    assert (measured["image_size"], measured["load_size"], measured["augmentation"]) == (40, 44, "v1")
+    for here, there in zip(measured["bounds"], of_the_run, strict=True):
+        assert {name: here[name] for name in there if not name.endswith("nats")} == {
+            name: there[name] for name in there if not name.endswith("nats")
+        }
+        assert here["loss_nats"] == pytest.approx(there["loss_nats"], abs=1e-5)
+
+
+def test_what_a_run_held_out_stays_held_out(run: Callable[..., Path], tmp_path: Path) -> None:
+    """Without a split `valid` in the source, a share of its own is drawn: the run's, not the default."""
+    path = write_images(tmp_path / "drawn.npz", ["train"] * 60)
+    folder = run(f"--data.source={path}", "--data.valid_share=0.3", "--data.eval_batches=100")
+    of_the_run = read_config(folder)["provenance"]["held_out"]
+    assert of_the_run[0]["num_batches"] >= 2
+    measured = evaluate(folder, path, num_batches=100)
+    for here, there in zip(measured["bounds"], of_the_run, strict=True):
+        assert here["num_batches"] == there["num_batches"]
+        assert here["loss_nats"] == pytest.approx(there["loss_nats"], abs=1e-5)
+
+
+def test_evaluate_takes_other_sizes_and_refuses_what_images_have_not(
+    run: Callable[..., Path], source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run()
+    larger = evaluate(folder, source, num_batches=1, image_size=48, load_size=48, batch_size=2)
+    assert larger["bounds"][0]["num_candidates"] == [2 * 5 * 5] * 8
+    command = ["evaluate", str(folder), "--data", str(source), "--out", str(folder / "other.json")]
+    for options, message in (
+        (["--window_samples", "3200"], "--window_samples: "),
+        (["--sampler", "uniform"], "--sampler: "),
+        (["--speakers_per_batch", "2"], "--speakers_per_batch: "),
+        (["--negatives", "same_speaker"], "images have no speakers"),
+        (["--image_size", "43"], "leave the last 3 pixels of images of 43 out"),
+        (["--image_size", "48"], "load_size=44 is smaller than image_size=48"),
+        (["--image_size", "24", "--load_size", "24"], "the longest sequence has 2 latents, a prediction 2 ahead needs"),
+        (["--split", "dev"], "of split 'dev', only of test, train, valid"),
+    ):
+        with pytest.raises(SystemExit):
+            main([*command, *options])
+        printed = capsys.readouterr().err
+        assert message in printed
+        assert ("is a model of image, which has no such option" in printed) == (message == f"{options[0]}: ")
+    assert not (folder / "other.json").exists()
+
+
+def test_a_model_of_unknown_training_must_be_told_how(run: Callable[..., Path], source: Path, tmp_path: Path) -> None:
+    cpc.save_pretrained(cpc.load_pretrained(run()), tmp_path / "bare")
+    with pytest.raises(ValueError, match=r"how the batches of its run were drawn: give --split, --image_size$"):
+        evaluate(tmp_path / "bare", source, batch_size=4)
+    told = evaluate(tmp_path / "bare", source, batch_size=4, split="valid", image_size=40, num_batches=1)
+    assert (told["load_size"], told["augmentation"], told["bounds"][0]["step"]) == (None, "none", None)

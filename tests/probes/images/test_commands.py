@@ -1,0 +1,149 @@
+"""`cpc probe` and `cpc embed` on a model of images: each option reaches what it is for."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import cpc
+from cpc.cli import main
+from cpc.contexts import GRU
+from cpc.encoders import AudioEncoder
+from cpc.predictors import Bilinear
+from cpc.probes import Examples, Probe, ProbeProtocol, fit_probe
+
+
+def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probes of ten steps."""
+
+    def fitted(train: Examples, num_classes: int, protocol: ProbeProtocol, seed: int = 0) -> Probe:
+        return fit_probe(train, num_classes, replace(protocol, min_steps=10, num_epochs=1), seed)
+
+    monkeypatch.setattr("cpc.probes.images.task.fit_probe", fitted)
+
+
+@pytest.mark.usefixtures("brief")
+def test_probe(model_folder: Path, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["probe", str(model_folder), "--data", str(source), "--task", "class"]
+    command += ["--features", "z_grid", "c", "--baselines", "hog", "supervised", "--label_shares", "0.2", "1"]
+    command += ["--hidden", "1", "--hidden_dim", "3", "--num_seeds", "2", "--precision", "bfloat16"]
+    command += ["--train_split", "valid", "--test_split", "train", "--supervised_seconds", "0.2"]
+    command += ["--cache_dir", str(tmp_path / "packs"), "--device", "cpu", "--out", str(tmp_path / "elsewhere.json")]
+    main(command)
+    report = json.loads((tmp_path / "elsewhere.json").read_text())
+    protocol = report["protocol"]
+    assert (protocol["probe"]["hidden"], protocol["probe"]["hidden_dim"], protocol["probe"]["num_seeds"]) == (1, 3, 2)
+    assert (protocol["precision"], protocol["network"]["precision"], protocol["device"]) == ("bfloat16",) * 2 + ("cpu",)
+    assert protocol["network"]["seconds"] == 0.2
+    task = report["tasks"]["class"]
+    assert list(task["results"]) == ["cpc_grid", "cpc_c", "hog", "supervised"]
+    assert (task["protocol"]["num_train_images"], task["protocol"]["num_test_images"]) == (8, 30)
+    assert report["label_efficiency"]["num_labels"] == [2, 8]
+    assert len(list((tmp_path / "packs").glob("*/images.uint8"))) == 1
+    printed = capsys.readouterr().out
+    assert "class: 2 classes, split valid (8 images) -> train (30)" in printed
+    assert f"written to {tmp_path / 'elsewhere.json'}" in printed
+    assert not (model_folder / "probe.json").exists()
+
+
+def test_probe_without_options(model_folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict = {}
+
+    def watched(model: Path, source: str, **options: object) -> dict:
+        asked.update(options)
+        return {"tasks": {"class": {"protocol": {"classes": []} | dict.fromkeys(KEYS, 0), "results": {}}}} | EMPTY
+
+    monkeypatch.setattr("cpc.probes.images.report.probe_images", watched)
+    main(["probe", str(model_folder), "--data", str(source), "--task", "class"])
+    assert asked["features"] == ("z", "z_grid", "c")
+    assert asked["baselines"] == ("majority", "random", "pixels", "supervised")
+    assert (asked["train_split"], asked["test_split"], asked["label_shares"]) == ("train", "test", None)
+    assert asked["out"] == model_folder / "probe.json"
+
+
+KEYS = ("train_split", "test_split", "num_train_images", "num_test_images")
+EMPTY = {"label_efficiency": None, "bound": []}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--alignments", "there.csv"], "--alignments: "),
+        (["--pool", "mean"], "--pool: "),
+        (["--train_minutes", "3"], "--train_minutes: "),
+        (["--scratch_dir", "there", "--dtype", "float16"], "--scratch_dir, --dtype: "),
+        (["--features", "mfcc"], "legal are z, z_grid, c, c_grid"),
+        (["--label_shares", "0.5", "0"], "a share of labels, 0.0, must lie above 0"),
+        (["--supervised_seconds", "0"], "the budget must be positive"),
+        (["--test_split", "train"], "train_split and test_split are both 'train'"),
+        (["--max_ram_gb", "0.000001"], "more than max_ram_gb=1e-06"),
+        (["--device", "nowhere"], "device='nowhere' cannot be used"),
+        (["--task", "speaker"], "--task speaker: images are probed for their class: --task class"),
+        (["--task", "class", "size"], "--task class size: images are probed for their class"),
+    ],
+)
+def test_probe_refuses(
+    options: list[str], message: str, model_folder: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = [] if "--task" in options else ["--task", "class"]
+    printed = refusal(["probe", str(model_folder), "--data", str(source), *task, *options], capsys)
+    assert message in printed
+    assert ("is a model of image, where this says nothing" in printed) == message.endswith(": ")
+    assert not (model_folder / "probe.json").exists()
+
+
+@pytest.mark.usefixtures("unchecked_types")
+def test_a_model_of_audio_refuses_what_is_about_images(
+    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cpc.save_pretrained(cpc.CPC(AudioEncoder(dim=8), GRU(dim=8), Bilinear(num_steps=2)), tmp_path)
+    command = ["probe", str(tmp_path), "--data", str(source), "--task", "speaker", "--label_shares", "0.5"]
+    assert "--label_shares: " in refusal(command, capsys)
+    assert "is a model of audio, where this says nothing" in refusal(command, capsys)
+    for features in ("z_grid", "c_grid"):
+        assert "legal are" in refusal([*command[:-2], "--features", features], capsys)
+    assert "legal are" in refusal([*command[:-2], "--baselines", "pixels"], capsys)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two classes of photographs, one of them upright and larger, and a file that is no image."""
+    for name, size in (("a/one.png", (28, 28)), ("b/two.jpg", (60, 40))):
+        path = tmp_path / "photographs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        noise = np.random.default_rng(0).integers(0, 256, (*size[::-1], 3), np.uint8)
+        Image.fromarray(noise).save(path)
+    (tmp_path / "photographs" / "b" / "broken.png").write_bytes(b"no image")
+    (tmp_path / "photographs" / "b" / "notes.txt").write_text("words")
+    return tmp_path / "photographs"
+
+
+def test_embed(model_folder: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["embed", str(model_folder), str(folder), "--out", str(tmp_path / "out")]
+    message = refusal(command, capsys)
+    assert "broken.png" in message
+    assert "skip_bad" in message
+    with pytest.warns(UserWarning, match="left out 1 of 3 files"):
+        main([*command, "--skip_bad", "--overwrite"])
+    assert f"2 files written to {tmp_path / 'out'}" in capsys.readouterr().out
+    exact = np.load(tmp_path / "out" / "a" / "one.npy")
+    assert exact.shape == (2, 2, 10)
+    assert "set overwrite" in refusal([*command, "--skip_bad"], capsys)
+    with pytest.warns(UserWarning, match="left out 1 of 3 files"):
+        main([*command, "--skip_bad", "--overwrite", "--precision", "bfloat16", "--device", "cpu"])
+    rough = np.load(tmp_path / "out" / "a" / "one.npy")
+    assert 0 < np.abs(rough - exact).max() < 0.1
+    assert "device='nowhere' cannot be used" in refusal([*command, "--overwrite", "--device", "nowhere"], capsys)
+    main([*command[:2], str(folder / "a"), "--out", str(tmp_path / "z"), "--features", "z", "--format", "safetensors"])
+    assert sorted(path.name for path in (tmp_path / "z").iterdir()) == ["one.json", "one.safetensors"]

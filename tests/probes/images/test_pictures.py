@@ -1,0 +1,161 @@
+"""Pictures, read back as pixels."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import cpc
+from cpc.cli import main
+from cpc.contexts import GRU, RowGRU
+from cpc.data.image_corpus import ImageCorpus
+from cpc.encoders import AudioEncoder, PatchEncoder, TinyTrunk
+from cpc.predictors import Bilinear
+from cpc.probes.images.pictures import (
+    nearest_patches,
+    picture_map,
+    picture_neighbours,
+    picture_patches,
+    write_pictures,
+)
+
+NAMES = ["patches.png", "neighbours.png", "map.png"]
+MARGIN, LINE = 16, 18
+
+
+def pixels_of_sheet(path: Path) -> np.ndarray:
+    with Image.open(path) as image:
+        assert (image.format, image.mode) == ("PNG", "RGB")
+        return np.asarray(image)
+
+
+def test_pictures_depend_on_the_seed_alone(model_folder: Path, source: Path, tmp_path: Path) -> None:
+    sheets = []
+    for folder, seed in (("one", 0), ("again", 0), ("other", 1)):
+        written = write_pictures(model_folder, source, tmp_path / folder, num_images=12, seed=seed)
+        assert written == [tmp_path / folder / name for name in NAMES]
+        sheets.append([pixels_of_sheet(path) for path in written])
+    one, again, other = sheets
+    assert all(np.array_equal(a, b) for a, b in zip(one, again, strict=True))
+    assert not any(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    assert all(sheet.std() > 10 for sheet in one)
+
+
+def test_command(model_folder: Path, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "pictures"
+    main(["picture", str(model_folder), "--data", str(source), "--out", str(out), "--split", "train"])
+    assert capsys.readouterr().out.splitlines() == [f"{out / name} written" for name in NAMES]
+
+
+def test_patches_as_cut_and_as_changed(corpus: ImageCorpus, pixels_of: Callable[[str], np.ndarray]) -> None:
+    shown, changed = corpus.windows("test"), corpus.windows("test", is_training=True)
+    sheet = np.asarray(picture_patches(shown, changed, corpus, seed=3)).astype(float) / 255
+    factor = 360 // 24
+    left, top = MARGIN, MARGIN + LINE
+    image = sheet[top : top + 360 : factor, left : left + 360 : factor]
+    shown_pixels = pixels_of("test").transpose(0, 2, 3, 1)
+    distances = np.abs(shown_pixels - image).max((1, 2, 3))
+    chosen = int(distances.argmin())
+    assert distances[chosen] < 1 / 255
+    drawn = np.random.default_rng(3).permutation(len(shown_pixels))[:16]
+    assert shown_pixels[chosen].std() == pytest.approx(max(shown_pixels[row].std() for row in drawn), rel=1e-4)
+    # Two rows of two patches of 16 pixels, 11 times as large, 4 pixels between.
+    of_training = changed.augmentation(torch.from_numpy(pixels_of("test")[chosen : chosen + 1]), np.array([3]))[0]
+    start = left + 360 + 24
+    for row in range(2):
+        for column in range(2):
+            y, x = top + row * (176 + 4), start + column * (176 + 4)
+            patch = sheet[y : y + 176 : 11, x : x + 176 : 11]
+            cut = shown_pixels[chosen, 8 * row : 8 * row + 16, 8 * column : 8 * column + 16]
+            assert np.abs(patch - cut).max() < 1 / 255
+            patch = sheet[y : y + 176 : 11, x + 2 * 176 + 4 + 24 : x + 3 * 176 + 4 + 24 : 11]
+            assert np.abs(patch - of_training[row, column].permute(1, 2, 0).numpy()).max() < 1 / 255
+
+
+def test_nearest_patches_are_those_of_a_loop() -> None:
+    rng = np.random.default_rng(0)
+    bank = rng.standard_normal((5, 4, 6))
+    bank /= np.linalg.norm(bank, axis=-1, keepdims=True)
+    query = bank[2, 1]
+    candidates = rng.random((5, 4, 1, 2, 2))
+    bank[0, 0], candidates[0, 0] = query, candidates[2, 1]  # the query itself, in another image
+    bank[1, 3], candidates[1, 3] = bank[4, 2], candidates[4, 2]  # twice the same
+    is_other = np.arange(5) != 2
+    order = sorted(
+        ((float(bank[n, place] @ query), n, place) for n in range(5) for place in range(4) if n != 2),
+        key=lambda found: -found[0],
+    )
+    expected: list[tuple[float, int, int]] = []
+    for cosine, n, place in order:
+        if (n, place) != (0, 0) and not any(abs(cosine - other) < 1e-9 for other, _, _ in expected):
+            expected.append((cosine, n, place))
+    found = nearest_patches(
+        torch.from_numpy(query).float(),
+        torch.from_numpy(bank).float(),
+        torch.from_numpy(candidates).float(),
+        torch.from_numpy(candidates[2, 1]).float(),
+        is_other,
+        20,
+    )
+    assert [cosine for _, _, cosine in found] == pytest.approx([cosine for cosine, _, _ in expected], abs=1e-6)
+    assert len(found) == 14  # 16 of other images, without the query again and one of the pair
+    assert [cosine for _, _, cosine in found] == sorted((cosine for _, _, cosine in found), reverse=True)
+
+
+def test_neighbours_have_a_row_for_every_query(model: cpc.CPC, corpus: ImageCorpus) -> None:
+    test, train = corpus.windows("test"), corpus.windows("train")
+    few, many = (
+        picture_neighbours(model, test, train, corpus, num_queries=num, num_neighbours=3).size for num in (2, 5)
+    )
+    assert few[0] == many[0]
+    assert many[1] - few[1] == 3 * (96 + LINE + 12)
+
+
+def test_frames_of_a_map_are_of_the_classes(model: cpc.CPC, corpus: ImageCorpus) -> None:
+    sheet = np.asarray(picture_map(model, corpus.windows("train"), corpus))
+    for colour in ((0x1F, 0x77, 0xB4), (0xD6, 0x27, 0x28)):
+        is_frame = (sheet == colour).all(2)
+        assert is_frame[:, :916].sum() > 15 * 100  # of 15 thumbnails, few quite covered
+        assert is_frame[:, 916:].sum() == 12 * 12  # the legend
+    unlabelled = corpus.windows("unlabelled")
+    assert len(unlabelled.images) < 10  # the map of these would be refused
+
+
+def test_grey_images_and_many_classes(labelled_corpus: Callable[..., ImageCorpus], tmp_path: Path) -> None:
+    names = [f"a class called {number}" for number in range(60)]
+    corpus = labelled_corpus(names, train=list(range(60)) * 2, test=list(range(60)), valid=[-1])
+    torch.manual_seed(0)
+    trunk = TinyTrunk(dim=6, num_channels=1, strides=(4, 1), widths=(4, 4))
+    model = cpc.CPC(PatchEncoder(trunk, 16, 8), RowGRU(5), Bilinear(num_steps=1))
+    model.encoder.set_statistics(torch.tensor([0.5]), torch.tensor([0.2]))
+    model.initialise_from(torch.rand(8, 1, 24, 24))
+    of_the_run = {"split": "valid", "batch_size": 4, "image_size": 24}
+    cpc.save_pretrained(model, tmp_path / "model", provenance={"evaluation": of_the_run})
+    source = corpus.table.origin.root / "labels0.npz"
+    assert source.is_file()
+    for path in write_pictures(tmp_path / "model", source, tmp_path / "pictures", num_images=60):
+        assert pixels_of_sheet(path).std() > 5
+
+
+def test_mistakes_are_named(model_folder: Path, source: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"split 'unlabelled' of .* has 4 images, but a map needs at least 10"):
+        write_pictures(model_folder, source, tmp_path / "out", split="unlabelled")
+    with pytest.raises(ValueError, match=r"no image in .* is of split 'nowhere'"):
+        write_pictures(model_folder, source, tmp_path / "out", among="nowhere")
+    with pytest.raises(ValueError, match="num_images=3, but a map needs at least 10"):
+        write_pictures(model_folder, source, tmp_path / "out", num_images=3)
+    audio = cpc.CPC(AudioEncoder(dim=4), GRU(dim=4), Bilinear(num_steps=2))
+    cpc.save_pretrained(audio, tmp_path / "audio")
+    with pytest.raises(ValueError, match="is a model of audio: pictures are drawn of image models"):
+        write_pictures(tmp_path / "audio", source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_names_mistakes(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["picture", str(tmp_path / "none"), "--data", str(source), "--out", str(tmp_path / "out")])
+    assert exit_.value.code == 2
+    assert capsys.readouterr().err.startswith("cpc: error:")

@@ -1,0 +1,212 @@
+"""The whole comparison for images on gratings, where what must come out is known."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import cpc
+from cpc.checkpoint import build, read_config
+from cpc.data.image_corpus import ImageCorpus
+from cpc.probes.comparison import Extraction
+from cpc.probes.images.features import learnt_features
+from cpc.probes.images.network import NetworkProtocol
+from cpc.probes.images.report import BASELINES, format_image_report, probe_images
+from cpc.probes.images.task import ImageTask
+from cpc.probes.linear import ProbeProtocol, fit_probe
+
+QUICK = ProbeProtocol(min_steps=100, num_epochs=1, num_seeds=2)
+BRIEF = NetworkProtocol(num_epochs=1, min_steps=2, seconds=None, batch_size=8)
+QUIET = Extraction(progress=False)
+NAMES = ["cpc", "cpc_grid", "cpc_c", "cpc_c_grid", "neighbours", "random", "random_grid", "random_c", "random_c_grid"]
+NAMES += ["pixels", "hog", "supervised", "fine_tuned", "majority"]
+
+
+def test_every_result_stands_beside_the_bound(model_folder: Path, source: Path, tmp_path: Path) -> None:
+    report = probe_images(
+        model_folder,
+        source,
+        features=("z", "z_grid", "c", "c_grid"),
+        baselines=BASELINES,
+        label_shares=(0.2, 1.0),
+        protocol=QUICK,
+        network=BRIEF,
+        num_random_models=2,
+        extraction=QUIET,
+        out=tmp_path / "deeper" / "probe.json",
+    )
+    assert json.loads((tmp_path / "deeper" / "probe.json").read_text()) == report
+    task = report["tasks"]["class"]
+    assert task["protocol"] == {
+        "task": "class",
+        "train_split": "train",
+        "test_split": "test",
+        "classes": ["columns", "rows"],
+        "num_train_images": 30,
+        "num_test_images": 14,
+    }
+    assert list(task["results"]) == NAMES
+    for result in task["results"].values():
+        low, high = result["accuracy_interval_percent"]
+        assert low <= result["accuracy_percent"] <= high
+        assert (result["num_train"], result["num_test"], result["num_clusters"]) == (30, 14, 14)
+        assert np.sum(result["confusion"]) == 14 * len(result["accuracy_percent_by_seed"])
+    seeds = {name: len(result["accuracy_percent_by_seed"]) for name, result in task["results"].items()}
+    single = ("neighbours", "supervised", "fine_tuned", "majority")
+    assert seeds == {name: 1 if name in single else 2 for name in NAMES}
+    assert task["results"]["hog"]["accuracy_percent"] == 100
+    assert task["results"]["pixels"]["accuracy_percent"] < 90  # the phase of a grating is its own
+    assert task["results"]["majority"]["accuracy_percent"] == 50
+    assert task["results"]["majority"]["label_information_nats"] == pytest.approx(0)
+    curve = report["label_efficiency"]
+    assert (curve["shares"], curve["num_labels"]) == ([0.2, 1.0], [6, 30])
+    assert list(curve["accuracy_percent"]) == ["cpc", "cpc_grid", "cpc_c", "cpc_c_grid", "supervised", "fine_tuned"]
+    for name in ("cpc", "cpc_grid", "supervised", "fine_tuned"):  # all labels: the result above
+        assert curve["accuracy_percent"][name][1] == task["results"][name]["accuracy_percent"]
+    assert report["bound"][0]["mi_bound_nats"] == [1.5, None]
+    assert report["model"] == {
+        "folder": str(model_folder),
+        "sha256": read_config(model_folder)["sha256"],
+        "step": 7,
+    }
+    assert report["protocol"]["network"]["num_steps_taken"] == {"supervised": 4, "fine_tuned": 4}
+    assert (report["protocol"]["image_size"], report["protocol"]["load_size"]) == (24, 28)
+    assert report["data"] == {"source": str(source), "num_images": 56}
+    assert set(report["seconds"]) == {
+        "cpc",
+        "neighbours",
+        "random",
+        "pixels",
+        "hog",
+        "supervised",
+        "fine_tuned",
+        "label efficiency",
+    }
+
+    table = format_image_report(report)
+    assert "class: 2 classes, split train (30 images) -> test (14)" in table
+    for name in NAMES:
+        result = task["results"][name]
+        (line,) = [line for line in table.splitlines() if line.startswith(f"  {name} ") and "%" in line]
+        assert f"{result['accuracy_percent']:.1f} %" in line
+        assert line.endswith(f"{result['label_information_nats']:.3f}")
+    (line,) = [line for line in table.splitlines() if line.startswith("  fine_tuned ") and "%" not in line]
+    assert line.split()[1:] == [f"{value:.1f}" for value in curve["accuracy_percent"]["fine_tuned"]]
+    assert "held-out bound log N - L of the same weights (mixed, split valid):\n  down 2: 1.50, left 2: - nats" in table
+
+
+def test_untrained_models_are_as_training_found_them_and_averaged(
+    model_folder: Path, source: Path, corpus: ImageCorpus
+) -> None:
+    """Once more from the parts: weights by seed, the corpus' statistics, the initialisation by training images."""
+    report = probe_images(
+        model_folder,
+        source,
+        features=("c",),
+        baselines=("random",),
+        protocol=QUICK,
+        num_random_models=2,
+        held_out=[],
+        extraction=QUIET,
+    )
+    assert list(report["tasks"]["class"]["results"]) == ["cpc_c", "random_c"]
+    found = report["tasks"]["class"]["results"]["random_c"]
+    config, task, percents, cross_entropies = read_config(model_folder), ImageTask(corpus), [], []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        untrained: cpc.CPC = build(config["architecture"]).eval()
+        untrained.encoder.set_statistics(torch.tensor([0.5, 0.4, 0.6]), torch.tensor([0.2, 0.3, 0.25]))
+        untrained.initialise_from(corpus.initialisation_images("train", seed))
+        train, test = (
+            learnt_features(untrained, part.images, ("c",), progress=False)["c"] for part in (task.train, task.test)
+        )
+        answers = fit_probe(task.train.examples(train), 2, QUICK).answer(task.test.examples(test))
+        percents.append(100 * (answers.predicted == task.test.labels).mean())
+        cross_entropies.append(-answers.log_likelihood_nats.mean())
+    assert abs(cross_entropies[0] - cross_entropies[1]) > 0.01
+    assert found["accuracy_percent_by_seed"] == pytest.approx(percents)
+    assert found["accuracy_percent"] == pytest.approx(np.mean(percents))
+    assert found["cross_entropy_nats"] == pytest.approx(np.mean(cross_entropies), rel=1e-4)
+    assert report["bound"] == []
+    assert "not recorded with this model; measure it with cpc evaluate" in format_image_report(report)
+
+
+def test_the_models_run_says_how_images_are_cut_and_changed(
+    model_folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the supervised network sees mirrored images where pretraining did."""
+    seen: list[ImageTask] = []
+
+    class Kept(ImageTask):
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments)
+            seen.append(self)
+
+    monkeypatch.setattr("cpc.probes.images.report.ImageTask", Kept)
+    probe_images(model_folder, source, features=("z",), baselines=(), protocol=QUICK, extraction=QUIET)
+    images = seen[0].train.images
+    assert (images.image_size, images.images.image_size, images.flip) == (24, 28, True)
+    assert images.augmentation.kind == "v1"
+
+
+def test_the_encoder_is_not_trained(model_folder: Path, source: Path) -> None:
+    before = (model_folder / "model" / "model.safetensors").read_bytes()
+    reports = [
+        probe_images(
+            model_folder,
+            source,
+            features=("z",),
+            baselines=("fine_tuned",),
+            protocol=QUICK,
+            network=BRIEF,
+            extraction=QUIET,
+        )
+        for _ in range(2)
+    ]
+    assert (model_folder / "model" / "model.safetensors").read_bytes() == before
+    assert reports[0]["tasks"] == reports[1]["tasks"]
+
+
+def test_a_single_test_image_has_no_interval(model_folder: Path, tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (5, 28, 28, 3), np.uint8)
+    np.savez(tmp_path / "few.npz", images=images, labels=[0, 1, 0, 1, 1], split=["train"] * 3 + ["valid", "test"])
+    report = probe_images(
+        model_folder,
+        tmp_path / "few.npz",
+        features=("z",),
+        baselines=("majority",),
+        protocol=QUICK,
+        extraction=QUIET,
+        out=tmp_path / "probe.json",
+    )
+    assert report["tasks"]["class"]["results"]["cpc"]["accuracy_interval_percent"] is None
+    assert "majority" in format_image_report(report)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"features": ("mfcc",)}, "features=.*legal are z, z_grid, c, c_grid"),
+        ({"baselines": ("chance",)}, "baselines=.*legal are majority, random, pixels, hog, supervised"),
+        ({"features": "z"}, "features='z': legal are"),
+        ({"extraction": Extraction(dtype="float16")}, "scratch_dir and dtype say nothing of images"),
+        ({"label_shares": (0.5, 2.0)}, "a share of labels, 2.0, must lie above 0"),
+        ({"test_split": "dev"}, "of split 'dev'"),
+        ({"train_split": "unlabelled"}, "no image of split 'unlabelled' has a label"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked_types")
+def test_mistakes_show_before_anything_is_computed(
+    arguments: dict, message: str, model_folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cpc.data.image_corpus.pack_images", lambda *_, **__: pytest.fail("packed"))
+    with pytest.raises(ValueError, match=message):
+        probe_images(model_folder, source, **arguments)
+
+
+def test_a_model_that_does_not_say_how_its_images_were_cut(model: cpc.CPC, source: Path, tmp_path: Path) -> None:
+    cpc.save_pretrained(model, tmp_path / "bare")
+    with pytest.raises(ValueError, match=r"does not say the size of its images.*provenance\.evaluation"):
+        probe_images(tmp_path / "bare", source, extraction=QUIET)
