@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cpc.bounds import Bound, BoundTally
-from cpc.candidates import STRATEGIES, reading_of
+from cpc.candidates import STRATEGIES
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.data.atomic import write_json
 from cpc.data.batch import Batch
@@ -66,6 +66,7 @@ class ImageProtocol(Protocol):
         augmentation: of training, which frames patches when they are not changed, too.
         flip: whether training mirrors images, as networks that learn labels then do; never when a bound is measured.
         valid_share: of the training images, where the source has no split `valid`: what was held out stays held out.
+        packed: whether images are kept decoded; a corpus too large for that in training is too large ever after.
     """
 
     sampler: Sampler = field(default="uniform", init=False)
@@ -75,8 +76,11 @@ class ImageProtocol(Protocol):
     augmentation: str = "none"
     flip: bool = False
     valid_share: float = DEFAULT_VALID_SHARE
+    packed: bool = True
 
-    def corpus(self, source: str | Path, encoder: Any, **options: Any) -> ImageCorpus:
+    def corpus(
+        self, source: str | Path, encoder: Any, *, cache_dir: str | Path | None = None, skip_bad: bool = False
+    ) -> ImageCorpus:
         """A source's images, cut as this says."""
         return ImageCorpus(
             source,
@@ -86,7 +90,9 @@ class ImageProtocol(Protocol):
             augmentation=self.augmentation,
             flip=self.flip,
             valid_share=self.valid_share,
-            **options,
+            packed=self.packed,
+            cache_dir=cache_dir,
+            skip_bad=skip_bad,
         )
 
 
@@ -163,10 +169,11 @@ class HeldOut:
         drawn_as = self.drawn_as(strategy)
         if drawn_as not in self._drawn:
             sampler, require_distinct_files = drawn_as
+            size = self._corpus.held_out_batch_size(self.windows, self.protocol.batch_size, self._world_size)
             stream = self._corpus.batches(
                 self.windows,
                 sampler,
-                self.protocol.batch_size,
+                size,
                 self.num_batches,
                 self.seed,
                 speakers_per_batch=self.protocol.speakers_per_batch,
@@ -174,10 +181,10 @@ class HeldOut:
                 rank=self._rank,
                 world_size=self._world_size,
             )
-            of_one_pass = max(1, stream.num_slots // (self.protocol.batch_size * self._world_size))
+            of_one_pass = max(1, stream.num_slots // (size * self._world_size))
             if of_one_pass < self.num_batches and self._rank == 0:
                 print(
-                    f"held-out bound, {strategy}: {of_one_pass} batches of {self.protocol.batch_size} are one "
+                    f"held-out bound, {strategy}: {of_one_pass} batches of {size} are one "
                     f"pass over split {self.protocol.split!r}, {self.num_batches} were asked for",
                     flush=True,
                 )
@@ -334,8 +341,7 @@ def _options_of(kind: type[Protocol]) -> dict[str, Field]:
 def table(bound: Bound) -> str:
     """A bound as text: one line per step, with the ceiling and what the number is."""
     lines = [
-        f"log N - L in nats, {bound.strategy} on {bound.split!r}, {bound.num_batches} batches "
-        f"({reading_of(bound.strategy)})",
+        f"log N - L in nats, {bound.strategy} on {bound.split!r}, {bound.num_batches} batches ({bound.reading})",
         f"{'k':>8} {'bound':>8} {'+-':>6} {'ceiling':>8} {'loss':>8} {'N':>8} {'accuracy':>9}",
     ]
     warnings = zip(bound.saturated, bound.biased, strict=True)

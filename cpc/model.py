@@ -169,7 +169,7 @@ class CPC(nn.Module):
                 name: None if i is None else repeat(i, "b -> (b s)", s=each) for name, i in identities.items()
             }
             of_directions.append(self._contrast_sequences(predictor(c), z, strategy, generator, identities))
-        return of_directions[0] if len(z) == len(latents) else side_by_side(of_directions, len(latents))
+        return of_directions[0] if self.context.directions == ("",) else side_by_side(of_directions, len(latents))
 
     def _contrast_sequences(
         self,

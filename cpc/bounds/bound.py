@@ -62,6 +62,11 @@ class Bound:
         """Steps where an exact critic on Gaussians would need 0.3 nats more information than it reads; indicative."""
         return [is_biased(b, n) for b, n in zip(self.mi_bound_nats, self.num_candidates, strict=True)]
 
+    @property
+    def reading(self) -> str:
+        """What `mi_bound_nats` is, in words."""
+        return reading_of(self.strategy, on_grid=any(self.directions))
+
     def mean(self, name: str) -> float:
         """The unweighted mean of a list over the steps that had rows."""
         values = [v for v in getattr(self, name) if not math.isnan(v)]
@@ -85,7 +90,7 @@ class Bound:
             **lists,
             "saturated": self.saturated,
             "biased": self.biased,
-            "reading": reading_of(self.strategy),
+            "reading": self.reading,
         }
 
 

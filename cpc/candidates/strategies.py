@@ -57,8 +57,16 @@ def bounds_information(strategy: str) -> bool:
     return strategy == "mixed_excluding"
 
 
-def reading_of(strategy: str) -> str:
-    """What a curve of `log N - L` with this strategy is, in words for a legend."""
+def reading_of(strategy: str, on_grid: bool = False) -> str:
+    """What a curve of `log N - L` with this strategy is, in words for a legend.
+
+    Args:
+        strategy: whose latents were the candidates.
+        on_grid: latents are patches; rows are not exchangeable then, and those that no positive can lie in give
+            themselves away (docs/theory.md).
+    """
+    if bounds_information(strategy) and on_grid:
+        return "lower bound on I(z; c) plus up to log(H / (H - k)), for H rows"
     if bounds_information(strategy):
         return "lower bound on I(z; c), if latents mix fast within a sequence"
     if strategy == "same_speaker_excluding":

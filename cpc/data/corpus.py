@@ -157,6 +157,10 @@ class Corpus:
             world_size=world_size,
         )
 
+    def held_out_batch_size(self, windows: WindowDataset, batch_size: int, world_size: int) -> int:
+        """As training's: windows of short splits come again, from other starts."""
+        return batch_size
+
     def statistics(self, split: str | None) -> tuple[float, float]:
         """Mean and standard deviation of the samples of a split, the one that is trained on; None: of all rows.
 

@@ -3,6 +3,7 @@
 B images, C channels, S image side.
 """
 
+import hashlib
 from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
@@ -122,6 +123,36 @@ class ImageDataset(Dataset[Batch]):
         return cut
 
 
+class ImageBatches(UniformBatches):
+    """Every image once in each pass, with a key that decides how it is changed this time.
+
+    Args:
+        names: of the images.
+        batch_size: images per batch, on each rank; all ranks together take one pass at most.
+        num_batches: batches of one round.
+        seed: of the whole stream.
+        rank: this process.
+        world_size: processes that share the stream.
+
+    Raises:
+        ValueError: if an image would come twice in one step, and be its own negative.
+    """
+
+    def __init__(
+        self, names: list[str], batch_size: int, num_batches: int, seed: int, rank: int = 0, world_size: int = 1
+    ) -> None:
+        if batch_size * world_size > len(names):
+            raise ValueError(
+                f"batch_size={batch_size} on {world_size} processes is more than the {len(names)} images there are, "
+                "and copies of an image would stand among its own negatives: lower data.batch_size"
+            )
+        # An image is a file with one window, and that window begins at one of as many samples as there are keys.
+        num_samples = np.full(len(names), 2 * _NUM_KEYS - 1)
+        super().__init__(num_samples, _NUM_KEYS, batch_size, num_batches, seed, rank, world_size)
+        del self._fingerprint["window_samples"], self._fingerprint["audio_files"]
+        self._fingerprint["images"] = hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+
+
 class ImageCorpus:
     """The images of a source, in the squares that a model is trained on.
 
@@ -237,9 +268,22 @@ class ImageCorpus:
         """Every image once in each pass, with a key that decides how it is changed this time."""
         if sampler != "uniform":
             raise ValueError(f"sampler={sampler!r} needs speakers, which images have not: images are drawn uniformly")
-        # An image is a file with one window, and that window begins at one of as many samples as there are keys.
-        num_samples = np.full(len(windows.images), 2 * _NUM_KEYS - 1)
-        return UniformBatches(num_samples, _NUM_KEYS, batch_size, num_batches, seed, rank=rank, world_size=world_size)
+        names = [self.table.names[row] for row in windows.sequence_ids.tolist()]
+        return ImageBatches(names, batch_size, num_batches, seed, rank, world_size)
+
+    def held_out_batch_size(self, windows: ImageDataset, batch_size: int, world_size: int) -> int:
+        """At most one pass: unchanged by chance, an image that came twice would be its own negative.
+
+        Raises:
+            ValueError: if not even two images are there for every process.
+        """
+        of_one_pass = len(windows.images) // world_size
+        if of_one_pass < 2:
+            raise ValueError(
+                f"{len(windows.images)} held-out images are too few to be compared with each other on {world_size} "
+                "processes: raise data.valid_share, or name another data.eval_split"
+            )
+        return min(batch_size, of_one_pass)
 
     def statistics(self, split: str | None) -> tuple[Float[Tensor, " C"], Float[Tensor, " C"]]:
         """Mean and deviation of the pixels of a split per channel, in [0, 1]; None: of all."""
@@ -249,7 +293,8 @@ class ImageCorpus:
     def initialisation_images(self, split: str | None, seed: int) -> Tensor:
         """What the data-dependent initialisation sees: images of the split, as training changes them."""
         windows = self.windows(split, is_training=True)
-        drawn = self.batches(windows, "uniform", NUM_INITIALISATION_IMAGES, 1, seed).batch(0)
+        num_images = min(NUM_INITIALISATION_IMAGES, len(windows.images))
+        drawn = self.batches(windows, "uniform", num_images, 1, seed).batch(0)
         return windows.__getitems__(drawn).x
 
     def _patches(self) -> PatchAugmentation:

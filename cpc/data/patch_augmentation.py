@@ -60,7 +60,9 @@ class PatchAugmentation:
         if self.kind == "none":
             return self.grid.patches(images).contiguous()
         slack = self.grid.patch_size - self.crop_size + 1
-        patches = self._sub_crops(images, (of_patch[0] * slack).long(), (of_patch[1] * slack).long())
+        # rounded to float32, a number just below 1 is 1
+        top, left = ((of_patch[i] * slack).long().clamp(max=slack - 1) for i in (0, 1))
+        patches = self._sub_crops(images, top, left)
         if self.kind == "v1":
             return patches
         flat = rearrange(patches, "b h w c p q -> (b h w) c p q") - rearrange(self.fill, "c -> c 1 1")
@@ -119,7 +121,7 @@ class PatchAugmentation:
         if num_channels == 1:
             return x
         # the kept channel follows from the same number: uniform among those that fall under the share
-        kept = (colour / _COLOUR_DROP_SHARE * num_channels).long()
+        kept = (colour / _COLOUR_DROP_SHARE * num_channels).long().clamp(max=num_channels - 1)
         is_kept = repeat(torch.arange(num_channels), "c -> n c", n=len(x)) == rearrange(kept, "n -> n 1")
         is_kept = is_kept | rearrange(colour >= _COLOUR_DROP_SHARE, "n -> n 1")
         return x * rearrange(is_kept, "n c -> n c 1 1")

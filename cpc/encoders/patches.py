@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from einops import rearrange, reduce
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from cpc.data.patch_grid import PatchGrid
 
@@ -34,7 +35,8 @@ class PatchEncoder(nn.Module):
 
     Raises:
         ValueError: on a grid that is none, or one that does not fit the trunk's stride; with `fully_convolutional` on a
-            trunk whose features see the whole image, or nobody knows how much of it.
+            trunk whose features see the whole image, or nobody knows how much of it; on batch norm that the
+            trunk's `allow_batch_norm` does not allow.
     """
 
     modality = "image"
@@ -46,6 +48,12 @@ class PatchEncoder(nn.Module):
         self, trunk: nn.Module, patch_size: int = 16, stride: int = 8, fully_convolutional: bool = False
     ) -> None:
         super().__init__()
+        batch_norms = [name for name, module in trunk.named_modules() if isinstance(module, _BatchNorm)]
+        if batch_norms and not getattr(trunk, "allow_batch_norm", False):
+            raise ValueError(
+                f"the trunk has batch norm ({', '.join(batch_norms[:3])}), which lets patches see each other through "
+                "the batch's statistics: use another norm, or set the trunk's allow_batch_norm"
+            )
         self.trunk = trunk
         self.patch_size = patch_size
         self.stride = stride

@@ -178,7 +178,7 @@ def modality_of(arguments: list[str] | dict[str, Any]) -> str:
     if not isinstance(arguments, dict):
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         parser.add_argument("--modality")
-        parser.add_argument("--config", action="append", default=[])
+        parser.add_argument("-c", "--config", action="append", default=[])
         known, _ = parser.parse_known_args(arguments)
         configs = [_read_config(Path(path)) for path in known.config if Path(path).is_file()]
         of_configs = [config["modality"] for config in configs if isinstance(config, dict) and "modality" in config]

@@ -1,5 +1,6 @@
 """Images for training: source -> packed cache -> patches -> batches that resume exactly."""
 
+import warnings
 from typing import Any
 
 import torch
@@ -84,6 +85,7 @@ class ImageData(PretrainingData):
             augmentation=self.augmentation,
             flip=self.flip,
             valid_share=self.valid_share,
+            packed=self.packed,
         )
 
     @property
@@ -132,6 +134,13 @@ class ImageData(PretrainingData):
             raise ValueError(
                 f"data.image_size={self.image_size} gives {side} rows of patches, but the model predicts {furthest} "
                 "rows ahead: lower model.predictor.init_args.num_steps or model.skip_steps, or cut finer patches"
+            )
+        if model.skip_steps < model.encoder.overlapping_rows:
+            warnings.warn(
+                f"model.skip_steps={model.skip_steps}, but latents of the next {model.encoder.overlapping_rows} rows "
+                "share pixels with a row: what contexts have seen is predicted, and the bound counts it; skip as many "
+                "to predict unseen pixels alone",
+                stacklevel=2,
             )
 
     def _identities(

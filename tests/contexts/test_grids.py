@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from einops import rearrange
@@ -7,6 +9,7 @@ from cpc.contexts import PixelCNN, RowGRU
 from cpc.contexts.grid import DIRECTIONS, GridContext, orient, restore
 from cpc.encoders import TinyTrunk
 from cpc.encoders.patches import PatchEncoder
+from cpc.losses.contrast import contrast
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 
@@ -250,3 +253,31 @@ def test_mistakes_are_named() -> None:
     trunk.stride = 3
     with pytest.raises(ValueError, match="multiples of that"):
         PatchEncoder(trunk, patch_size=4, stride=2, fully_convolutional=True)
+
+
+def test_a_grid_of_one_column_keeps_its_directions() -> None:
+    whole = model(1, ("down", "up"))
+    result = whole.loss(torch.randn(B, 1, 12, 4))
+    assert result.num_rows.shape == (4, B)
+    result.loss.backward()
+    assert all(predictor.linear.weight.grad.abs().sum() > 0 for predictor in whole.predictors)
+
+
+def test_batch_norm_in_a_trunk_is_refused_unless_allowed() -> None:
+    """facts T7."""
+    trunk = MeanColour()
+    trunk.norm = nn.BatchNorm2d(D)
+    with pytest.raises(ValueError, match=r"batch norm \(norm\)"):
+        PatchEncoder(trunk, 4, 2)
+    trunk.allow_batch_norm = True
+    assert PatchEncoder(trunk, 4, 2).dim == D
+
+
+def test_rows_that_no_positive_can_lie_in_give_log_h_over_h_minus_k() -> None:
+    """docs/theory.md: latents that say nothing but their row, queries that are all alike, an ideal critic."""
+    num_rows, k = 7, 2
+    z = torch.eye(num_rows)[None].expand(40, -1, -1)
+    query = torch.where(torch.arange(num_rows) >= k, 0.0, -50.0)
+    result = contrast(query.expand(1, 40, num_rows, num_rows), z, strategy="mixed_excluding", skip_steps=k - 1)
+    reading = (result.log_num_candidates - result.loss_nats).sum() / result.num_rows.sum()
+    assert reading.item() == pytest.approx(math.log(num_rows / (num_rows - k)), abs=0.01)

@@ -215,9 +215,26 @@ def test_batches_resume_exactly(open_corpus: OpenCorpus) -> None:
         for one, other in zip(again.__getitems__(drawn), windows.__getitems__(drawn), strict=True):
             assert torch.equal(one, other)
     corpus = open_corpus()
-    fewer = corpus.batches(corpus.windows("valid"), "uniform", 6, 100, seed=0)
+    train = corpus.windows("train")
+    others = corpus.batches(train.subset(np.arange(1, len(train.images))), "uniform", 6, 100, seed=0)
+    with pytest.raises(ValueError, match=r"cannot be resumed with other batches than it began with: images '\w+' -> "):
+        others.load_state_dict(state)
+    renamed = corpus.batches(train.subset(np.arange(len(train.images))[::-1]), "uniform", 6, 100, seed=0)
     with pytest.raises(ValueError, match="cannot be resumed with other batches"):
-        fewer.load_state_dict(state)
+        renamed.load_state_dict(state)
+
+
+def test_no_image_meets_its_copy(open_corpus: OpenCorpus) -> None:
+    """Unchanged by chance, it would be its own negative."""
+    corpus = open_corpus()
+    windows = corpus.windows("train")
+    with pytest.raises(ValueError, match="batch_size=21 on 1 processes is more than the 20 images there are"):
+        corpus.batches(windows, "uniform", 21, 1, seed=0)
+    assert corpus.held_out_batch_size(windows, 32, 1) == 20
+    assert corpus.held_out_batch_size(windows, 32, 3) == 6
+    assert corpus.held_out_batch_size(windows, 4, 1) == 4
+    with pytest.raises(ValueError, match="1 held-out images are too few"):
+        corpus.held_out_batch_size(windows.subset(np.array([3])), 4, 1)
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -232,11 +249,11 @@ def test_statistics_are_those_of_the_split(open_corpus: OpenCorpus, pixels: np.n
 def test_initialisation_sees_training_images_as_training_changes_them(open_corpus: OpenCorpus) -> None:
     corpus = open_corpus(augmentation="v2")
     x = corpus.initialisation_images("train", seed=5)
-    assert x.shape == (64, 2, 2, 3, 8, 8)
+    assert x.shape == (20, 2, 2, 3, 8, 8)  # 64 where there are as many
     assert torch.equal(open_corpus(augmentation="v2").initialisation_images("train", seed=5), x)
     assert not torch.equal(corpus.initialisation_images("train", seed=6), x)
     windows = corpus.windows("train", is_training=True)
-    drawn = corpus.batches(windows, "uniform", 64, 1, 5).batch(0)
+    drawn = corpus.batches(windows, "uniform", 20, 1, 5).batch(0)
     assert torch.equal(windows.__getitems__(drawn).x, x)
     assert {image for image, _ in drawn} == set(range(20))
 

@@ -103,6 +103,21 @@ def test_v2_mirrors_drops_colours_and_changes_light_patch_by_patch() -> None:
     assert 0.3 < (slopes < 0).float().mean() < 0.7  # half are mirrored
 
 
+def test_the_largest_numbers_stay_within_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2^-26 below 1 rounds to 1 in float32: the last patches would be cut beyond the image."""
+    monkeypatch.setattr(
+        "cpc.data.patch_augmentation.keyed_uniforms", lambda keys, num: np.full((len(keys), num), 1 - 2.0**-26)
+    )
+    x = images()
+    patches = PatchAugmentation("v1", GRID, FILL)(x, np.arange(4))
+    assert torch.equal(patches[:, -1, -1, :, :15, :15], x[:, :, 25:, 25:])
+    assert torch.isfinite(PatchAugmentation("v2", GRID, FILL)(x, np.arange(4))).all()
+
+
+def test_small_patches_are_jittered_too() -> None:
+    assert PatchAugmentation("v1", PatchGrid(8, 4), FILL).crop_size == 7
+
+
 def test_grey_patches_keep_their_one_channel() -> None:
     augmentation = PatchAugmentation("v2", GRID, torch.tensor([0.5]))
     patches = augmentation(torch.rand(3, 1, 40, 40), np.arange(3))

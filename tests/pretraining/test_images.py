@@ -20,6 +20,12 @@ from cpc.pretraining.module import Pretraining
 
 DIRECTIONS = ["down", "up", "right", "left"]
 PROBE = "--trainer.callbacks=[{class_path: cpc.probes.OnlineProbe, init_args: {task: class, learning_rate: 0.05}}]"
+# Latents of a trunk that slides over the image see one row more.
+SLIDING = [
+    "--model.encoder.init_args.fully_convolutional=true",
+    "--model.skip_steps=2",
+    "--model.predictor.init_args.num_steps=1",
+]
 SMALL = {
     "modality": "image",
     "model": {
@@ -188,7 +194,7 @@ def break_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     [
         [PROBE, "--model.num_negatives=7", "--model.schedule=cosine"],
         ["--data.augmentation=v2", "--data.num_workers=2", "--data.packed=false"],
-        ["--model.encoder.init_args.fully_convolutional=true", "--data.augmentation=none"],
+        [*SLIDING, "--data.augmentation=none"],
     ],
     ids=["probe", "v2 in two workers", "fully convolutional"],
 )
@@ -303,7 +309,7 @@ def test_a_folder_of_photographs_is_enough(
         (["--data.image_size=43"], "leave the last 3 pixels of images of 43 out: set data.image_size to 40 or 48"),
         (["--data.load_size=39"], "load_size=39 is smaller than image_size=40"),
         (["--data.augmentation=v3"], "data.augmentation"),
-        (["--model.encoder.init_args.fully_convolutional=true"], "augmentation='v1' changes patches one by one"),
+        (SLIDING, "augmentation='v1' changes patches one by one"),
         (["--model.negatives=same_speaker"], "images have no speakers: choose negatives among mixed"),
         (["--model.auxiliary_negatives={same_speaker_excluding: 0.5}"], "images have no speakers"),
         (["--model.extra_strategies=[same_speaker]"], "images have no speakers"),
@@ -359,14 +365,21 @@ def test_an_online_probe_needs_classes(
     assert message in capsys.readouterr().err
 
 
+def test_rows_that_share_pixels_and_are_not_skipped_are_told(run: Callable[..., Path], tmp_path: Path) -> None:
+    """facts T25: legal, the paper does it, and never without a word."""
+    with pytest.warns(UserWarning, match=r"model\.skip_steps=0, but latents of the next 1 rows share pixels"):
+        run("--model.skip_steps=0")
+    with pytest.warns(UserWarning, match=r"model\.skip_steps=1, but latents of the next 2 rows share pixels"):
+        run(SLIDING[0], "--data.augmentation=none", f"--run_dir={tmp_path / 'sliding'}")
+
+
 def test_one_held_out_image_has_no_other_images(
     run: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_images(tmp_path / "one.npz", ["train"] * 9 + ["valid"])
     with pytest.raises(SystemExit):
         run(f"--data.source={path}")
-    assert "negatives='mixed_excluding' leaves 4 of 4" in capsys.readouterr().err
-    run(f"--data.source={path}", "--model.extra_strategies=[]")
+    assert "1 held-out images are too few to be compared with each other" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

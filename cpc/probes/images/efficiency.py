@@ -38,23 +38,27 @@ def label_efficiency(
         progress: show a progress bar.
 
     Returns:
-        `shares`, `num_labels`, and `accuracy_percent` of each name.
+        `shares`, `num_labels`, `accuracy_percent` of each name, and of each network `num_steps`: fewer than planned
+        where `network.seconds` were over first.
 
     Raises:
         ValueError: on shares outside 0 < share <= 1.
     """
     chosen = [task.subset(share) for share in shares]
     accuracy: dict[str, list[float]] = {name: [] for name in (*features, *networks)}
+    num_steps: dict[str, list[int]] = {name: [] for name in networks}
     for rows in tqdm(chosen, desc="label efficiency", unit="share", disable=not progress):
         for name, (train, test) in features.items():
             accuracy[name].append(task.probe(train, test, probe, rows).accuracy_percent)
         for name, encoder in networks.items():
-            answers, _ = train_network(
+            answers, taken = train_network(
                 encoder, task, network, rows=rows, is_pretrained=name == "fine_tuned", device=device
             )
             accuracy[name].append(task.judge([answers], len(rows)).accuracy_percent)
+            num_steps[name].append(taken)
     return {
         "shares": list(shares),
         "num_labels": [len(rows) for rows in chosen],
         "accuracy_percent": accuracy,
+        "num_steps": num_steps,
     }

@@ -92,7 +92,7 @@ def probe_images(
     corpus = _corpus(config, model, source, extraction)
     if "hog" in baselines:
         check_hog(corpus.image_size)
-    task = ImageTask(corpus, train_split, test_split)
+    task = ImageTask(corpus, train_split, test_split, extraction.device)
     clock = _Clock()
     results: dict[str, ProbeResult] = {}
     read: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -251,7 +251,7 @@ def _of_untrained(
     answers: dict[str, list[Answers]] = defaultdict(list)
     for of_model in read:
         for readout, (train, test) in of_model.items():
-            probe = fit_probe(task.train.examples(train), len(task.classes), protocol)
+            probe = fit_probe(task.train.examples(train), len(task.classes), protocol, device=task.device)
             answers[readout].append(probe.answer(task.test.examples(test)))
     return {RANDOM_NAME_OF[readout]: task.judge(of_models, len(task.train)) for readout, of_models in answers.items()}
 

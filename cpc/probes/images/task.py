@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cpc.data.image_corpus import ImageCorpus, ImageDataset
-from cpc.probes.linear import ProbeProtocol, fit_probe
+from cpc.probes.linear import ProbeProtocol, fit_probe, standardise
 from cpc.probes.results import Answers, ProbeResult, summarise
 from cpc.probes.targets import UNSEEN, Examples
 
@@ -41,6 +41,7 @@ class ImageTask:
         corpus: the images.
         train_split: where probes are trained.
         test_split: where they are tested, another one.
+        device: where probes are trained.
 
     Attributes:
         classes: names by label.
@@ -52,10 +53,13 @@ class ImageTask:
             parts have none in common.
     """
 
-    def __init__(self, corpus: ImageCorpus, train_split: str = "train", test_split: str = "test") -> None:
+    def __init__(
+        self, corpus: ImageCorpus, train_split: str = "train", test_split: str = "test", device: str = "cpu"
+    ) -> None:
         if train_split == test_split:
             raise ValueError(f"train_split and test_split are both {train_split!r}: a probe is tested on other images")
         self.classes = corpus.classes
+        self.device = device
         self.train_split, self.test_split = train_split, test_split
         labels = corpus.table.labels
         known = {}
@@ -80,7 +84,11 @@ class ImageTask:
         self.test = replace(test, labels=np.where(np.isin(test.labels, self.train.labels), test.labels, UNSEEN))
 
     def probe(
-        self, train: np.ndarray, test: np.ndarray, protocol: ProbeProtocol, rows: np.ndarray | None = None
+        self,
+        train: np.ndarray,
+        test: np.ndarray,
+        protocol: ProbeProtocol,
+        rows: np.ndarray | None = None,
     ) -> ProbeResult:
         """Train probes on features of the training part, or some rows of it, and judge them on the test part.
 
@@ -91,8 +99,11 @@ class ImageTask:
             rows: of the training part; all if None.
         """
         examples, tested = self.train.examples(train, rows), self.test.examples(test)
-        seeds = range(protocol.num_seeds)
-        answers = [fit_probe(examples, len(self.classes), protocol, seed).answer(tested) for seed in seeds]
+        standardisation = standardise(examples)
+        answers = [
+            fit_probe(examples, len(self.classes), protocol, seed, self.device, standardisation).answer(tested)
+            for seed in range(protocol.num_seeds)
+        ]
         return self.judge(answers, len(examples))
 
     def judge(self, answers: list[Answers], num_train: int) -> ProbeResult:

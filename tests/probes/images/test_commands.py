@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,8 +28,8 @@ def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Probes of ten steps."""
 
-    def fitted(train: Examples, num_classes: int, protocol: ProbeProtocol, seed: int = 0) -> Probe:
-        return fit_probe(train, num_classes, replace(protocol, min_steps=10, num_epochs=1), seed)
+    def fitted(train: Examples, num_classes: int, protocol: ProbeProtocol, *others: Any) -> Probe:
+        return fit_probe(train, num_classes, replace(protocol, min_steps=10, num_epochs=1), *others)
 
     monkeypatch.setattr("cpc.probes.images.task.fit_probe", fitted)
 
