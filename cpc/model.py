@@ -197,10 +197,12 @@ class CPC(nn.Module):
         of_bound = contrast_with(strategy or self.negatives)
         if strategy is not None or not self.auxiliary_negatives:
             return of_bound
-        loss = (1 - sum(self.auxiliary_negatives.values())) * of_bound.loss
-        for auxiliary, share in self.auxiliary_negatives.items():
-            loss = loss + share * contrast_with(auxiliary).loss
-        return of_bound._replace(loss=loss)
+        loss, loss_nats = (1 - sum(self.auxiliary_negatives.values())) * of_bound.loss, of_bound.loss_nats
+        for strategy, share in self.auxiliary_negatives.items():
+            auxiliary = contrast_with(strategy)
+            loss = loss + share * auxiliary.loss
+            loss_nats = loss_nats + 0 * auxiliary.loss_nats  # the same, unless the step is not finite here
+        return of_bound._replace(loss=loss, loss_nats=loss_nats)
 
     def initialise_from(self, x: Float[Tensor, "B ..."]) -> None:
         """Data-dependent initialisation of the encoder; before the model is wrapped, compiled or trained."""

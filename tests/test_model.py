@@ -104,6 +104,18 @@ def test_auxiliary_strategies_share_the_training_loss_and_leave_the_bound_alone(
     assert torch.equal(model.loss(x, strategy="mixed").loss, alone["mixed"].loss(x).loss)
 
 
+def test_a_step_that_is_not_finite_with_an_auxiliary_strategy_shows() -> None:
+    """Latents of the own sequence break `sequence_only` alone: the bound's own scores would not tell."""
+    model = small(negatives="mixed_excluding", auxiliary_negatives={"sequence_only": 0.5})
+    latents, contexts, _ = model(torch.randn(2, 3200))
+    broken = latents.detach().clone()
+    broken[0, 0] = torch.inf  # never a positive, and a candidate of its own sequence
+    result = model.contrast(broken, contexts, sequence_id=torch.tensor([0, 1]))
+    alone = model.contrast(broken, contexts, sequence_id=torch.tensor([0, 1]), strategy="mixed_excluding")
+    assert torch.isfinite(alone.loss_nats[:, 0]).all()
+    assert not torch.isfinite(result.loss_nats[:, 0]).any()
+
+
 def test_auxiliary_strategies_that_cannot_be_are_named() -> None:
     for shares, message in (
         ({"nobody": 0.5}, "auxiliary_negatives names 'nobody'"),
