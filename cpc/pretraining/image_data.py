@@ -24,7 +24,7 @@ class ImageData(PretrainingData):
             (`cpc.data.read_image_source` says how folders and arrays are laid out).
         image_size: side of the square that is cut into patches.
         load_size: side that images are kept at, from which training cuts at random; null: `image_size`.
-        augmentation: of every patch by itself: `none`, `v1` or `v2` (`cpc.data.PatchAugmentation`).
+        augmentation: of every patch by itself: `none`, `v1` or `v2` (`cpc.data.patch_augmentation`).
         flip: mirror half of the training images.
         batch_size: images per batch and device.
         train_split: what is trained on: `train`, or `unlabelled` where there is such a part.
