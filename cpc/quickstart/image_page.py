@@ -6,8 +6,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from cpc.quickstart.charts import BLUE, VERMILION, Chart, probe_chart
-from cpc.quickstart.page import bound_charts, facts, sections, write_sections
+from cpc.quickstart.charts import BLUE, VERMILION, Chart, number, probe_chart
+from cpc.quickstart.page import ACCURACY, CEILING, bound_charts, facts, sections, write_sections
 
 FACTS = {  # keys of the report, in the heading's words
     "latent_dim": "latents of width {}",
@@ -33,9 +33,9 @@ REPRESENTATIONS = {
 PICTURES = {  # title, caption, and what there is to see
     "patches.png": (
         "the patches",
-        "An image of the test split, its overlapping patches as they are cut, and as training changes them, each by "
-        "itself, so that neighbours do not betray themselves by matching edges.",
-        "An enlarged image beside the grid of its patches and the grid of the same patches as training changed them.",
+        "An image of the test split, its overlapping patches as they are cut, and as training takes them: changed, if "
+        "at all, each by itself, so that neighbours do not betray themselves by matching edges.",
+        "An enlarged image beside the grid of its patches, and the grid of the same patches as training takes them.",
     ),
     "neighbours.png": (
         "nearest patches in z",
@@ -59,6 +59,13 @@ PROBE_CAPTION = (
     "trained on. They overlap, so that the intervals, which take them for independent, are too narrow. "
     "Digits: handwritten ones, those tested by other writers than those trained on."
 )
+WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from the query's own image (<code>mixed</code>)
+the context has seen some of them and can rule them out: such a curve is no bound on I(z; c).
+<code>mixed_excluding</code> takes its candidates from other images alone. Of a grid of H rows, the latents k rows ahead
+lie in H - k of them, and which row a candidate is from can be guessed: subtract log(H / (H - k)) from this curve, 0.34
+nats for k = 2 of 7 rows and 1.95 for k = 6, to have a lower bound, as far as images are independent (crops of one
+photograph are not).</p>
+"""
 BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random</i> is the same
 architecture, initialised from data and never trained, read like CPC (mean of 3 seeds): what the architecture gives
 away. <i>Pixels</i> are the images themselves, <i>HOG</i> hand-made histograms of oriented gradients. <i>Supervised</i>
@@ -92,7 +99,8 @@ def write_image_page(
         ValueError: if plotly is not installed.
     """
     readouts = ", ".join(f"of {name} {_READOUTS[report['runs'][name]['readout']]}" for name in TASKS)
-    write_sections(path, _parts(report, records, pictures), BASELINES.format(readouts=readouts))
+    reading = [CEILING, WHICH_ARE_BOUNDS, ACCURACY, BASELINES.format(readouts=readouts)]
+    write_sections(path, _parts(report, records, pictures), reading)
 
 
 def _parts(
@@ -101,8 +109,11 @@ def _parts(
     yield HEADING
     yield facts(report, FACTS)
     for name in TASKS:
-        run = facts({key: report["runs"][name].get(key) for key in RUN_FACTS}, RUN_FACTS)
-        yield run.replace('<p class="facts">', f'<p class="facts">{name.capitalize()}: ', 1)
+        run = report["runs"][name]
+        found = [words.format(run[key]) for key, words in RUN_FACTS.items() if run.get(key) is not None]
+        others = [f"{other} {number(accuracy, 1)} %" for other, accuracy in run.get("other_readouts", {}).items()]
+        words = ", ".join(found) + (f". Other readouts: {', '.join(others)}" if others else "")
+        yield f'<p class="facts">{name.capitalize()}: {escape(words)}.</p>\n'
     yield from sections([probe_chart(report, TASKS, REPRESENTATIONS, PROBE_CAPTION)])
     num_charts = 1
     for name in TASKS:

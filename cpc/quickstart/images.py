@@ -82,32 +82,32 @@ class Recipe:
         return -(-self.patch_size // self.stride) - 1
 
 
-RECIPES = {
+RECIPES = {  # chosen on the valid splits: docs/results.md
     "photographs": Recipe(
         image_size=64,
         patch_size=16,
         stride=8,
-        batch_size=64,
+        batch_size=32,
         learning_rate=2e-3,
         augmentation="v1",
-        flip=False,
+        flip=True,
         directions=("down",),
         readout="z",
         others=("c",),
-        seconds=130.0,
+        seconds=180.0,
     ),
     "digits": Recipe(
         image_size=32,
         patch_size=8,
         stride=4,
-        batch_size=64,
+        batch_size=32,
         learning_rate=2e-3,
-        augmentation="v1",
+        augmentation="none",
         flip=False,
         directions=("down",),
         readout="z",
         others=("c",),
-        seconds=80.0,
+        seconds=90.0,
     ),
 }
 

@@ -70,15 +70,17 @@ HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt</h1>
 <p>How well a linear probe reads phones and speakers from the pretrained features, beside its baselines; and how much of
 the latents ahead the contexts predict, while training went on and at its end.</p>
 """
-READING = """<p><b>Ceiling.</b> With N candidates, the positive included, <i>log N - L</i> never exceeds <i>log N</i>,
+CEILING = """<p><b>Ceiling.</b> With N candidates, the positive included, <i>log N - L</i> never exceeds <i>log N</i>,
 however much there is to know. Near the ceiling a curve says how many candidates there were rather than how much is
 predicted.</p>
-<p><b>Which curves are bounds.</b> With candidates from the query's own sequence (<code>mixed</code>,
-<code>same_speaker</code>, <code>sequence_only</code>) the context has seen some of them and can rule them out: such a
-curve is no bound on I(z; c). <code>mixed_excluding</code> takes its candidates from other sequences alone, and is a
-lower bound as far as these are independent.</p>
-<p><b>Accuracy</b> is the share of rows in which no negative scores higher than the positive. Ties share: a positive
-level with m negatives counts 1/(1 + m), so that a collapsed encoder scores exactly chance, 1/N.</p>
+"""
+WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from the query's own sequence
+(<code>mixed</code>, <code>same_speaker</code>, <code>sequence_only</code>) the context has seen some of them and can
+rule them out: such a curve is no bound on I(z; c). <code>mixed_excluding</code> takes its candidates from other
+sequences alone, and is a lower bound as far as these are independent.</p>
+"""
+ACCURACY = """<p><b>Accuracy</b> is the share of rows in which no negative scores higher than the positive. Ties share:
+a positive level with m negatives counts 1/(1 + m), so that a collapsed encoder scores exactly chance, 1/N.</p>
 """
 BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random c</i> are
 contexts of the same architecture, initialised from data and never trained (mean of 3 seeds): what the architecture
@@ -102,16 +104,18 @@ def write_page(path: Path, report: dict[str, Any], records: list[dict[str, Any]]
         ValueError: if plotly is not installed.
     """
     charts = [probe_chart(report), *bound_charts(records), contexts_chart(contexts_map)]
-    write_sections(path, chain([HEADING, facts(report, FACTS)], sections(charts)), BASELINES)
+    write_sections(
+        path, chain([HEADING, facts(report, FACTS)], sections(charts)), [CEILING, WHICH_ARE_BOUNDS, ACCURACY, BASELINES]
+    )
 
 
-def write_sections(path: Path, parts: Iterable[str], baselines: str) -> None:
-    """Write a page of these parts, with Plotly before them and words on how to read it after them.
+def write_sections(path: Path, parts: Iterable[str], reading: Iterable[str]) -> None:
+    """Write a page of these parts, with Plotly before them and words on how to read them after them.
 
     Args:
         path: the HTML file.
         parts: HTML; taken once Plotly is known to be there.
-        baselines: HTML: what the probes are compared with.
+        reading: HTML, how to read them.
 
     Raises:
         ValueError: if plotly is not installed.
@@ -125,7 +129,7 @@ def write_sections(path: Path, parts: Iterable[str], baselines: str) -> None:
     with write_atomically(path) as new:
         new.write_text(
             f"{HEAD}<script>{get_plotlyjs()}</script></head>\n<body><main>\n{''.join(parts)}"
-            f"<section><h2>How to read this</h2>\n{READING}{baselines}</section></main></body></html>\n",
+            f"<section><h2>How to read this</h2>\n{''.join(reading)}</section></main></body></html>\n",
             encoding="utf-8",
         )
 

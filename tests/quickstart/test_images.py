@@ -205,4 +205,5 @@ def test_charts_tell_directions_apart() -> None:
         "mixed, down, k = 3",
         "mixed, left, k = 2",
     ]
+    assert "lower bound on I(z; c) plus up to log(H / (H - k))" in points[-1]["name"]
     assert "rows of patches ahead" in by_step.layout["xaxis"]["title_text"]
