@@ -66,6 +66,8 @@ class ImageProtocol(Protocol):
         augmentation: of training, which frames patches when they are not changed, too.
         flip: whether training mirrors images, as networks that learn labels then do; never when a bound is measured.
         valid_share: of the training images, where the source has no split `valid`: what was held out stays held out.
+        valid_from: the split that they were drawn from, the one trained on; None, in runs that do not say it: `train`,
+            or `unlabelled` where there is no `train`.
         packed: whether images are kept decoded; a corpus too large for that in training is too large ever after.
     """
 
@@ -76,6 +78,7 @@ class ImageProtocol(Protocol):
     augmentation: str = "none"
     flip: bool = False
     valid_share: float = DEFAULT_VALID_SHARE
+    valid_from: str | None = None
     packed: bool = True
 
     def corpus(
@@ -90,6 +93,7 @@ class ImageProtocol(Protocol):
             augmentation=self.augmentation,
             flip=self.flip,
             valid_share=self.valid_share,
+            valid_from=self.valid_from,
             packed=self.packed,
             cache_dir=cache_dir,
             skip_bad=skip_bad,

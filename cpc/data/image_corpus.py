@@ -196,6 +196,7 @@ class ImageCorpus:
         cache_dir: where the map goes; None: beside the source.
         skip_bad: go on without files that cannot be used, and say how many.
         valid_share: of the training images, held out where the source names none for it.
+        valid_from: the split that they are held out from, see `read_image_source`.
 
     Attributes:
         table: names, labels and splits of all images.
@@ -218,6 +219,7 @@ class ImageCorpus:
         cache_dir: str | Path | None = None,
         skip_bad: bool = False,
         valid_share: float = DEFAULT_VALID_SHARE,
+        valid_from: str | None = None,
     ) -> None:
         if not packed and (cache_dir is not None or skip_bad):
             raise ValueError("cache_dir and skip_bad are about packed images, but packed=False: leave them out")
@@ -229,7 +231,7 @@ class ImageCorpus:
                 "True and sees whole images: choose one of them"
             )
         geometry.grid.side(image_size)
-        self.table = read_image_source(source, valid_share=valid_share)
+        self.table = read_image_source(source, valid_share=valid_share, valid_from=valid_from)
         self.classes = self.table.classes
         self.geometry = geometry
         self.image_size = image_size

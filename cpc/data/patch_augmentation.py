@@ -20,7 +20,7 @@ Augmentation = Literal["none", "v1", "v2"]
 AUGMENTATIONS: tuple[str, ...] = get_args(Augmentation)
 
 _JITTERED_SHARE = 60 / 64  # of a patch's side: the paper's 60 x 60 of 64 x 64
-_DRAWS = {"none": 0, "v1": 2, "v2": 9}  # uniform numbers per patch
+_DRAWS = {"v1": 2, "v2": 9}  # uniform numbers per patch
 _COLOUR_DROP_SHARE = 0.8
 _CHANGED_SHARE = 0.8  # of patches that are turned or sheared, and of those whose light is changed
 _LARGEST_ANGLE = math.radians(20)
@@ -42,6 +42,9 @@ class PatchAugmentation:
         kind: of these.
         grid: where patches lie.
         fill: `[C]` colour around sub-crops and of lost channels: the corpus' mean, zero once it is standardised.
+
+    Attributes:
+        crop_size: side of sub-crops, at least one pixel below the patch's; None where there are none.
     """
 
     def __init__(self, kind: str, grid: PatchGrid, fill: Float[Tensor, " C"]) -> None:
@@ -50,19 +53,19 @@ class PatchAugmentation:
         self.kind = kind
         self.grid = grid
         self.fill = fill
-        self.crop_size = int(grid.patch_size * _JITTERED_SHARE)  # at least one pixel of jitter, however small
+        self.crop_size = None if kind == "none" else int(grid.patch_size * _JITTERED_SHARE)
 
     def __call__(self, images: Float[Tensor, "B C S S2"], keys: Int[np.ndarray, " B"]) -> Float[Tensor, "B H W C P P"]:
         """Patches of images with pixels in [0, 1], changed as their keys say."""
+        if self.crop_size is None:
+            return self.grid.patches(images).contiguous()
         num_rows, num_columns = (self.grid.side(size) for size in images.shape[2:])
         draws = torch.from_numpy(keyed_uniforms(keys, num_rows * num_columns * _DRAWS[self.kind])).float()
         of_patch = rearrange(draws, "b (h w d) -> d b h w", h=num_rows, w=num_columns)
-        if self.kind == "none":
-            return self.grid.patches(images).contiguous()
         slack = self.grid.patch_size - self.crop_size + 1
         # rounded to float32, a number just below 1 is 1
         top, left = ((of_patch[i] * slack).long().clamp(max=slack - 1) for i in (0, 1))
-        patches = self._sub_crops(images, top, left)
+        patches = self._sub_crops(images, top, left, self.crop_size)
         if self.kind == "v1":
             return patches
         flat = rearrange(patches, "b h w c p q -> (b h w) c p q") - rearrange(self.fill, "c -> c 1 1")
@@ -73,28 +76,24 @@ class PatchAugmentation:
 
     def without_chance(self, images: Float[Tensor, "B C S S2"]) -> Float[Tensor, "B H W C P P"]:
         """The patches to judge by: cut in the middle and framed as in training, otherwise as they are."""
-        if self.kind == "none":
-            return self.grid.patches(images).contiguous()
-        middle = (self.grid.patch_size - self.crop_size) // 2
-        num_rows, num_columns = (self.grid.side(size) for size in images.shape[2:])
-        offsets = torch.full((len(images), num_rows, num_columns), middle)
-        return self._sub_crops(images, offsets, offsets)
+        patches = self.grid.patches(images)
+        if self.crop_size is None:
+            return patches.contiguous()
+        return torch.where(self.grid.is_inside(self.crop_size), patches, rearrange(self.fill, "c -> c 1 1"))
 
     def _sub_crops(
-        self, images: Tensor, top: Int[Tensor, "B H W"], left: Int[Tensor, "B H W"]
+        self, images: Tensor, top: Int[Tensor, "B H W"], left: Int[Tensor, "B H W"], crop: int
     ) -> Float[Tensor, "B H W C P P"]:
         """The crop of each patch that begins `top` and `left` of its corner, in the middle of a frame."""
         _, num_rows, num_columns = top.shape
-        size, crop, stride = self.grid.patch_size, self.crop_size, self.grid.stride
-        place = torch.arange(size) - (size - crop) // 2  # within the crop, for every pixel of the frame
-        is_inside = (place >= 0) & (place < crop)
-        inner = place.clamp(0, crop - 1)
+        size, stride = self.grid.patch_size, self.grid.stride
+        inner = (torch.arange(size) - (size - crop) // 2).clamp(0, crop - 1)  # place within the crop; of the frame, any
         rows = rearrange(top + stride * torch.arange(num_rows)[:, None], "b h w -> b h w 1 1") + inner[:, None]
         columns = rearrange(left + stride * torch.arange(num_columns), "b h w -> b h w 1 1") + inner
         pixels = rearrange(rows * images.shape[3] + columns, "b h w p q -> b 1 (h w p q)")
         cut = rearrange(images, "b c s r -> b c (s r)").gather(2, pixels.expand(-1, images.shape[1], -1))
         cut = rearrange(cut, "b c (h w p q) -> b h w c p q", h=num_rows, w=num_columns, p=size)
-        return torch.where(is_inside[:, None] & is_inside, cut, rearrange(self.fill, "c -> c 1 1"))
+        return torch.where(self.grid.is_inside(crop), cut, rearrange(self.fill, "c -> c 1 1"))
 
     def _changed(self, x: Float[Tensor, "n C P P"], draws: Float[Tensor, "d n"]) -> Float[Tensor, "n C P P"]:
         """Mirror, turn or shear, change the light, drop colours; zero is the fill."""

@@ -197,7 +197,7 @@ class RunFolder(Checkpoint):
         if trainer.is_global_zero:
             provenance = {
                 "step": trainer.global_step,
-                "manifest": str(trainer.datamodule.source),
+                "source": str(trainer.datamodule.source),
                 "evaluation": asdict(trainer.datamodule.held_out.protocol),
                 "held_out": [bound.record(trainer.global_step) for bound in bounds],
             }

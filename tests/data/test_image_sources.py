@@ -424,6 +424,20 @@ def test_imagenet_reports_on_its_validation_part(tmp_path: Path) -> None:
 # The split `valid`.
 
 
+def test_valid_is_drawn_from_the_split_that_is_trained_on(tmp_path: Path) -> None:
+    labels = np.where(np.arange(60) < 30, 0, -1)
+    path = save(
+        tmp_path / "a.npz", images=np.tile(RGB, (10, 1, 1, 1)), labels=labels, split=["train", "unlabelled"] * 30
+    )
+    for valid_from, source_of in (("train", 0), ("unlabelled", 1), (None, 0)):
+        table = read_image_source(path, valid_share=0.3, valid_from=valid_from)
+        held_out = table.rows("valid")
+        assert set((held_out % 2).tolist()) == {source_of}
+        assert len(table.rows("unlabelled" if source_of == 0 else "train")) == 30  # nothing is taken from the other
+    alone = read_image_source(path, valid_share=0.3, valid_from="test")  # not there: whoever asks for it will be told
+    assert "valid" not in alone.splits
+
+
 def test_valid_is_drawn_by_name_and_images_that_come_later_move_none(tmp_path: Path) -> None:
     write_images(tmp_path, *(f"train/a/{number:03}.png" for number in range(100)), "test/a/1.png", "unlabelled/1.png")
     before = read_image_source(tmp_path, valid_share=0.2)
