@@ -350,7 +350,10 @@ def _parser() -> argparse.ArgumentParser:
     probe.add_argument("--skip_bad", action="store_true", help="leave out files that cannot be used, and count them")
     probe.add_argument("--cache_dir", type=Path, help="of packed audio; .cpc_cache beside the manifest if not given")
     probe.add_argument(
-        "--max_ram_gb", type=float, default=2.0, help="features that take more go to a temporary file; images: refused"
+        "--max_ram_gb",
+        type=float,
+        default=2.0,
+        help="features that take more at a time go to a temporary file; images: refused",
     )
     probe.add_argument("--scratch_dir", type=Path, help="folder of that file; the system's if not given")
     probe.add_argument("--dtype", choices=("float32", "float16"), help="of features kept; float32 if not given")

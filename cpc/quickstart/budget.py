@@ -2,8 +2,7 @@
 
 import importlib
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +11,6 @@ import torch
 from torch import Tensor
 
 FEWEST_STEPS, MOST_STEPS = 300, 3000
-
-
-class Clock:
-    """Seconds of each stage; those of a stage that comes again are added up."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        """Takes the time of the block."""
-        start = time.monotonic()
-        yield
-        self.seconds[stage] = round(self.seconds.get(stage, 0.0) + time.monotonic() - start, 1)
-
-    @property
-    def total(self) -> float:
-        """Seconds of all stages."""
-        return round(sum(self.seconds.values()), 1)
 
 
 def require_new(out: Path) -> None:

@@ -13,13 +13,14 @@ from cpc.evaluation import evaluate
 from cpc.model import CPC
 from cpc.pretraining.command import pretrain
 from cpc.pretraining.run_folder import read_records
+from cpc.probes.clock import Clock
 from cpc.probes.comparison import Extraction
 from cpc.probes.features import Precision
 from cpc.probes.images.network import NetworkProtocol
 from cpc.probes.images.pictures import write_pictures
 from cpc.probes.images.report import NAME_OF, RANDOM_NAME_OF, format_image_report, probe_images
 from cpc.probes.linear import ProbeProtocol
-from cpc.quickstart.budget import Clock, affordable_steps, best_precision, compute_of, require_extras, require_new
+from cpc.quickstart.budget import affordable_steps, best_precision, compute_of, require_extras, require_new
 from cpc.quickstart.image_page import write_image_page
 
 LATENT_DIM, CONTEXT_DIM, NUM_STEPS = 256, 256, 5

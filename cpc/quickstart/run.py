@@ -16,12 +16,13 @@ from cpc.evaluation import evaluate
 from cpc.model import CPC
 from cpc.pretraining.command import pretrain
 from cpc.pretraining.run_folder import read_records
+from cpc.probes.clock import Clock
 from cpc.probes.comparison import Extraction
 from cpc.probes.features import Features, Precision
 from cpc.probes.linear import ProbeProtocol
 from cpc.probes.report import format_report, probe_report
 from cpc.probes.supervised import SupervisedProtocol
-from cpc.quickstart.budget import Clock, affordable_steps, best_precision, compute_of, require_extras, require_new
+from cpc.quickstart.budget import affordable_steps, best_precision, compute_of, require_extras, require_new
 from cpc.quickstart.page import ContextsMap, write_page
 
 LATENT_DIM, CONTEXT_DIM = 256, 512
