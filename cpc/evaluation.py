@@ -19,6 +19,7 @@ from cpc.data.corpus import Corpus, Sampler
 from cpc.data.image_corpus import ImageCorpus
 from cpc.data.image_sources import DEFAULT_VALID_SHARE
 from cpc.model import CPC
+from cpc.predictors import Step
 
 EVALUATION_SEED = 0
 OnBatch = Callable[[Batch, Tensor, Tensor], None]
@@ -349,7 +350,7 @@ def table(bound: Bound) -> str:
         f"{'k':>8} {'bound':>8} {'+-':>6} {'ceiling':>8} {'loss':>8} {'N':>8} {'accuracy':>9}",
     ]
     warnings = zip(bound.saturated, bound.biased, strict=True)
-    names = [f"{direction} {k}".strip() for direction, k in zip(bound.directions, bound.steps, strict=True)]
+    names = [Step(direction, k).name for direction, k in zip(bound.directions, bound.steps, strict=True)]
     for k, (saturated, biased) in enumerate(warnings):
         warning = (
             "  saturated: more candidates would show more" if saturated else "  biased: likely low" if biased else ""

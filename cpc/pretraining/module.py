@@ -116,7 +116,7 @@ class Pretraining(pl.LightningModule):
         )
         if not torch.isfinite(contrast.loss):
             is_broken = (~torch.isfinite(contrast.loss_nats)).any(1).tolist()
-            broken = [f"{name} {k}".strip() for (name, k), bad in zip(self.model.steps, is_broken, strict=True) if bad]
+            broken = [step.name for step, bad in zip(self.model.steps, is_broken, strict=True) if bad]
             steps = ", ".join(broken)
             raise FloatingPointError(
                 f"the loss is {contrast.loss.item()} at training step {self.global_step}, from the predictions k = "

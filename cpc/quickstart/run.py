@@ -55,7 +55,7 @@ def quickstart(out: Path, corpus: Path, *, seed: int = 0, steps: int | None = No
     Raises:
         ValueError: if `out` already holds a quickstart, or the extras are not installed.
     """
-    require_new(out)
+    require_new(out, ("config.yaml", "bound.jsonl", "probe.jsonl", "checkpoints", "model", "tensorboard"))
     require_extras(EXTRAS)
     out.mkdir(parents=True, exist_ok=True)
     clock = Clock()

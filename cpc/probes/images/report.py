@@ -14,6 +14,7 @@ from cpc.data.atomic import write_json
 from cpc.data.image_corpus import ImageCorpus
 from cpc.evaluation import recorded_image_protocol
 from cpc.model import CPC
+from cpc.predictors import Step
 from cpc.probes.baselines import answer_by_frequency
 from cpc.probes.clock import Clock
 from cpc.probes.comparison import Extraction
@@ -236,7 +237,7 @@ def format_image_report(report: Mapping[str, Any]) -> str:
     for record in report["bound"][:1]:
         lines += ["", f"held-out bound log N - L of the same weights ({record['strategy']}, split {record['split']}):"]
         names = zip(record["directions"], record["steps"], record["mi_bound_nats"], strict=True)
-        words = [f"{f'{direction} {k}'.strip()}: {'-' if v is None else f'{v:.2f}'}" for direction, k, v in names]
+        words = [f"{Step(direction, k).name}: {'-' if v is None else f'{v:.2f}'}" for direction, k, v in names]
         lines.append(f"  {', '.join(words)} nats")
     return "\n".join(lines)
 
