@@ -160,9 +160,11 @@ class ImageBatches(UniformBatches):
         # An image is a file with one window, and that window begins at one of as many samples as there are keys.
         num_samples = np.full(len(names), 2 * _NUM_KEYS - 1)
         super().__init__(num_samples, _NUM_KEYS, batch_size, num_batches, seed, rank, world_size)
-        _, self._sequence = np.unique(sequence_ids, return_inverse=True)
+        sequences, self._sequence = np.unique(sequence_ids, return_inverse=True)
         del self._fingerprint["window_samples"], self._fingerprint["audio_files"]
         self._fingerprint["images"] = hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+        if len(sequences) < len(names):
+            self._fingerprint["sequences"] = hashlib.sha256(self._sequence.tobytes()).hexdigest()[:16]
 
     def _draw_files(self, rng: np.random.Generator) -> np.ndarray:
         """Any order of the images, drawn apart: the n of a sequence come at equal distances, from a random start."""

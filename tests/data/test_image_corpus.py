@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from cpc.data.image_corpus import ImageCorpus, ImageDataset
+from cpc.data.image_corpus import ImageBatches, ImageCorpus, ImageDataset
 from cpc.data.image_pack import pack_images
 from cpc.data.keyed_draws import keyed_uniforms
 from cpc.data.patch_augmentation import PatchAugmentation
@@ -204,6 +204,9 @@ def test_images_of_a_sequence_share_an_id_and_come_apart(tmp_path: Path) -> None
     windows = corpus.windows("train")
     ids = windows.__getitems__(keyed(list(range(30)))).sequence_id.numpy()
     assert np.array_equal(ids[:, None] == ids, sequence[:, None] == sequence)
+    state = corpus.batches(windows, "uniform", 5, 1, 0).state_dict()
+    with pytest.raises(ValueError, match="cannot be resumed with other batches than it began with: sequences"):
+        ImageBatches(windows.images.table.names, np.arange(30), 5, 1, 0).load_state_dict(state)
     starts = []
     for seed in range(300):
         drawn = [row for row, _ in corpus.batches(windows, "uniform", 30, 1, seed).batch(0)]

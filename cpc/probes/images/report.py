@@ -263,10 +263,15 @@ def _of_untrained(
     """Answers of probes on several untrained models, one probe each, averaged."""
     answers: dict[str, list[Answers]] = defaultdict(list)
     for of_model in read:
-        for readout, (train, test) in of_model.items():
-            probe = fit_probe(task.train.examples(train), len(task.classes), protocol, device=task.device)
-            answers[readout].append(probe.answer(task.test.examples(test)))
+        for readout in list(of_model):  # given up one by one: the next model's take their room
+            answers[readout].append(_answer(task, protocol, *of_model.pop(readout)))
     return {RANDOM_NAME_OF[readout]: task.judge(of_models, len(task.train)) for readout, of_models in answers.items()}
+
+
+def _answer(task: ImageTask, protocol: ProbeProtocol, train: np.ndarray, test: np.ndarray) -> Answers:
+    """Of one probe."""
+    probe = fit_probe(task.train.examples(train), len(task.classes), protocol, device=task.device)
+    return probe.answer(task.test.examples(test))
 
 
 def _check_names(option: str, given: Sequence[str], legal: Sequence[str]) -> None:
