@@ -12,6 +12,7 @@ from cpc.allocator import keep_freed_memory
 AUDIO_PROBE_OPTIONS = ("alignments", "pool", "train_minutes", "scratch_dir", "dtype")
 IMAGE_PROBE_OPTIONS = ("label_shares",)
 QUICKSTART_CORPORA = {"audio": Path("data/synthesised"), "image": Path("data/embedded_images")}
+QUICKSTART_FOLDERS = {"audio": Path("runs/quickstart"), "image": Path("runs/image_quickstart")}
 STRATEGY_NAMES = ("mixed", "same_speaker", "mixed_excluding", "same_speaker_excluding", "sequence_only")
 
 
@@ -46,14 +47,15 @@ def _quickstart(options: argparse.Namespace) -> None:
 
     prepare_processor()
     corpus = options.corpus or QUICKSTART_CORPORA[options.modality]
+    out = options.out or QUICKSTART_FOLDERS[options.modality]
     if options.modality == "image":
         from cpc.quickstart.images import image_quickstart
 
-        image_quickstart(options.out, corpus, seed=options.seed, steps=options.steps)
+        image_quickstart(out, corpus, seed=options.seed, steps=options.steps)
     else:
         from cpc.quickstart.run import quickstart
 
-        quickstart(options.out, corpus, seed=options.seed, steps=options.steps)
+        quickstart(out, corpus, seed=options.seed, steps=options.steps)
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -274,9 +276,12 @@ def _parser() -> argparse.ArgumentParser:
     quickstart.add_argument(
         "--modality", choices=tuple(QUICKSTART_CORPORA), default="audio", help="speech, or photographs and digits"
     )
-    quickstart.add_argument("--out", type=Path, default=Path("runs/quickstart"), help="a new folder for run and report")
-    places = ", ".join(f"{modality}: {path}" for modality, path in QUICKSTART_CORPORA.items())
-    quickstart.add_argument("--corpus", type=Path, help=f"made if it is not there; if not given, {places}")
+    for option, text, places in (
+        ("--out", "a new folder for run and report", QUICKSTART_FOLDERS),
+        ("--corpus", "made if it is not there", QUICKSTART_CORPORA),
+    ):
+        defaults = ", ".join(f"{modality}: {path}" for modality, path in places.items())
+        quickstart.add_argument(option, type=Path, help=f"{text}; if not given, {defaults}")
     quickstart.add_argument("--steps", type=int, help="optimiser steps; by this machine's speed if not given")
     quickstart.add_argument("--seed", type=int, default=0, help="of corpus, model and batches")
 
@@ -350,7 +355,10 @@ def _parser() -> argparse.ArgumentParser:
     probe.add_argument("--skip_bad", action="store_true", help="leave out files that cannot be used, and count them")
     probe.add_argument("--cache_dir", type=Path, help="of packed audio; .cpc_cache beside the manifest if not given")
     probe.add_argument(
-        "--max_ram_gb", type=float, default=2.0, help="features that take more go to a temporary file; images: refused"
+        "--max_ram_gb",
+        type=float,
+        default=2.0,
+        help="features that take more at a time go to a temporary file; images: refused",
     )
     probe.add_argument("--scratch_dir", type=Path, help="folder of that file; the system's if not given")
     probe.add_argument("--dtype", choices=("float32", "float16"), help="of features kept; float32 if not given")

@@ -69,6 +69,9 @@ def report() -> list[Check]:
         _guarded("audio files", _audio_files),
         _espeak(),
         _optional("plotly"),
+        _package("pillow", "PIL"),
+        _optional("scikit-image", "skimage", purpose="HOG features and the image quickstart need it"),
+        _optional("timm", purpose="cpc.encoders.Backbone takes its networks", advice="pip install timm"),
         _disk(Path.cwd()),
     ]
 
@@ -98,13 +101,13 @@ def _supported(name: str) -> str:
     return next(str(requirement.specifier) for requirement in requirements if requirement.name == name)
 
 
-def _package(name: str) -> Check:
-    """Whether a package imports, and has a version of the set that works together."""
+def _package(name: str, module: str | None = None) -> Check:
+    """Whether a package imports, by a module of another name if that is given, in a version that cpc works with."""
 
     def look() -> Check:
         from packaging.specifiers import SpecifierSet
 
-        version = importlib.import_module(name).__version__
+        version = importlib.import_module(module or name).__version__
         supported = SpecifierSet(_supported(name))
         if not supported.contains(version, prereleases=True):
             return Check(name, "broken", f"{version}, but the set that works together has {supported}", SYNC)
@@ -191,12 +194,14 @@ def _espeak() -> Check:
     return Check(name, "ok", f"{version(None).decode()} (espeakng-loader {metadata.version('espeakng-loader')})")
 
 
-def _optional(name: str) -> Check:
+def _optional(package: str, module: str | None = None, *, purpose: str = "", advice: str = SYNC) -> Check:
+    """Whether a package imports, by a module of another name if that is given."""
     try:
-        importlib.import_module(name)
+        importlib.import_module(module or package)
     except Exception as error:
-        return Check(name, "missing", _in_one_line(error), SYNC, is_necessary=False)
-    return Check(name, "ok", metadata.version(name))
+        detail = "; ".join(filter(None, (_in_one_line(error), purpose)))
+        return Check(package, "missing", detail, advice, is_necessary=False)
+    return Check(package, "ok", metadata.version(package))
 
 
 def _disk(folder: Path) -> Check:

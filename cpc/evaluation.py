@@ -19,6 +19,7 @@ from cpc.data.corpus import Corpus, Sampler
 from cpc.data.image_corpus import ImageCorpus
 from cpc.data.image_sources import DEFAULT_VALID_SHARE
 from cpc.model import CPC
+from cpc.predictors import Step
 
 EVALUATION_SEED = 0
 OnBatch = Callable[[Batch, Tensor, Tensor], None]
@@ -66,6 +67,8 @@ class ImageProtocol(Protocol):
         augmentation: of training, which frames patches when they are not changed, too.
         flip: whether training mirrors images, as networks that learn labels then do; never when a bound is measured.
         valid_share: of the training images, where the source has no split `valid`: what was held out stays held out.
+        valid_from: the split that they were drawn from, the one trained on; None, in runs that do not say it: `train`,
+            or `unlabelled` where there is no `train`.
         packed: whether images are kept decoded; a corpus too large for that in training is too large ever after.
     """
 
@@ -76,6 +79,7 @@ class ImageProtocol(Protocol):
     augmentation: str = "none"
     flip: bool = False
     valid_share: float = DEFAULT_VALID_SHARE
+    valid_from: str | None = None
     packed: bool = True
 
     def corpus(
@@ -90,6 +94,7 @@ class ImageProtocol(Protocol):
             augmentation=self.augmentation,
             flip=self.flip,
             valid_share=self.valid_share,
+            valid_from=self.valid_from,
             packed=self.packed,
             cache_dir=cache_dir,
             skip_bad=skip_bad,
@@ -345,7 +350,7 @@ def table(bound: Bound) -> str:
         f"{'k':>8} {'bound':>8} {'+-':>6} {'ceiling':>8} {'loss':>8} {'N':>8} {'accuracy':>9}",
     ]
     warnings = zip(bound.saturated, bound.biased, strict=True)
-    names = [f"{direction} {k}".strip() for direction, k in zip(bound.directions, bound.steps, strict=True)]
+    names = [Step(direction, k).name for direction, k in zip(bound.directions, bound.steps, strict=True)]
     for k, (saturated, biased) in enumerate(warnings):
         warning = (
             "  saturated: more candidates would show more" if saturated else "  biased: likely low" if biased else ""

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from cpc.candidates.strategies import STRATEGIES
+from cpc.contexts.grid import GridContext
 from cpc.losses.contrast import Contrast, contrast, side_by_side
 from cpc.losses.info_nce import COMPUTE
 from cpc.predictors import Step
@@ -44,8 +45,8 @@ class CPC(nn.Module):
             are told rather than predicted: patches that overlap by half want to skip one row.
 
     Raises:
-        ValueError: on an unknown strategy, shares that leave nothing for `negatives`, fewer than one negative, or a
-            negative `skip_steps`.
+        ValueError: on an unknown strategy, shares that leave nothing for `negatives`, fewer than one negative, a
+            negative `skip_steps`, or a context of sequences for an encoder of images, or the other way round.
     """
 
     # Any: parts follow a protocol (connect, dim, num_latents, ...) that torch's own attribute types would hide.
@@ -75,6 +76,7 @@ class CPC(nn.Module):
             raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")
         if skip_steps < 0:
             raise ValueError(f"skip_steps={skip_steps} must not be negative")
+        _check_shapes(encoder, context)
         self.encoder = encoder
         self.context = context
         self.predictor = predictor
@@ -208,6 +210,16 @@ class CPC(nn.Module):
         """Data-dependent initialisation of the encoder; before the model is wrapped, compiled or trained."""
         self.encoder.initialise_from(x)
         self.is_initialised.fill_(True)
+
+
+def _check_shapes(encoder: Any, context: Any) -> None:
+    modality = getattr(encoder, "modality", None)  # an encoder of one's own may leave it out, and is believed
+    if modality is not None and isinstance(context, GridContext) != (modality == "image"):
+        latents = "grids: choose PixelCNN or RowGRU" if modality == "image" else "sequences: choose GRU, for example"
+        raise ValueError(
+            f"the context is {type(context).__name__}, but the encoder {type(encoder).__name__} is of {modality}, "
+            f"whose latents are {latents}"
+        )
 
 
 def _check_auxiliary(shares: dict[str, float], negatives: str) -> None:

@@ -21,6 +21,16 @@ class Step(NamedTuple):
     direction: str
     k: int
 
+    @property
+    def name(self) -> str:
+        """In short: `down 2`, or `2`."""
+        return f"{self.direction} {self.k}".strip()
+
+    @property
+    def words(self) -> str:
+        """In full: `down, k = 2`, or `k = 2`."""
+        return f"{self.direction}, k = {self.k}" if self.direction else f"k = {self.k}"
+
 
 class Predictor(nn.Module):
     """c_<=t -> q_1..q_K at t. A subclass gives `_allocate` and `forward`.

@@ -130,6 +130,18 @@ def test_espeak_missing_and_unloadable(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert (broken.state, broken.is_necessary) == ("broken", False)
 
 
+def test_what_images_need_is_looked_for_by_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_guarded", lambda name, look: doctor.Check(name, "ok", ""))
+    for module in ("skimage", "timm"):
+        monkeypatch.setitem(sys.modules, module, None)
+    checks = {check.name: check for check in doctor.report()}
+    assert (checks["pillow"].state, checks["scikit-image"].state, checks["timm"].state) == ("ok", "missing", "missing")
+    assert "HOG features and the image quickstart need it" in checks["scikit-image"].detail
+    assert "uv sync" in checks["scikit-image"].advice
+    assert checks["timm"].advice == "pip install timm"
+    assert not any(checks[name].is_necessary for name in ("scikit-image", "timm"))
+
+
 def test_formats_and_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import soundfile
 

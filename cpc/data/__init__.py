@@ -17,6 +17,7 @@ _HOME_OF = {
     "Manifest": "manifest",
     "PackedAudio": "pack",
     "PackedImages": "image_pack",
+    "PatchAugmentation": "patch_augmentation",
     "SameSpeakerBatches": "batches",
     "Segment": "alignments",
     "UniformBatches": "batches",

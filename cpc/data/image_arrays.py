@@ -95,7 +95,9 @@ def read_image_arrays(paths: Sequence[Path], *, are_splits: bool) -> ImageTable:
     """The table of the images in npz files; the pixels themselves are not loaded yet.
 
     Every file holds `images`, uint8 `[n, h, w]` or `[n, h, w, channels]` with 1, 3 or 4 channels. It may hold `labels`,
-    whole numbers `[n]`, -1 where unknown, and `classes`, their names: numbers, where no file names them.
+    whole numbers `[n]`, -1 where unknown, and `classes`, their names: numbers, where no file names them. An array
+    `sequence`, whole numbers `[n]`, says which images of the file overlap or hang together in another way: they share a
+    number (see `ImageTable.sequences`).
 
     Args:
         paths: the files, of one folder.
@@ -125,7 +127,10 @@ def read_image_arrays(paths: Sequence[Path], *, are_splits: bool) -> ImageTable:
         ],
     )
     splits = [split for file in files for split in file.splits]
-    return ImageTable(origin.names, splits, np.concatenate([file.labels for file in files]), classes, origin)
+    first_rows = np.cumsum([0, *(len(file.labels) for file in files)])
+    sequences = [first_row + file.sequences for first_row, file in zip(first_rows, files, strict=False)]
+    labels = np.concatenate([file.labels for file in files])
+    return ImageTable(origin.names, splits, labels, classes, origin, np.concatenate(sequences))
 
 
 @dataclass(frozen=True)
@@ -136,10 +141,11 @@ class _File:
     splits: list[str]
     labels: np.ndarray
     classes: list[str] | None
+    sequences: np.ndarray  # the row of the first image of each one's sequence
 
 
 def _read_file(path: Path, is_split: bool) -> _File:
-    known = {"images", "labels", "classes"} | (set() if is_split else {"split"})
+    known = {"images", "labels", "classes", "sequence"} | (set() if is_split else {"split"})
     members, shape, dtype = _look_into(path)
     if dtype != np.uint8 or len(shape) not in (3, 4) or 0 in shape or shape[3:] not in ((), (1,), (3,), (4,)):
         raise ValueError(
@@ -173,7 +179,13 @@ def _read_file(path: Path, is_split: bool) -> _File:
         splits = ["unlabelled" if int(labels.max()) < 0 else "train"] * num_images
         if "split" in members:
             splits = _read_splits(path, num_images)
-    return _File(name, splits, labels.astype(np.int64), classes)
+    sequences = np.arange(num_images)
+    if "sequence" in members:
+        found = load_array(path, "sequence")
+        _check(path, "sequence", found, "iu", "whole numbers", num_images)
+        _, first_rows, sequence = np.unique(found, return_index=True, return_inverse=True)
+        sequences = first_rows[sequence]
+    return _File(name, splits, labels.astype(np.int64), classes, sequences)
 
 
 def _read_splits(path: Path, num_images: int) -> list[str]:

@@ -21,6 +21,8 @@ from cpc.data.atomic import write_atomically
 from cpc.data.image_arrays import load_array
 from cpc.data.image_sources import read_image_source
 from cpc.data.image_table import ImageTable
+from cpc.data.image_torchvision import read_torchvision
+from cpc.data.photographs import write_image_corpora
 
 _CIFAR_SIDE = 32
 _IDX_UINT8 = 8
@@ -108,6 +110,58 @@ def prepare_caltech101_small(root: Path) -> ImageTable:
     if one_sided:
         raise ValueError(f"{root}: of {', '.join(one_sided)} there are images in one of train and test alone")
     return table
+
+
+def prepare_stl10(root: Path) -> ImageTable:
+    """Read STL-10 as torchvision unpacks it: nothing is written.
+
+    Args:
+        root: folder with `stl10_binary`.
+
+    Raises:
+        ValueError: if it is not there whole.
+    """
+    return read_torchvision("stl10", root)
+
+
+def prepare_cifar100(root: Path) -> ImageTable:
+    """Read CIFAR-100 as torchvision unpacks it: nothing is written.
+
+    Args:
+        root: folder with `cifar-100-python`.
+
+    Raises:
+        ValueError: if it is not there whole.
+    """
+    return read_torchvision("cifar100", root)
+
+
+def prepare_imagenet(root: Path) -> ImageTable:
+    """Read ImageNet (ILSVRC 2012) as torchvision unpacks it: nothing is written.
+
+    Args:
+        root: folder with `train` and `val`, each with a folder for every class.
+
+    Raises:
+        ValueError: if one is missing, or an image lies in no folder of a class.
+    """
+    return read_torchvision("imagenet", root)
+
+
+def prepare_embedded_images(out: Path, seed: int = 0) -> ImageTable:
+    """Cut scikit-image's photographs into crops, and enlarge scikit-learn's digits, as the quickstart does.
+
+    Args:
+        out: folder for `photographs.npz`, `digits.npz` and `images.json`.
+        seed: of the draw of blocks and crops.
+
+    Returns:
+        The table of the photographs.
+
+    Raises:
+        ValueError: as `write_image_corpora`.
+    """
+    return read_image_source(write_image_corpora(out, seed=seed)["photographs"])
 
 
 def describe_images(table: ImageTable, published: dict[str, int] | None = None) -> str:

@@ -47,7 +47,7 @@ class ImageDataset(Dataset[Batch]):
 
     Args:
         images: where pixels come from.
-        sequence_ids: `[n]` an id for every image.
+        sequence_ids: `[n]` an id for every image, the same for those of one sequence.
         image_size: side of the square that is cut out of each image.
         augmentation: how patches are cut and changed; None: whole images are handed on.
         chance: what the key decides: `none`, images are cut in the middle; `images`, where they are cut, and whether
@@ -126,8 +126,12 @@ class ImageDataset(Dataset[Batch]):
 class ImageBatches(UniformBatches):
     """Every image once in each pass, with a key that decides how it is changed this time.
 
+    Images of one sequence are spread over the pass: two of them meet in a batch only where the sequence holds more than
+    one image per batch, or passes meet. Overlapping crops would stand among each other's negatives.
+
     Args:
         names: of the images.
+        sequence_ids: `[n]` of the images.
         batch_size: images per batch, on each rank; all ranks together take one pass at most.
         num_batches: batches of one round.
         seed: of the whole stream.
@@ -139,7 +143,14 @@ class ImageBatches(UniformBatches):
     """
 
     def __init__(
-        self, names: list[str], batch_size: int, num_batches: int, seed: int, rank: int = 0, world_size: int = 1
+        self,
+        names: list[str],
+        sequence_ids: np.ndarray,
+        batch_size: int,
+        num_batches: int,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
     ) -> None:
         if batch_size * world_size > len(names):
             raise ValueError(
@@ -149,8 +160,26 @@ class ImageBatches(UniformBatches):
         # An image is a file with one window, and that window begins at one of as many samples as there are keys.
         num_samples = np.full(len(names), 2 * _NUM_KEYS - 1)
         super().__init__(num_samples, _NUM_KEYS, batch_size, num_batches, seed, rank, world_size)
+        sequences, self._sequence = np.unique(sequence_ids, return_inverse=True)
         del self._fingerprint["window_samples"], self._fingerprint["audio_files"]
         self._fingerprint["images"] = hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+        if len(sequences) < len(names):
+            self._fingerprint["sequences"] = hashlib.sha256(self._sequence.tobytes()).hexdigest()[:16]
+
+    def _draw_files(self, rng: np.random.Generator) -> np.ndarray:
+        """Any order of the images, drawn apart: the n of a sequence come at equal distances, from a random start."""
+        order = super()._draw_files(rng)
+        num_images = len(order)
+        place = np.empty(num_images, np.int64)  # of each image in that order
+        place[order] = np.arange(num_images)
+        _, first_images, sizes = np.unique(self._sequence, return_index=True, return_counts=True)
+        # Images sorted by sequence, and within each as they were drawn: its turn is the count from the first.
+        by_sequence = order[np.argsort(self._sequence[order], kind="stable")]
+        turn = np.empty(num_images, np.int64)
+        turn[by_sequence] = np.arange(num_images) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        start = place[first_images] / num_images  # uniform; of an image alone, its place
+        when = (turn + start[self._sequence]) / sizes[self._sequence]
+        return np.argsort(when, kind="stable")
 
 
 class ImageCorpus:
@@ -169,6 +198,7 @@ class ImageCorpus:
         cache_dir: where the map goes; None: beside the source.
         skip_bad: go on without files that cannot be used, and say how many.
         valid_share: of the training images, held out where the source names none for it.
+        valid_from: the split that they are held out from, see `read_image_source`.
 
     Attributes:
         table: names, labels and splits of all images.
@@ -191,6 +221,7 @@ class ImageCorpus:
         cache_dir: str | Path | None = None,
         skip_bad: bool = False,
         valid_share: float = DEFAULT_VALID_SHARE,
+        valid_from: str | None = None,
     ) -> None:
         if not packed and (cache_dir is not None or skip_bad):
             raise ValueError("cache_dir and skip_bad are about packed images, but packed=False: leave them out")
@@ -202,7 +233,7 @@ class ImageCorpus:
                 "True and sees whole images: choose one of them"
             )
         geometry.grid.side(image_size)
-        self.table = read_image_source(source, valid_share=valid_share)
+        self.table = read_image_source(source, valid_share=valid_share, valid_from=valid_from)
         self.classes = self.table.classes
         self.geometry = geometry
         self.image_size = image_size
@@ -211,6 +242,11 @@ class ImageCorpus:
         self.flip = flip
         self._patches()  # refuses an unknown augmentation
         self._packed, self._cache_dir, self._skip_bad = packed, cache_dir, skip_bad
+
+    @property
+    def crop_size(self) -> int | None:
+        """Side of the part of every patch that the model sees, the mean colour around it; None: all of the patch."""
+        return self._patches().crop_size
 
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
         """Ask of the table all that it can tell, before images are decoded.
@@ -239,14 +275,14 @@ class ImageCorpus:
         return ImageFiles(self.table, self.load_size, num_channels)
 
     def windows(self, split: str | None, *, is_training: bool = False) -> ImageDataset:
-        """The images of a split, None of all, changed as training does or not; sequence ids are the table's rows.
+        """The images of a split, None of all, changed as training does or not; sequence ids are the table's.
 
         The encoder's statistics must be set: its mean colour frames sub-crops.
         """
         rows = self.images.rows(split)
         return ImageDataset(
             self.images.subset(rows),
-            rows,
+            self.table.sequences[rows],
             self.image_size,
             None if self.geometry.fully_convolutional else self._patches(),
             chance="patches" if is_training else "none",
@@ -268,8 +304,8 @@ class ImageCorpus:
         """Every image once in each pass, with a key that decides how it is changed this time."""
         if sampler != "uniform":
             raise ValueError(f"sampler={sampler!r} needs speakers, which images have not: images are drawn uniformly")
-        names = [self.table.names[row] for row in windows.sequence_ids.tolist()]
-        return ImageBatches(names, batch_size, num_batches, seed, rank, world_size)
+        names = windows.images.table.names
+        return ImageBatches(names, windows.sequence_ids, batch_size, num_batches, seed, rank, world_size)
 
     def held_out_batch_size(self, windows: ImageDataset, batch_size: int, world_size: int) -> int:
         """At most one pass: unchanged by chance, an image that came twice would be its own negative.

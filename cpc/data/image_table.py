@@ -53,6 +53,8 @@ class ImageTable:
         labels: position in `classes`, or -1 where unknown.
         classes: name of each class; empty if no image has a label.
         origin: where the pixels are.
+        sequences: images of one sequence share a number: crops that overlap, frames of a film, whatever is not
+            independent of each other. Unless given, every image is one of its own, numbered by its row.
 
     Raises:
         ValueError: if the columns differ in length, a name stands twice, a split is unknown, or a label is no class.
@@ -63,9 +65,12 @@ class ImageTable:
     labels: Int64[np.ndarray, " n"]
     classes: list[str]
     origin: ImageOrigin
+    sequences: Int64[np.ndarray, " n"] = None  # type: ignore[assignment]  # filled in below
 
     def __post_init__(self) -> None:
-        lengths = {"names": len(self.names), "splits": len(self.splits), "labels": len(self.labels)}
+        if self.sequences is None:
+            object.__setattr__(self, "sequences", np.arange(len(self.names)))
+        lengths = {name: len(getattr(self, name)) for name in ("names", "splits", "labels", "sequences")}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"the columns of a table have one length; found {lengths}")
         repeated = [name for name, count in Counter(self.names).items() if count > 1]
@@ -109,7 +114,7 @@ class ImageTable:
         """These rows alone, in this order; classes stay as they are."""
         chosen = np.arange(len(self))[rows]
         names, splits = ([column[row] for row in chosen.tolist()] for column in (self.names, self.splits))
-        return ImageTable(names, splits, self.labels[chosen], self.classes, self.origin)
+        return ImageTable(names, splits, self.labels[chosen], self.classes, self.origin, self.sequences[chosen])
 
     def open(self, row: int) -> AbstractContextManager[Image.Image]:
         """The image of one row as Pillow opens it: not decoded, not turned upright, in the mode it is stored in.

@@ -8,9 +8,7 @@ import errno
 import hashlib
 import json
 import os
-import secrets
 import shutil
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from cpc.data.atomic_folder import build_atomically
 from cpc.data.audio import check_rates, read_blocks, resampled_length
 from cpc.data.headers import Header, name_a_few, read_header
 from cpc.data.manifest import Manifest
@@ -26,7 +25,6 @@ from cpc.data.parallel import map_in_order
 
 _FORMAT = 2
 _SCALE = np.float32(1 / 32768)
-_ABANDONED_AFTER_SECONDS = 3600
 
 
 class PackedAudio:
@@ -189,13 +187,6 @@ def _key(manifest: Manifest, sample_rate_hz: int) -> str:
 
 def _build(manifest: Manifest, sample_rate_hz: int, folder: Path, num_workers: int, progress: bool) -> None:
     """Writes the pack beside its place and moves it there when it is complete."""
-    unfinished = folder.with_name(f"{folder.name}.partial-{secrets.token_hex(4)}")
-    try:
-        unfinished.mkdir(parents=True)
-    except OSError as error:
-        reason = f"{error.strerror}: no pack can be written here; name another place with out"
-        raise OSError(error.errno, reason, str(folder.parent)) from error
-    _remove_abandoned(folder)
     paths = manifest.files
     num_bytes = 0
 
@@ -204,38 +195,38 @@ def _build(manifest: Manifest, sample_rate_hz: int, folder: Path, num_workers: i
         return list(tqdm(results, total=len(manifest), desc=title, unit="file", disable=not progress))
 
     try:
-        headers = for_all(_header_reader(manifest, sample_rate_hz), "pack: headers")
-        # A file that cannot be read takes no room.
-        known = [header if isinstance(header, Header) else Header(0, 1, 1, "") for header in headers]
-        num_samples = np.array([header.num_samples for header in known])
-        rates = np.array([header.sample_rate_hz for header in known])
-        lengths = resampled_length(num_samples, rates, sample_rate_hz).tolist()
-        offsets = np.cumsum([0, *lengths])
-        num_bytes = 2 * int(offsets[-1])
-        if num_bytes > shutil.disk_usage(unfinished).free:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        audio = unfinished / "audio.int16"
-        with audio.open("wb") as stream:
-            stream.truncate(num_bytes)
+        with build_atomically(folder, _is_complete, "out") as unfinished:
+            headers = for_all(_header_reader(manifest, sample_rate_hz), "pack: headers")
+            # A file that cannot be read takes no room.
+            known = [header if isinstance(header, Header) else Header(0, 1, 1, "") for header in headers]
+            num_samples = np.array([header.num_samples for header in known])
+            rates = np.array([header.sample_rate_hz for header in known])
+            lengths = resampled_length(num_samples, rates, sample_rate_hz).tolist()
+            offsets = np.cumsum([0, *lengths])
+            num_bytes = 2 * int(offsets[-1])
+            if num_bytes > shutil.disk_usage(unfinished).free:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            audio = unfinished / "audio.int16"
+            with audio.open("wb") as stream:
+                stream.truncate(num_bytes)
 
-        def decode(row: int) -> _File:
-            if isinstance(headers[row], str):
-                return _File(problem=headers[row])
-            return _decode_into(audio, int(offsets[row]), lengths[row], paths[row], headers[row], sample_rate_hz)
+            def decode(row: int) -> _File:
+                if isinstance(headers[row], str):
+                    return _File(problem=headers[row])
+                return _decode_into(audio, int(offsets[row]), lengths[row], paths[row], headers[row], sample_rate_hz)
 
-        files: list[_File] = for_all(decode, "pack: decode")
-        index = {
-            "format": _FORMAT,
-            "sample_rate_hz": sample_rate_hz,
-            "num_bytes": num_bytes,
-            "skipped": {row: file.problem for row, file in enumerate(files) if file.problem},
-            "num_samples": [file.num_samples for file in files],
-            "totals": [file.total for file in files],
-            "totals_of_squares": [file.total_of_squares for file in files],
-            "offsets": offsets[:-1].tolist(),
-        }
-        (unfinished / "index.json").write_text(json.dumps(index), encoding="utf-8")
-        _move(unfinished, folder)
+            files: list[_File] = for_all(decode, "pack: decode")
+            index = {
+                "format": _FORMAT,
+                "sample_rate_hz": sample_rate_hz,
+                "num_bytes": num_bytes,
+                "skipped": {row: file.problem for row, file in enumerate(files) if file.problem},
+                "num_samples": [file.num_samples for file in files],
+                "totals": [file.total for file in files],
+                "totals_of_squares": [file.total_of_squares for file in files],
+                "offsets": offsets[:-1].tolist(),
+            }
+            (unfinished / "index.json").write_text(json.dumps(index), encoding="utf-8")
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
@@ -246,8 +237,6 @@ def _build(manifest: Manifest, sample_rate_hz: int, folder: Path, num_workers: i
             "make room, or name a place on another disk with out",
             str(folder.parent),
         ) from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     clipped = [str(paths[row]) for row, file in enumerate(files) if file.num_clipped]
     if clipped:
         warnings.warn(
@@ -305,27 +294,3 @@ def _decode_into(audio: Path, offset: int, room: int, file: Path, header: Header
     # Lossy codecs and resampling overshoot by nature; floating-point files that do have the wrong scale.
     is_float = header.subtype in ("FLOAT", "DOUBLE")
     return _File(num_samples, total, total_of_squares, num_clipped if is_float else 0)
-
-
-def _move(unfinished: Path, folder: Path) -> None:
-    for path in unfinished.iterdir():
-        with path.open("rb") as stream:
-            os.fsync(stream.fileno())
-    if folder.exists() and not _is_complete(folder):
-        shutil.rmtree(folder)
-    try:
-        unfinished.rename(folder)
-    except OSError:
-        if not _is_complete(folder):  # if it is, another process was faster
-            raise
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Removes what a killed process left of this pack; a living one writes all the time."""
-    for leftover in folder.parent.glob(f"{folder.name}.partial-*"):
-        try:
-            last_written = max(path.stat().st_mtime for path in (leftover, *leftover.iterdir()))
-        except FileNotFoundError:  # finished just now
-            continue
-        if last_written < time.time() - _ABANDONED_AFTER_SECONDS:
-            shutil.rmtree(leftover, ignore_errors=True)

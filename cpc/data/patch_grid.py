@@ -6,8 +6,9 @@ B images, C channels, S image side, P patch side, H rows and W columns of patche
 import math
 from dataclasses import dataclass
 
+import torch
 from einops import rearrange
-from jaxtyping import Shaped
+from jaxtyping import Bool, Shaped
 from torch import Tensor
 
 
@@ -66,3 +67,9 @@ class PatchGrid:
             self.side(size)
         cut = images.unfold(2, self.patch_size, self.stride).unfold(3, self.patch_size, self.stride)
         return rearrange(cut, "b c h w p q -> b h w c p q")
+
+    def is_inside(self, crop_size: int) -> Bool[Tensor, "P P"]:
+        """Which pixels of a patch belong to the square of `crop_size` in its middle; the others are its frame."""
+        place = torch.arange(self.patch_size) - (self.patch_size - crop_size) // 2
+        inside = (place >= 0) & (place < crop_size)
+        return inside[:, None] & inside

@@ -1,4 +1,4 @@
-"""Trunks from torchvision and timm, cut before pooling and classifier.
+"""Trunks from torchvision, timm and elsewhere, cut before pooling and classifier.
 
 n patches, C colour channels, P pixels, D features, h w their rows and columns.
 """
@@ -18,7 +18,7 @@ _MAX_NAMED = 4
 
 
 class Backbone(nn.Module):
-    """The convolutional part of a classification network, with random weights.
+    """The convolutional part of a classification network.
 
     Most of these networks hold batch norm, through which the patches of a batch see each other: the contrastive task
     can then be solved through the leak ("We did not use Batch-Norm", section 3.2 of van den Oord et al. 2018; CPC v2,
@@ -27,10 +27,13 @@ class Backbone(nn.Module):
     of 64 pixels or more.
 
     Args:
-        name: `torchvision:resnet18` or any name of `torchvision.models.list_models`, or `timm:NAME` (timm is not among
-            cpc's dependencies: `pip install timm`).
+        network: `torchvision:resnet18` or any name of `torchvision.models.list_models`, or `timm:NAME` (timm is not
+            among cpc's dependencies: `pip install timm`), made with random weights. Or a module, taken with the weights
+            that it has; a model can be saved with one that keeps its arguments as attributes (see
+            `cpc.checkpoint.describe`), and loaded with its package among `trusted_packages`.
         allow_batch_norm: take the network with its batch norms.
-        num_channels: C of the pixels; other than 3, the first convolution is made anew (timm does it itself).
+        num_channels: C of the pixels; other than 3, a named network's first convolution is made anew (timm does it
+            itself).
         layer: name of the submodule whose output is taken, for example `layer3`; None takes the last features that are
             still a map, before pooling and classifier.
 
@@ -40,31 +43,36 @@ class Backbone(nn.Module):
         receptive_field: None, not known: some of these networks look at their whole input.
 
     Raises:
-        ValueError: on an unknown source, name or layer, timm that is not installed, batch norm that is not allowed, or
-            an output that is no map `[n, D, h, w]`, such as the tokens of a vision Transformer.
+        ValueError: on an unknown source, name or layer, timm that is not installed, batch norm that is not allowed, a
+            module that does not take such pixels or cannot be cut, or an output that is no map `[n, D, h, w]`, such as
+            the tokens of a vision Transformer.
     """
 
     receptive_field: int | None = None
+    network: str | nn.Module
 
     def __init__(
-        self, name: str, allow_batch_norm: bool = False, num_channels: int = 3, layer: str | None = None
+        self,
+        network: str | nn.Module,
+        allow_batch_norm: bool = False,
+        num_channels: int = 3,
+        layer: str | None = None,
     ) -> None:
         super().__init__()
         if num_channels < 1:
             raise ValueError(f"num_channels={num_channels} must be at least 1")
-        source, _, model_name = name.partition(":")
-        if source not in _SOURCES:
-            raise ValueError(f"name={name!r} begins with none of {', '.join(f'{each}:' for each in _SOURCES)}")
-        self.name = name
+        # Past nn.Module, which would count the parameters twice, here and among the features.
+        object.__setattr__(self, "network", network)
+        self.name = network if isinstance(network, str) else type(network).__name__
         self.allow_batch_norm = allow_batch_norm
         self.num_channels = num_channels
         self.layer = layer
 
-        network = _SOURCES[source](model_name, num_channels)
-        _check_batch_norm(network, name, allow_batch_norm)
-        if layer is None and source == "torchvision":
-            layer = _last_map(network, name, num_channels)
-        self.features = network if layer is None else _cut(network, layer, name)
+        whole = _named(network, num_channels) if isinstance(network, str) else network
+        _check_batch_norm(whole, self.name, allow_batch_norm)
+        if layer is None and not _gives_map(whole, self.name, num_channels):
+            layer = _last_map(whole, self.name, num_channels)
+        self.features = whole if layer is None else _cut(whole, layer, self.name)
         self.dim, self.stride = self._measure()
 
     def forward(self, x: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n D h w"]:
@@ -97,6 +105,13 @@ class Backbone(nn.Module):
         )
 
 
+def _named(network: str, num_channels: int) -> nn.Module:
+    source, _, name = network.partition(":")
+    if source not in _SOURCES:
+        raise ValueError(f"network={network!r} begins with none of {', '.join(f'{each}:' for each in _SOURCES)}")
+    return _SOURCES[source](name, num_channels)
+
+
 def _torchvision(name: str, num_channels: int) -> nn.Module:
     from torchvision import models
 
@@ -111,7 +126,7 @@ def _torchvision(name: str, num_channels: int) -> nn.Module:
 
 def _timm(name: str, num_channels: int) -> nn.Module:
     if importlib.util.find_spec("timm") is None:
-        raise ValueError(f"name='timm:{name}' needs the package timm, which is not installed: pip install timm")
+        raise ValueError(f"network='timm:{name}' needs the package timm, which is not installed: pip install timm")
     timm = importlib.import_module("timm")
     if not timm.is_model(name):
         raise ValueError(f"timm has no network {name!r}{_similar(name, timm.list_models())}")
@@ -149,6 +164,18 @@ def _with_channels(network: nn.Module, num_channels: int) -> nn.Module:
     return network
 
 
+def _gives_map(network: nn.Module, name: str, num_channels: int) -> bool:
+    """Whether the features come out as they are, without pooling and classifier."""
+    try:
+        output = copy.deepcopy(network).to("meta").eval()(_blank(num_channels, _SIZES[0]))
+    except (RuntimeError, ValueError, AssertionError) as error:
+        raise ValueError(
+            f"{name} does not encode pixels of num_channels={num_channels}, {_SIZES[0]} a side: "
+            f"{' '.join(str(error).split())[:300]}"
+        ) from error
+    return isinstance(output, Tensor) and output.ndim == 4 and output.shape[2] > 1
+
+
 def _last_map(network: nn.Module, name: str, num_channels: int) -> str:
     """The last child whose output is a map wider than one feature and not pooled to a fixed size."""
     shapes: dict[str, tuple[int, ...]] = {}
@@ -157,7 +184,7 @@ def _last_map(network: nn.Module, name: str, num_channels: int) -> str:
     for path, child in children.items():
 
         def keep(module: nn.Module, inputs: Any, output: Any, path: str = path) -> None:
-            shapes[path] = tuple(output.shape)
+            shapes[path] = tuple(output.shape) if isinstance(output, Tensor) else ()
 
         child.register_forward_hook(keep)
     copied(_blank(num_channels, _SIZES[0]))
@@ -177,10 +204,15 @@ def _last_map(network: nn.Module, name: str, num_channels: int) -> str:
 
 
 def _cut(network: nn.Module, layer: str, name: str) -> nn.Module:
+    from torch.fx.proxy import TraceError
     from torchvision.models.feature_extraction import create_feature_extractor
 
     try:
         return create_feature_extractor(network, {layer: "map"}, suppress_diff_warning=True)
+    except (TraceError, RuntimeError) as error:
+        raise ValueError(
+            f"{name} cannot be cut at {layer!r}, since torch.fx cannot follow it ({error}): hand in the part wanted"
+        ) from error
     except ValueError as error:
         parts = ", ".join(path for path, _ in network.named_children())
         raise ValueError(f"layer={layer!r} is no part of {name}, which has {parts} and their parts") from error

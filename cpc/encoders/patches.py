@@ -29,14 +29,18 @@ class PatchEncoder(nn.Module):
         patch_size: P.
         stride: from a patch to the next, pixels.
         fully_convolutional: run the trunk over whole images; patch size and stride must be multiples of its stride.
+        crop_size: of the patches that are cut here, show the trunk the middle square of that many pixels a side, and
+            the mean colour around it, as augmentation frames patches in training; None: all of them. `cpc pretrain`
+            sets it. Patches that come cut already are taken as they are.
 
     Attributes:
         overlapping_rows: how many of the next rows' latents share pixels with those of a row.
 
     Raises:
-        ValueError: on a grid that is none, or one that does not fit the trunk's stride; with `fully_convolutional` on a
-            trunk whose features see the whole image, or nobody knows how much of it; on batch norm that the
-            trunk's `allow_batch_norm` does not allow.
+        ValueError: on a grid that is none, patches that the trunk cannot take, since they are too small for it (it is
+            tried on one), or a grid that does not fit the trunk's stride; with `fully_convolutional` on a
+            trunk whose features see the whole image, or nobody knows how much of it, or with a `crop_size`; on batch
+            norm that the trunk's `allow_batch_norm` does not allow.
     """
 
     modality = "image"
@@ -45,7 +49,12 @@ class PatchEncoder(nn.Module):
     trunk: Any
 
     def __init__(
-        self, trunk: nn.Module, patch_size: int = 16, stride: int = 8, fully_convolutional: bool = False
+        self,
+        trunk: nn.Module,
+        patch_size: int = 16,
+        stride: int = 8,
+        fully_convolutional: bool = False,
+        crop_size: int | None = None,
     ) -> None:
         super().__init__()
         batch_norms = [name for name, module in trunk.named_modules() if isinstance(module, _BatchNorm)]
@@ -58,7 +67,13 @@ class PatchEncoder(nn.Module):
         self.patch_size = patch_size
         self.stride = stride
         self.fully_convolutional = fully_convolutional
+        self.crop_size = crop_size
         self.grid = PatchGrid(patch_size, stride)
+        if crop_size is not None and (fully_convolutional or not 1 <= crop_size <= patch_size):
+            raise ValueError(
+                f"crop_size={crop_size} must lie between 1 and patch_size={patch_size}, and be None with "
+                "fully_convolutional=True, which cuts no patches"
+            )
         if fully_convolutional and (patch_size % self.trunk.stride or stride % self.trunk.stride):
             raise ValueError(
                 f"fully_convolutional=True averages features that lie {self.trunk.stride} pixels apart: "
@@ -69,6 +84,7 @@ class PatchEncoder(nn.Module):
                 "fully_convolutional=True needs a trunk with a limited receptive_field: features of this one may see "
                 "the whole image (group norm does), and a prediction would be told what it predicts"
             )
+        _try_patch(trunk, patch_size)
         # What a latent sees beyond its patch on either side, when patches are not cut out.
         margin = (self.trunk.receptive_field - self.trunk.stride + 1) // 2 if fully_convolutional else 0
         self.overlapping_rows = -(-(patch_size + 2 * margin) // stride) - 1
@@ -88,7 +104,7 @@ class PatchEncoder(nn.Module):
         """Encode images, or patches that were cut (and changed) before, with pixels in [0, 1]."""
         if self.fully_convolutional:
             return self._slide(x)
-        patches = self.grid.patches(x) if x.ndim == 4 else x
+        patches = self._cut(x) if x.ndim == 4 else x
         flat = self._standardise(rearrange(patches, "b h w c p q -> (b h w) c p q"))
         latents = reduce(self.trunk(flat), "n d p q -> n d", "mean")
         return rearrange(latents, "(b h w) d -> b h w d", b=patches.shape[0], h=patches.shape[1])
@@ -109,8 +125,15 @@ class PatchEncoder(nn.Module):
         if self.fully_convolutional:
             self.trunk.initialise_from(self._standardise(x))
             return
-        patches = self.grid.patches(x) if x.ndim == 4 else x
+        patches = self._cut(x) if x.ndim == 4 else x
         self.trunk.initialise_from(self._standardise(rearrange(patches, "b h w c p q -> (b h w) c p q")))
+
+    def _cut(self, images: Float[Tensor, "B C S S2"]) -> Float[Tensor, "B H W C P P"]:
+        patches = self.grid.patches(images)
+        if self.crop_size is None:
+            return patches
+        inside = self.grid.is_inside(self.crop_size).to(images.device)
+        return torch.where(inside, patches, rearrange(self.pixel_mean, "c -> c 1 1"))
 
     def _slide(self, images: Tensor) -> Float[Tensor, "B H W D"]:
         if images.ndim != 4:
@@ -126,3 +149,24 @@ class PatchEncoder(nn.Module):
 
     def _standardise(self, pixels: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n C P Q"]:
         return (pixels - rearrange(self.pixel_mean, "c -> c 1 1")) / rearrange(self.pixel_std, "c -> c 1 1")
+
+
+@torch.no_grad()
+def _try_patch(trunk: Any, patch_size: int) -> None:
+    """Encode one black patch: a real one, since not every network of others' making runs on the meta device."""
+    was_training = {module: module.training for module in trunk.modules()}
+    device = next((weight.device for weight in trunk.parameters()), None)
+    try:
+        shape = tuple(trunk.eval()(torch.zeros(1, trunk.num_channels, patch_size, patch_size, device=device)).shape)
+        problem = "" if len(shape) == 4 and 0 not in shape else f"gives {shape} for one, no map [n, D, h, w]"
+    except (RuntimeError, ValueError, AssertionError) as error:
+        problem = f"cannot encode one: {' '.join(str(error).split())[:300]}"
+    finally:
+        for module, flag in was_training.items():
+            module.training = flag
+    if problem:
+        name = getattr(trunk, "name", type(trunk).__name__)
+        raise ValueError(
+            f"patch_size={patch_size} does not fit the trunk {name}, which {problem}; raise patch_size (this trunk "
+            f"keeps one of {trunk.stride} pixels a side), or choose another trunk or layer of it"
+        )

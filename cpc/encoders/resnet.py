@@ -12,10 +12,9 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-Norm = Literal["affine", "layer", "group", "none"]
-_NORMS = ("affine", "layer", "group", "none")
+from cpc.encoders.norms import Norm, check_norm, group_norm
+
 _STEMS = ("imagenet", "small")
-_MAX_GROUPS = 32
 
 
 @dataclass(frozen=True)
@@ -90,11 +89,7 @@ class ResNetTrunk(nn.Module):
         super().__init__()
         if depth not in STAGES:
             raise ValueError(f"depth={depth} is not one of {', '.join(map(str, STAGES))}")
-        if norm not in _NORMS:
-            raise ValueError(
-                f"norm={norm!r} is not one of {', '.join(map(repr, _NORMS))}; "
-                "batch norm would let patches see each other"
-            )
+        check_norm(norm)
         if stem not in _STEMS:
             raise ValueError(f"stem={stem!r} is not one of {', '.join(map(repr, _STEMS))}")
         if not 1 <= num_stages <= len(STAGES[depth]):
@@ -234,7 +229,7 @@ def normalisation(norm: Norm, dim: int) -> nn.Module:
     if norm == "layer":
         return PositionNorm(dim)
     if norm == "group":
-        return nn.GroupNorm(math.gcd(_MAX_GROUPS, dim), dim)
+        return group_norm(dim)
     return nn.Identity()
 
 

@@ -4,7 +4,6 @@ n patches, C colour channels, P pixels, D features, h w their rows and columns, 
 """
 
 import math
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,9 +11,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-Norm = Literal["affine", "layer", "group", "none"]
-_NORMS = ("affine", "layer", "group", "none")
-_MAX_GROUPS = 32
+from cpc.encoders.norms import Norm, check_norm, group_norm
 
 
 class TinyTrunk(nn.Module):
@@ -58,8 +55,7 @@ class TinyTrunk(nn.Module):
                 f"dim={dim}, num_channels={num_channels}, strides={tuple(strides)} and widths={tuple(widths)} must all "
                 "be at least 1"
             )
-        if norm not in _NORMS:
-            raise ValueError(f"norm={norm!r} is not one of {', '.join(map(repr, _NORMS))}")
+        check_norm(norm)
         self.dim = dim
         self.num_channels = num_channels
         self.strides = tuple(strides)
@@ -132,7 +128,7 @@ class TinyLayer(nn.Module):
         elif norm == "layer":
             self.layer_norm = nn.LayerNorm(dim)
         elif norm == "group":
-            self.group_norm = nn.GroupNorm(math.gcd(_MAX_GROUPS, dim), dim)
+            self.group_norm = group_norm(dim)
 
     def forward(self, x: Float[Tensor, "n p q c"]) -> Float[Tensor, "n h w d"]:
         """Convolve, normalise and rectify."""

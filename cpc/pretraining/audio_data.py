@@ -36,6 +36,7 @@ class AudioData(PretrainingData):
     """
 
     modality = "audio"
+    unit = "windows"
 
     def __init__(
         self,

@@ -9,7 +9,6 @@ from jaxtyping import Int
 from torch import Tensor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from cpc.contexts.grid import GridContext
 from cpc.data.batches import Window
 from cpc.evaluation import HeldOut, Protocol
 from cpc.losses.contrast import check_rows
@@ -33,11 +32,13 @@ class PretrainingData(pl.LightningDataModule):
 
     Attributes:
         modality: what the encoder must encode.
+        unit: what a batch is made of, in words.
         corpus: None before `setup`.
         held_out: the held-out batches.
     """
 
     modality: str
+    unit: str
 
     def __init__(
         self, batch_size: int, train_split: str, eval_split: str, eval_batches: int, num_workers: int, seed: int
@@ -131,18 +132,12 @@ class PretrainingData(pl.LightningDataModule):
         )
 
     def _check_parts(self, model: CPC) -> None:
-        """Refuse an encoder of other observations, and a context that is not made for its latents."""
-        encoder, context = model.encoder, model.context
+        """Refuse an encoder of other observations."""
+        encoder = model.encoder
         if encoder.modality != self.modality:
             raise ValueError(
                 f"model.encoder is {type(encoder).__name__}, which encodes {encoder.modality}, but the data are "
                 f"{self.modality}: choose another encoder, or set modality to {encoder.modality}"
-            )
-        if isinstance(context, GridContext) != (self.modality == "image"):
-            of_image = "grids: choose PixelCNN or RowGRU"
-            raise ValueError(
-                f"model.context is {type(context).__name__}, but the latents of {self.modality} are "
-                f"{of_image if self.modality == 'image' else 'sequences: choose GRU, for example'}"
             )
 
     @abstractmethod

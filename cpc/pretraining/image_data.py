@@ -11,6 +11,7 @@ from cpc.data.batches import Window
 from cpc.data.image_corpus import ImageCorpus, ImageDataset, ImageGeometry
 from cpc.data.image_sources import DEFAULT_VALID_SHARE
 from cpc.data.patch_augmentation import Augmentation
+from cpc.encoders.patches import PatchEncoder
 from cpc.evaluation import ImageProtocol
 from cpc.model import CPC
 from cpc.pretraining.data import PretrainingData
@@ -30,7 +31,7 @@ class ImageData(PretrainingData):
         train_split: what is trained on: `train`, or `unlabelled` where there is such a part.
         eval_split: the held-out part for the bound, another one.
         eval_batches: batches of one held-out evaluation and device, the same ones every time; one pass at most.
-        valid_share: of the training images, held out as split `valid` where the source has none.
+        valid_share: of the images of `train_split`, held out as split `valid` where the source has none.
         num_workers: loader processes; 0 loads in the training process.
         packed: decode everything once into a uint8 memory map; false decodes images on the fly.
         cache_dir: where the map goes; null: beside the source.
@@ -39,6 +40,7 @@ class ImageData(PretrainingData):
     """
 
     modality = "image"
+    unit = "images"
 
     def __init__(
         self,
@@ -85,6 +87,7 @@ class ImageData(PretrainingData):
             augmentation=self.augmentation,
             flip=self.flip,
             valid_share=self.valid_share,
+            valid_from=self.train_split,
             packed=self.packed,
         )
 
@@ -114,19 +117,15 @@ class ImageData(PretrainingData):
         """Images as training changes them."""
         return self.corpus.initialisation_images(self.train_split, self.seed)
 
-    def _open(self, encoder: ImageGeometry) -> ImageCorpus:
-        return ImageCorpus(
-            self.source,
-            encoder,
-            self.image_size,
-            load_size=self.load_size,
-            augmentation=self.augmentation,
-            flip=self.flip,
-            packed=self.packed,
-            cache_dir=self.cache_dir,
-            skip_bad=self.skip_bad,
-            valid_share=self.valid_share,
-        )
+    def _open(self, encoder: PatchEncoder) -> ImageCorpus:
+        corpus = self.protocol.corpus(self.source, encoder, cache_dir=self.cache_dir, skip_bad=self.skip_bad)
+        if encoder.crop_size not in (None, corpus.crop_size):
+            raise ValueError(
+                f"model.encoder.init_args.crop_size={encoder.crop_size}, but data.augmentation={self.augmentation!r} "
+                f"shows {corpus.crop_size or 'all'} pixels of a patch: leave crop_size out, training sets it"
+            )
+        encoder.crop_size = corpus.crop_size  # so that the model, given whole images, frames patches as it was taught
+        return corpus
 
     def _check_length(self, model: CPC) -> None:
         side, furthest = model.encoder.grid.side(self.image_size), model.steps[-1].k

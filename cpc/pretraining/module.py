@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cpc.bounds import Bound, BoundTally
-from cpc.checkpoint import describe
+from cpc.checkpoint import describe, with_defaults
 from cpc.data.batch import Batch
 from cpc.evaluation import HeldOut, OnBatch, held_out_tallies
 from cpc.model import CPC
@@ -82,6 +82,7 @@ class Pretraining(pl.LightningModule):
             auxiliary_negatives,
             skip_steps,
         )
+        self._architecture = describe(self.model)  # as it was asked for; data that are looked at add to it
         self.optimiser = optimiser
         self.learning_rate = learning_rate
         self.betas = tuple(betas)
@@ -115,13 +116,13 @@ class Pretraining(pl.LightningModule):
         )
         if not torch.isfinite(contrast.loss):
             is_broken = (~torch.isfinite(contrast.loss_nats)).any(1).tolist()
-            broken = [f"{name} {k}".strip() for (name, k), bad in zip(self.model.steps, is_broken, strict=True) if bad]
+            broken = [step.name for step, bad in zip(self.model.steps, is_broken, strict=True) if bad]
             steps = ", ".join(broken)
             raise FloatingPointError(
                 f"the loss is {contrast.loss.item()} at training step {self.global_step}, from the predictions k = "
                 f"{steps}: training stops here and the last good checkpoint stands; "
                 "lower model.learning_rate, clip gradients (trainer.gradient_clip_val) or look for broken data among "
-                f"the files with ids {batch.sequence_id.tolist()}"
+                f"the {self.trainer.datamodule.unit} with the sequence ids {batch.sequence_id.tolist()}"
             )
         self.tally.update(contrast)
         return {"loss": contrast.loss, "latents": latents.detach(), "contexts": contexts.detach()}
@@ -185,7 +186,7 @@ class Pretraining(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the architecture, the settings, and every rank's generators and unfinished tally."""
         checkpoint["cpc"] = {
-            "architecture": describe(self.model),
+            "architecture": self._architecture,
             "settings": self._settings(),
             "num_workers": self.trainer.datamodule.num_workers,
             "ranks": self._of_all_ranks(
@@ -205,7 +206,7 @@ class Pretraining(pl.LightningModule):
         state = checkpoint.get("cpc")
         if state is None or "ranks" not in state:
             raise ValueError("this checkpoint was not written by this version of cpc pretrain")
-        differences = list(_differences(state["architecture"], describe(self.model)))
+        differences = list(_differences(with_defaults(state["architecture"], self.model), self._architecture))
         if differences:
             raise ValueError(
                 f"the checkpoint holds another model than the config: {'; '.join(differences)}; continue with the "
@@ -289,7 +290,9 @@ class Pretraining(pl.LightningModule):
 
 
 def _differences(found: Any, expected: Any, name: str = "model") -> Iterator[str]:
-    """Where two descriptions differ, in words."""
+    """Where two descriptions differ, in words; nothing given is as good as nothing in it."""
+    if all(value is None or (isinstance(value, dict | list | tuple) and not value) for value in (found, expected)):
+        return
     if isinstance(found, dict) and isinstance(expected, dict):
         for key in sorted(found.keys() | expected.keys()):
             inner = name if key == "init_args" else f"{name}.{key}".lstrip(".")

@@ -1,4 +1,4 @@
-"""What a run shows while it runs: the bound, its ceiling, windows per second, time left."""
+"""What a run shows while it runs: the bound, its ceiling, windows or images per second, time left."""
 
 import sys
 import time
@@ -40,14 +40,14 @@ class Progress(ProgressBar):
             mininterval=self._interval_seconds,
             maxinterval=max(10.0, self._interval_seconds),
         )
-        self._num_windows = 0
+        self._num_observations = 0
         self._since = time.perf_counter()
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: Pretraining, outputs: Any, batch: Batch, batch_index: int
     ) -> None:
         """Move on; refresh bound and speed about twice a second."""
-        self._num_windows += len(batch.x) * trainer.world_size
+        self._num_observations += len(batch.x) * trainer.world_size
         seconds = time.perf_counter() - self._since
         if self._is_enabled and seconds > self._interval_seconds and pl_module.tally.sums:
             latest = BoundTally()
@@ -55,10 +55,10 @@ class Progress(ProgressBar):
             bound = latest.compute("", "train")
             self._bar.set_postfix_str(
                 f"bound {bound.mean('mi_bound_nats'):.2f} of {bound.mean('mi_ceiling_nats'):.2f} nats, "
-                f"{self._num_windows / seconds:.0f} windows/s",
+                f"{self._num_observations / seconds:.0f} {trainer.datamodule.unit}/s",
                 refresh=False,
             )
-            self._num_windows = 0
+            self._num_observations = 0
             self._since = time.perf_counter()
         self._bar.update(trainer.global_step - self._bar.n)
 

@@ -90,8 +90,9 @@ class RunFolder(Checkpoint):
         self._last_step = trainer.global_step
         held_out = trainer.datamodule.held_out
         measured_on = {**asdict(held_out.protocol), "num_batches": held_out.num_batches}
-        if measured_on != self._measured_on:  # a bound on other batches is no measure for those to come
-            self.best_bound_nats, self._measured_on = -math.inf, measured_on
+        if any(self._measured_on.get(name, value) != value for name, value in measured_on.items()):
+            self.best_bound_nats = -math.inf  # a bound on other batches is no measure for those to come
+        self._measured_on = measured_on
         if trainer.is_global_zero:
             self.folder.mkdir(parents=True, exist_ok=True)
             with write_atomically(self.folder / "config.yaml") as new:
@@ -197,7 +198,7 @@ class RunFolder(Checkpoint):
         if trainer.is_global_zero:
             provenance = {
                 "step": trainer.global_step,
-                "manifest": str(trainer.datamodule.source),
+                "source": str(trainer.datamodule.source),
                 "evaluation": asdict(trainer.datamodule.held_out.protocol),
                 "held_out": [bound.record(trainer.global_step) for bound in bounds],
             }

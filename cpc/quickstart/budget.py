@@ -2,8 +2,7 @@
 
 import importlib
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +13,24 @@ from torch import Tensor
 FEWEST_STEPS, MOST_STEPS = 300, 3000
 
 
-class Clock:
-    """Seconds of each stage; those of a stage that comes again are added up."""
+def require_new(out: Path, of_runs: Iterable[str]) -> None:
+    """Ask for a folder where no quickstart has been.
 
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
+    Args:
+        out: the folder.
+        of_runs: what its runs leave there before there is a report.
 
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        """Takes the time of the block."""
-        start = time.monotonic()
-        yield
-        self.seconds[stage] = round(self.seconds.get(stage, 0.0) + time.monotonic() - start, 1)
-
-    @property
-    def total(self) -> float:
-        """Seconds of all stages."""
-        return round(sum(self.seconds.values()), 1)
-
-
-def require_new(out: Path) -> None:
-    """Raises a ValueError if a quickstart has been here."""
-    if (out / "report.json").exists() or (out / "config.yaml").exists():
+    Raises:
+        ValueError: if one has been there; of one that was not finished, the message says what to remove.
+    """
+    if (out / "report.json").exists():
         raise ValueError(f"{out} already holds a quickstart: name another folder with --out")
+    left = [str(out / name) for name in of_runs if (out / name).exists()]
+    if left:
+        raise ValueError(
+            f"a quickstart was not finished in {out}, and none is continued: remove {', '.join(left)} to begin again "
+            "there, or name another folder with --out"
+        )
 
 
 def require_extras(extras: Mapping[str, str]) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, SupportsFloat
 import numpy as np
 
 from cpc.candidates import reading_of
+from cpc.predictors import Step
 
 # Hues of Okabe and Ito's colour-blind-safe palette, at luminances that stand out from white and from near-black alike.
 BLUE, VERMILION, GREEN, PURPLE = "#2079b8", "#d55e00", "#00906a", "#bf6597"
@@ -66,23 +67,6 @@ class Table(NamedTuple):
     rows: list[list[str]]
 
 
-class Prediction(NamedTuple):
-    """What a column of a bound's record predicts: the latent k steps ahead, in a grid k rows on in a direction."""
-
-    direction: str
-    k: int
-
-    @property
-    def name(self) -> str:
-        """For a legend of steps."""
-        return f"{self.direction} {self.k}".strip()
-
-    @property
-    def words(self) -> str:
-        """For everywhere else."""
-        return f"{self.direction}, k = {self.k}" if self.direction else f"k = {self.k}"
-
-
 class Chart(NamedTuple):
     """A figure with its title, its words for those who see it and for those who do not, and its values."""
 
@@ -103,12 +87,12 @@ def number(value: SupportsFloat | None, digits: int = 3) -> str:
     return "n/a" if value is None or not math.isfinite(value) else f"{float(value):.{digits}f}"
 
 
-def predictions_of(record: dict[str, Any]) -> list[Prediction]:
+def predictions_of(record: dict[str, Any]) -> list[Step]:
     """The columns of a record; where it does not name them, k = 1..K."""
     num_columns = len(record["mi_bound_nats"])
     steps = record.get("steps") or range(1, num_columns + 1)
     directions = record.get("directions") or [""] * num_columns
-    return [Prediction(direction, k) for direction, k in zip(directions, steps, strict=True)]
+    return [Step(direction, k) for direction, k in zip(directions, steps, strict=True)]
 
 
 def broad_class(phone: str) -> str:

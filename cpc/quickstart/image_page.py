@@ -56,7 +56,7 @@ of the rows of patches ahead the contexts predict, while training went on and at
 """
 PROBE_CAPTION = (
     "Photographs: which photograph a crop was cut out of; crops of the test split lie in blocks of it that nothing was "
-    "trained on. They overlap, so that the intervals, which take them for independent, are too narrow. "
+    "trained on. Those of a block overlap, so that intervals resample blocks. "
     "Digits: handwritten ones, those tested by other writers than those trained on."
 )
 WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from the query's own image (<code>mixed</code>)

@@ -8,18 +8,20 @@ import torch
 
 from cpc.checkpoint import build
 from cpc.data.atomic import write_json
+from cpc.data.patch_grid import PatchGrid
 from cpc.data.photographs import CORPORA, write_image_corpora
 from cpc.evaluation import evaluate
 from cpc.model import CPC
 from cpc.pretraining.command import pretrain
 from cpc.pretraining.run_folder import read_records
+from cpc.probes.clock import Clock
 from cpc.probes.comparison import Extraction
 from cpc.probes.features import Precision
 from cpc.probes.images.network import NetworkProtocol
 from cpc.probes.images.pictures import write_pictures
 from cpc.probes.images.report import NAME_OF, RANDOM_NAME_OF, format_image_report, probe_images
 from cpc.probes.linear import ProbeProtocol
-from cpc.quickstart.budget import Clock, affordable_steps, best_precision, compute_of, require_extras, require_new
+from cpc.quickstart.budget import affordable_steps, best_precision, compute_of, require_extras, require_new
 from cpc.quickstart.image_page import write_image_page
 
 LATENT_DIM, CONTEXT_DIM, NUM_STEPS = 256, 256, 5
@@ -72,14 +74,9 @@ class Recipe:
         }
 
     @property
-    def num_rows(self) -> int:
-        """Of patches."""
-        return (self.image_size - self.patch_size) // self.stride + 1
-
-    @property
-    def skip_steps(self) -> int:
-        """Rows that share pixels with a row, and would be told rather than predicted."""
-        return -(-self.patch_size // self.stride) - 1
+    def grid(self) -> PatchGrid:
+        """Where patches lie; rows that overlap with a row are skipped, since they would be told, not predicted."""
+        return PatchGrid(self.patch_size, self.stride)
 
 
 RECIPES = {  # chosen on the valid splits: docs/results.md
@@ -128,7 +125,7 @@ def image_quickstart(out: Path, corpus: Path, *, seed: int = 0, steps: int | Non
     Raises:
         ValueError: if `out` already holds a quickstart, or the extras are not installed.
     """
-    require_new(out)
+    require_new(out, RECIPES)
     require_extras(EXTRAS)
     out.mkdir(parents=True, exist_ok=True)
     clock, precision = Clock(), best_precision()
@@ -180,7 +177,7 @@ def _config(recipe: Recipe, run: Path, source: Path, seed: int, steps: int, prec
         "model": {
             **recipe.parts(),
             "negatives": "mixed",
-            "skip_steps": recipe.skip_steps,
+            "skip_steps": recipe.grid.overlapping_rows,
             "compute": compute_of(precision),
             "learning_rate": recipe.learning_rate,
             "betas": [0.9, 0.98],
@@ -204,7 +201,7 @@ def _affordable_steps(recipe: Recipe, precision: str) -> int:
     """As many as this machine does in the budget, on noise in place of images."""
     with torch.random.fork_rng(devices=[]):
         parts = (build(part) for part in recipe.parts().values())
-        model = CPC(*parts, compute=compute_of(precision), skip_steps=recipe.skip_steps)
+        model = CPC(*parts, compute=compute_of(precision), skip_steps=recipe.grid.overlapping_rows)
         x = torch.randn(recipe.batch_size, 1, recipe.image_size, recipe.image_size)
     return affordable_steps(model, x, precision, recipe.seconds)
 
@@ -246,7 +243,7 @@ def _run_record(recipe: Recipe, probed: dict[str, Any], measured: dict[str, Any]
         "num_train_images": task["protocol"]["num_train_images"],
         "num_test_images": task["protocol"]["num_test_images"],
         "num_train_steps": steps,
-        "num_rows": recipe.num_rows,
+        "num_rows": recipe.grid.side(recipe.image_size),
         "steps": trained_with["steps"],
         "directions": trained_with["directions"],
         "mi_bound_nats": trained_with["mi_bound_nats"],

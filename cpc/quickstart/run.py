@@ -16,12 +16,13 @@ from cpc.evaluation import evaluate
 from cpc.model import CPC
 from cpc.pretraining.command import pretrain
 from cpc.pretraining.run_folder import read_records
+from cpc.probes.clock import Clock
 from cpc.probes.comparison import Extraction
 from cpc.probes.features import Features, Precision
 from cpc.probes.linear import ProbeProtocol
 from cpc.probes.report import format_report, probe_report
 from cpc.probes.supervised import SupervisedProtocol
-from cpc.quickstart.budget import Clock, affordable_steps, best_precision, compute_of, require_extras, require_new
+from cpc.quickstart.budget import affordable_steps, best_precision, compute_of, require_extras, require_new
 from cpc.quickstart.page import ContextsMap, write_page
 
 LATENT_DIM, CONTEXT_DIM = 256, 512
@@ -54,7 +55,7 @@ def quickstart(out: Path, corpus: Path, *, seed: int = 0, steps: int | None = No
     Raises:
         ValueError: if `out` already holds a quickstart, or the extras are not installed.
     """
-    require_new(out)
+    require_new(out, ("config.yaml", "bound.jsonl", "probe.jsonl", "checkpoints", "model", "tensorboard"))
     require_extras(EXTRAS)
     out.mkdir(parents=True, exist_ok=True)
     clock = Clock()

@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -127,25 +128,50 @@ def model(skip_steps: int, directions: tuple[str, ...] = ALL, num_steps: int = 2
     return CPC(encoder, PixelCNN(8, 2, 8, directions), Bilinear(num_steps), skip_steps=skip_steps, **options)
 
 
+def cut_encoder() -> PatchEncoder:
+    """Patches of 4 every 2 overlap by one row."""
+    return PatchEncoder(MeanColour(), patch_size=4, stride=2)
+
+
+def sliding_encoder() -> PatchEncoder:
+    """Features of a trunk that slides over the image see beyond their patch of 4 as well."""
+    trunk = TinyTrunk(D, 1, strides=(2, 1), widths=(4, 4), norm="none")
+    return PatchEncoder(trunk, patch_size=4, stride=2, fully_convolutional=True)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_no_predicted_pixel_is_seen_where_overlapping_rows_are_skipped(direction: str) -> None:
-    """Patches of 4 every 2 overlap by one row: with one row skipped, the pixels of z at t + k leave c at t alone."""
-    whole = model(whole_skip := PatchEncoder(MeanColour(), 4, 2).grid.overlapping_rows, (direction,))
-    assert whole_skip == 1
-    x = torch.randn(1, 1, 12, 12)
-    latents, contexts, _ = whole(x)
+@pytest.mark.parametrize("kind", [PixelCNN, RowGRU])
+@pytest.mark.parametrize(("make_encoder", "num_skipped"), [(cut_encoder, 1), (sliding_encoder, 3)])
+def test_no_predicted_pixel_is_seen_where_overlapping_rows_are_skipped(
+    make_encoder: Callable[[], PatchEncoder], num_skipped: int, kind: type[GridContext], direction: str
+) -> None:
+    """facts T25, from the pixels on: all that reach z at t + k and beyond leave c up to t alone, and not c at t + 1."""
+    torch.manual_seed(0)
+    encoder = make_encoder()
+    assert encoder.overlapping_rows == num_skipped
+    whole = CPC(encoder, kind(8, directions=(direction,)), Bilinear(1), skip_steps=num_skipped)
+    x = torch.randn(1, 1, 20, 20)
+
+    def encoded(lines: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Latents and contexts, rows in the order of time, with these lines of pixels changed."""
+        pixels = rearrange(
+            restore(lines.float().reshape(1, 20, 1, 1).expand(1, 20, 20, 1), direction), "b h w c -> b c h w"
+        )
+        latents, contexts, _ = whole(x + pixels)
+        return orient(latents, direction), orient(contexts, direction)
+
+    latents, contexts = encoded(torch.zeros(20))
+    one_by_one = torch.stack([encoded(line)[0] for line in torch.eye(20)])
+    reaches = (one_by_one != latents).flatten(3).any(-1)[:, 0]  # [lines, rows]
     num_rows = latents.shape[1]
-    for row in range(num_rows):
-        first_predicted = row + 1 + whole_skip
-        if first_predicted >= num_rows:
-            continue
-        pixels = torch.zeros(1, 12, 12, 1)
-        pixels[:, 2 * first_predicted :] = 1.0  # all pixels of the predicted rows, in the direction of time
-        changed = x + rearrange(restore(pixels, direction), "b h w c -> b c h w")
-        seen = orient(whole(changed).contexts, direction)[:, : row + 1]
-        assert torch.equal(seen, orient(contexts, direction)[:, : row + 1])
-        without_skip = orient(whole(changed).contexts, direction)[:, row + 1]
-        assert not torch.equal(without_skip, orient(contexts, direction)[:, row + 1])
+    first_steps = range(1 + num_skipped, num_rows)
+    assert len(first_steps) >= 3
+    for first_predicted in first_steps:
+        row = first_predicted - 1 - num_skipped
+        _, changed = encoded(reaches[:, first_predicted:].any(1))
+        assert torch.equal(changed[:, : row + 1], contexts[:, : row + 1])
+        assert not torch.equal(changed[:, row + 1], contexts[:, row + 1])  # one row less to skip would tell
 
 
 @pytest.mark.parametrize("strategy", ["mixed", "sequence_only", "mixed_excluding"])

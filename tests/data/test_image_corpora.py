@@ -1,4 +1,4 @@
-"""datasets/{cifar10_jpeg,mnist,caltech101_small}/prepare.py, run by path, on small copies of each corpus's layout."""
+"""datasets/*/prepare.py of images, run by path, on small copies of each corpus's layout."""
 
 import gzip
 import io
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cpc.data import photographs
 from cpc.data.image_sources import read_image_source
 
 REPOSITORY = Path(__file__).parents[2]
@@ -176,3 +177,45 @@ def test_every_card_says_what_a_card_must() -> None:
             assert heading in card, (corpus, heading)
         for heading in ("## How it is checked", "## Traps"):
             assert heading in card, (corpus, heading)
+
+
+def test_stl10(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "stl10_binary"
+    folder.mkdir()
+    for name, num_images in (("train", 4), ("test", 2), ("unlabeled", 3)):
+        np.zeros((num_images, 3, 96, 96), np.uint8).tofile(folder / f"{name}_X.bin")
+        np.ones(num_images, np.uint8).tofile(folder / f"{name}_y.bin")
+    (folder / "class_names.txt").write_text("airplane\nbird\n")
+    prepare(monkeypatch, "stl10", tmp_path)
+    printed = capsys.readouterr().out
+    assert re.search(r"train +4 +4 +\(published: 5000\)\n", printed)
+    assert re.search(r"unlabelled +3 +0 +\(published: 100000\)\n", printed)
+    assert "2 classes: airplane, bird" in printed
+
+
+def test_imagenet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in ("train/n01/a.JPEG", "train/n02/b.JPEG", "val/n01/c.JPEG"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / path)
+    prepare(monkeypatch, "imagenet", tmp_path)
+    printed = capsys.readouterr().out
+    assert re.search(r"train +2 +2 +\(published: 1281167\)\n", printed)
+    assert re.search(r"test +1 +1 +\(published: 50000\)\n", printed)
+
+
+@pytest.mark.parametrize(
+    ("corpus", "dataset"), [("stl10", "STL10"), ("cifar100", "CIFAR100"), ("imagenet", "ImageNet")]
+)
+def test_what_is_not_there_is_told_how_to_get(
+    corpus: str, dataset: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit, match=rf"error: .*{dataset}"):
+        prepare(monkeypatch, corpus, tmp_path)
+
+
+def test_embedded_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("skimage", reason="the extra 'image' is not installed")
+    monkeypatch.setattr(photographs, "PHOTOGRAPHS", ("coins.png", "page.png"))
+    prepare(monkeypatch, "embedded_images", tmp_path / "out")
+    assert re.search(r"2 classes: coins, page", capsys.readouterr().out)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"photographs.npz", "digits.npz", "images.json"}

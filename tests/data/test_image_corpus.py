@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from cpc.data.image_corpus import ImageCorpus, ImageDataset
+from cpc.data.image_corpus import ImageBatches, ImageCorpus, ImageDataset
 from cpc.data.image_pack import pack_images
 from cpc.data.keyed_draws import keyed_uniforms
 from cpc.data.patch_augmentation import PatchAugmentation
@@ -192,6 +192,31 @@ def test_every_pass_shows_every_image_once_with_another_key(open_corpus: OpenCor
     assert [other.batch(i) for i in range(15)] != [stream.batch(i) for i in range(15)]
     ranks = [corpus.batches(windows, "uniform", 4, 100, seed=3, rank=rank, world_size=2) for rank in (0, 1)]
     assert [ranks[i % 2].batch(i // 2) for i in range(14)] == [stream.batch(i) for i in range(14)]
+
+
+def test_images_of_a_sequence_share_an_id_and_come_apart(tmp_path: Path) -> None:
+    """Sequences of 6, 3 and 1 images, at equal distances within a pass of 30, each image once."""
+    sequence = np.repeat(np.arange(12), [6, 6, 3, 3, 3, 3, *[1] * 6])[::-1] + 40
+    path = tmp_path / "sequences.npz"
+    images = np.random.default_rng(0).integers(0, 256, (30, SIDE, SIDE), np.uint8)
+    np.savez(path, images=images, sequence=sequence, labels=np.zeros(30, int))
+    corpus = ImageCorpus(path, PATCHES, 12, load_size=SIDE, valid_share=0.0)
+    windows = corpus.windows("train")
+    ids = windows.__getitems__(keyed(list(range(30)))).sequence_id.numpy()
+    assert np.array_equal(ids[:, None] == ids, sequence[:, None] == sequence)
+    state = corpus.batches(windows, "uniform", 5, 1, 0).state_dict()
+    with pytest.raises(ValueError, match="cannot be resumed with other batches than it began with: sequences"):
+        ImageBatches(windows.images.table.names, np.arange(30), 5, 1, 0).load_state_dict(state)
+    starts = []
+    for seed in range(300):
+        drawn = [row for row, _ in corpus.batches(windows, "uniform", 30, 1, seed).batch(0)]
+        assert sorted(drawn) == list(range(30))
+        for each, size in Counter(sequence.tolist()).items():
+            places = np.flatnonzero(sequence[drawn] == each)
+            assert np.diff(places).tolist() == pytest.approx([30 / size] * (size - 1), abs=4)
+        starts.append(drawn.index(0) / 30)  # an image alone may come anywhere
+    assert np.mean(starts) == pytest.approx(0.5, abs=0.06)
+    assert np.std(starts) == pytest.approx(12**-0.5, abs=0.04)
 
 
 def test_batches_resume_exactly(open_corpus: OpenCorpus) -> None:

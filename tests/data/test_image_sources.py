@@ -214,6 +214,7 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "one_image": ({"images": RGB[0, ..., 0]}, r"images are uint8 \[5, 7\], but"),
     "no_image": ({"images": RGB[:0]}, r"images are uint8 \[0, 5, 7, 3\], but .* n at least 1"),
     "few_labels": ({"images": RGB, "labels": [0, 1]}, r"labels is int64 \[2\], but must be whole numbers \[6\]"),
+    "real_sequence": ({"images": RGB, "sequence": np.zeros(6)}, r"sequence is float64 \[6\], but must be whole"),
     "real_labels": ({"images": RGB, "labels": np.zeros(6)}, r"labels is float64 \[6\], but must be whole"),
     "low_label": ({"images": RGB, "labels": [0, -2, 0, 0, 0, 0]}, "a label is -2, but -1 is the lowest"),
     "high_label": ({"images": RGB, "labels": [2] * 6, "classes": ["a", "b"]}, "a label is 2, but .* 2 classes.* to 1"),
@@ -262,9 +263,26 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         pixels(table, 0)
 
 
+def test_sequences_are_of_one_file_and_held_out_together(tmp_path: Path) -> None:
+    sequence = [7, 7, -1, 7, 0, -1]
+    for name in ("train", "test"):
+        save(tmp_path / f"{name}.npz", images=RGB, labels=[0] * 6, sequence=sequence)
+    table = read_image_source(tmp_path, valid_share=0.0)
+    assert table.sequences.tolist() == [0, 0, 2, 0, 4, 2, 6, 6, 8, 6, 10, 8]
+    assert table.subset([5, 2, 7]).sequences.tolist() == [2, 2, 6]
+    seen = set()
+    for seed in range(20):
+        drawn = read_image_source(tmp_path, valid_share=0.4, seed=seed)
+        assert drawn.sequences.tolist() == table.sequences.tolist()
+        held_out = frozenset(drawn.rows("valid").tolist())
+        assert held_out in ({0, 1, 3}, {2, 5}, {4}, {0, 1, 3, 2, 5}, {0, 1, 3, 4}, {2, 5, 4})
+        seen.add(held_out)
+    assert len(seen) > 2
+
+
 def test_unknown_arrays_are_mentioned(tmp_path: Path) -> None:
     path = save(tmp_path / "train.npz", images=RGB, label=[1] * 6, split=["test"] * 6)
-    with pytest.warns(UserWarning, match="ignored the arrays label; known are classes, images, labels, split"):
+    with pytest.warns(UserWarning, match="arrays label; known are classes, images, labels, sequence, split"):
         assert set(read_image_source(path).splits) == {"test"}
     with pytest.warns(UserWarning, match="ignored the arrays label, split; known are classes, images, labels"):
         assert set(read_image_source(tmp_path, valid_share=0.0).splits) == {"train"}
@@ -404,6 +422,20 @@ def test_imagenet_reports_on_its_validation_part(tmp_path: Path) -> None:
 
 
 # The split `valid`.
+
+
+def test_valid_is_drawn_from_the_split_that_is_trained_on(tmp_path: Path) -> None:
+    labels = np.where(np.arange(60) < 30, 0, -1)
+    path = save(
+        tmp_path / "a.npz", images=np.tile(RGB, (10, 1, 1, 1)), labels=labels, split=["train", "unlabelled"] * 30
+    )
+    for valid_from, source_of in (("train", 0), ("unlabelled", 1), (None, 0)):
+        table = read_image_source(path, valid_share=0.3, valid_from=valid_from)
+        held_out = table.rows("valid")
+        assert set((held_out % 2).tolist()) == {source_of}
+        assert len(table.rows("unlabelled" if source_of == 0 else "train")) == 30  # nothing is taken from the other
+    alone = read_image_source(path, valid_share=0.3, valid_from="test")  # not there: whoever asks for it will be told
+    assert "valid" not in alone.splits
 
 
 def test_valid_is_drawn_by_name_and_images_that_come_later_move_none(tmp_path: Path) -> None:

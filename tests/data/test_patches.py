@@ -1,9 +1,12 @@
+import math
+
 import numpy as np
 import pytest
 import torch
+from scipy.ndimage import map_coordinates
 
 from cpc.data.keyed_draws import keyed_uniforms
-from cpc.data.patch_augmentation import PatchAugmentation
+from cpc.data.patch_augmentation import PatchAugmentation, _moved
 from cpc.data.patch_grid import PatchGrid
 
 GRID = PatchGrid(16, 8)
@@ -101,6 +104,45 @@ def test_v2_mirrors_drops_colours_and_changes_light_patch_by_patch() -> None:
     ramp = torch.linspace(0, 1, 40).expand(50, 3, 40, 40)
     slopes = augmentation(ramp, np.arange(50))[..., 6:10, 6:10].diff(dim=-1).mean((3, 4, 5))
     assert 0.3 < (slopes < 0).float().mean() < 0.7  # half are mirrored
+
+
+def test_v2_leaves_the_frame_alone_whatever_becomes_of_the_light() -> None:
+    """Patches that are not moved: the number that decides it is the fourth of eight, and 0.8 or more."""
+    grid = PatchGrid(64, 32)
+    keys = np.arange(40)
+    patches = PatchAugmentation("v2", grid, FILL)(torch.rand(40, 3, 96, 96), keys).flatten(0, 2)
+    is_still = torch.from_numpy(keyed_uniforms(keys, 4 * 8).reshape(-1, 8)[:, 3] >= 0.8)
+    assert is_still.float().mean().item() == pytest.approx(0.2, abs=0.1)
+    frame = ~grid.is_inside(60)
+    assert torch.equal(patches[is_still][..., frame], FILL[:, None].expand(int(is_still.sum()), 3, int(frame.sum())))
+    assert not torch.equal(patches[~is_still][..., frame], FILL[:, None].expand(int((~is_still).sum()), 3, 496))
+
+
+@pytest.mark.parametrize(
+    ("which", "amount"), [(0, 0.5), (0, -1.0), (3, 0.5), (3, -1.0), (4, 0.25), (1, 1.0), (2, -1.0)]
+)
+@pytest.mark.parametrize("is_mirrored", [False, True])
+def test_patches_are_turned_sheared_and_shifted_as_by_scipy(which: int, amount: float, is_mirrored: bool) -> None:
+    """Where a pixel comes from, by rows and columns from the middle, interpolated by another library."""
+    x = torch.rand(1, 2, 20, 20, generator=torch.Generator().manual_seed(0))
+    number = torch.tensor([(which + 0.5) / 5])
+    found = _moved(x, torch.tensor([0.2 if is_mirrored else 0.7]), number, torch.tensor([amount]))
+    rows, columns = np.mgrid[:20, :20] - 9.5
+    columns = -columns if is_mirrored else columns
+    angle = math.radians(20 * amount)
+    from_rows, from_columns = {
+        0: (rows * math.cos(angle) + columns * math.sin(angle), columns * math.cos(angle) - rows * math.sin(angle)),
+        1: (rows, columns + 0.3 * amount * rows),
+        2: (rows + 0.3 * amount * columns, columns),
+        3: (rows, columns + 4 * amount),
+        4: (rows + 4 * amount, columns),
+    }[which]
+    places = np.stack([from_rows, from_columns]) + 9.5
+    for channel in range(2):
+        expected = map_coordinates(x[0, channel].numpy(), places, order=1, mode="grid-constant")
+        np.testing.assert_allclose(found[0, channel], expected, atol=1e-5)
+    still = _moved(x, torch.tensor([0.7]), torch.tensor([1.1]), torch.tensor([amount]))
+    torch.testing.assert_close(still, x, atol=1e-5, rtol=0)
 
 
 def test_the_largest_numbers_stay_within_the_image(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,15 +70,24 @@ def test_written_crops_of_training_and_test_lie_apart(table: ImageTable, folder:
     whole = np.asarray(Image.open(photograph_files()[name]).convert("L"))
     windows = np.lib.stride_tricks.sliding_window_view(whole, CROP_SIZE, axis=1)
     place_of = {windows[y, x].tobytes(): (y, x) for y in range(windows.shape[0]) for x in range(windows.shape[1])}
-    images = np.load(folder / "photographs.npz")["images"]
+    arrays = np.load(folder / "photographs.npz")
+    images = arrays["images"]
+    block_of_pixel = np.full(whole.shape, -1)
     covered = {}
     for split in ("train", "valid", "test"):
         rows = [row for row in table.rows(split) if table.classes[table.labels[row]] == name]
         covered[split] = np.zeros(whole.shape, bool)
-        for crop in images[rows]:
+        for crop, block in zip(images[rows], arrays["sequence"][rows].tolist(), strict=True):
             y, x = place_of[crop[0].tobytes()]
+            seen = block_of_pixel[y : y + CROP_SIZE, x : x + CROP_SIZE]
+            assert set(seen.ravel().tolist()) <= {-1, block}  # crops of other sequences share no pixel with it
+            seen[:] = block
             assert np.array_equal(whole[y : y + CROP_SIZE, x : x + CROP_SIZE], crop)
             covered[split][y : y + CROP_SIZE, x : x + CROP_SIZE] = True
+    of_photograph = arrays["sequence"][arrays["labels"] == table.classes.index(name)]
+    assert set(of_photograph.tolist()) == set(block_of_pixel.ravel().tolist()) - {-1}
+    assert len(set(of_photograph.tolist())) == 25  # 512 pixels a side in blocks of about 96
+    assert table.sequences[[0, 1]].tolist() == [0, 0]  # the table reads them
     assert covered["train"].mean() > 0.5
     assert not (covered["train"] & covered["test"]).any()
     assert not (covered["train"] & covered["valid"]).any()
@@ -126,7 +135,7 @@ def test_what_is_there_is_used_again_and_the_same_seed_gives_the_same(tmp_path: 
     assert {path: path.stat().st_mtime_ns for path in files.values()} == written
     (tmp_path / "two").mkdir()  # an empty folder is as good as none
     for name, path in write_image_corpora(tmp_path / "two").items():
-        for array in ("images", "labels", "split", "classes"):
+        for array in ("images", "labels", "split", "classes") + (("sequence",) if name == "photographs" else ()):
             assert np.array_equal(np.load(path)[array], np.load(files[name])[array])
 
 

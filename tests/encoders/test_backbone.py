@@ -80,6 +80,77 @@ def test_built_again_from_its_description() -> None:
     assert (again.dim, again.stride) == (384, 16)
 
 
+def resnet(**options: object) -> nn.Module:
+    """torchvision's, small, without batch norm."""
+    norm = {"norm_layer": lambda dim: nn.GroupNorm(1, dim), **options}
+    return torchvision.models.ResNet(torchvision.models.resnet.BasicBlock, [1, 1, 1, 1], **norm)
+
+
+def test_a_module_is_taken_with_its_weights() -> None:
+    theirs = resnet().eval()
+    whole, third = Backbone(theirs).eval(), Backbone(theirs, layer="layer3").eval()
+    assert (whole.name, whole.dim, whole.stride) == ("ResNet", 512, 32)
+    assert (third.dim, third.stride) == (256, 16)
+    x = torch.randn(2, 3, 64, 64)
+    children = list(theirs.children())
+    torch.testing.assert_close(whole(x), nn.Sequential(*children[:-2])(x))
+    torch.testing.assert_close(third(x), nn.Sequential(*children[:-3])(x))
+    assert len(list(third.parameters())) == len(list(nn.Sequential(*children[:-3]).parameters()))
+    assert third.features.conv1.weight is theirs.conv1.weight
+    assert all(name.startswith("features.") for name in third.state_dict())
+    network = nn.Sequential(nn.Conv2d(1, 5, 4, 4), nn.ReLU())  # gives a map by itself
+    assert Backbone(network, num_channels=1).features is network
+    with pytest.raises(ValueError, match=r"ResNet keeps no attribute 'block' of its argument"):
+        describe(whole)
+
+
+def test_a_module_is_refused_as_a_name_is() -> None:
+    with pytest.raises(ValueError, match=r"ResNet holds batch norm \(bn1, .*allow_batch_norm=True"):
+        Backbone(resnet(norm_layer=nn.BatchNorm2d))
+    assert Backbone(resnet(norm_layer=nn.BatchNorm2d), allow_batch_norm=True).dim == 512
+    with pytest.raises(
+        ValueError, match=r"ResNet does not encode pixels of num_channels=1, 224 a side: Invalid channel"
+    ):
+        Backbone(resnet(), num_channels=1)
+    with pytest.raises(ValueError, match="layer='layer9' is no part of ResNet"):
+        Backbone(resnet(), layer="layer9")
+    with pytest.raises(ValueError, match=r"Branching cannot be cut at 'features', since torch.fx cannot follow it"):
+        Backbone(Branching())
+
+
+class Branching(nn.Module):
+    """What comes out depends on what comes in, as torch.fx cannot see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Conv2d(3, 5, 4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.features(x).mean((2, 3)) if len(x) > 0 else x
+
+
+class Kept(nn.Module):
+    """A module of a user's own, which keeps its arguments."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+        self.conv = nn.Conv2d(3, dim, 4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x)
+
+
+def test_a_module_that_keeps_its_arguments_is_built_again() -> None:
+    backbone = Backbone(Kept(6))
+    with pytest.raises(ValueError, match="outside the trusted packages cpc"):
+        build(describe(backbone))
+    again = build(json.loads(json.dumps(describe(backbone))), trusted_packages=("cpc", "tests", Kept.__module__))
+    again.load_state_dict(backbone.state_dict())
+    x = torch.randn(2, 3, 16, 16)
+    assert torch.equal(again(x), backbone(x))
+
+
 def test_timm_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "timm" else find(name))
@@ -91,12 +162,12 @@ def test_timms_networks() -> None:
     pytest.importorskip("timm", reason="timm is not among cpc's dependencies")
     backbone = Backbone("timm:convnext_atto", num_channels=1)
     assert backbone(torch.randn(2, 1, 64, 64)).shape == (2, backbone.dim, 64 // backbone.stride, 64 // backbone.stride)
-    with pytest.raises(ValueError, match=r"no map \[n, D, h, w\]"):
+    with pytest.raises(ValueError, match=r"no map \[n, D, h, w\]|does not end in a map"):
         Backbone("timm:vit_tiny_patch16_224")
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match=r"name='resnet18' begins with none of torchvision:, timm:"):
+    with pytest.raises(ValueError, match=r"network='resnet18' begins with none of torchvision:, timm:"):
         Backbone("resnet18")
     with pytest.raises(ValueError, match="'resnet19'; did you mean resnet18"):
         Backbone("torchvision:resnet19")

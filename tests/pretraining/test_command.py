@@ -198,9 +198,16 @@ def test_decoding_on_the_fly_reads_the_same_audio(run: Callable[..., Path], tmp_
             ["--trainer.callbacks=[{class_path: cpc.probes.OnlineProbe, init_args: {task: class}}]"],
             "an online probe of audio has the task 'speaker' or 'phones', not 'class'",
         ),
-        (["--model.context=cpc.contexts.RowGRU"], "model.context is RowGRU, but the latents of audio are sequences"),
         (
-            ["--model.encoder=cpc.encoders.PatchEncoder", "--model.encoder.trunk=cpc.encoders.TinyTrunk"],
+            ["--model.context=cpc.contexts.RowGRU"],
+            "the context is RowGRU, but the encoder AudioEncoder is of audio, whose latents are sequences: choose GRU",
+        ),
+        (
+            [
+                "--model.encoder=cpc.encoders.PatchEncoder",
+                "--model.encoder.trunk=cpc.encoders.TinyTrunk",
+                "--model.context=cpc.contexts.RowGRU",
+            ],
             "model.encoder is PatchEncoder, which encodes image, but the data are audio: choose another encoder, or "
             "set modality to image",
         ),

@@ -15,7 +15,7 @@ import cpc
 from cpc.checkpoint import read_config
 from cpc.cli import main
 from cpc.data.image_corpus import ImageDataset
-from cpc.evaluation import evaluate
+from cpc.evaluation import evaluate, recorded_image_protocol
 from cpc.pretraining.module import Pretraining
 
 DIRECTIONS = ["down", "up", "right", "left"]
@@ -128,7 +128,7 @@ def test_a_run_leaves_everything_behind(run: Callable[..., Path], source: Path) 
     assert [event.value for event in shown] == pytest.approx(of_the_run, rel=1e-5)
     config = read_config(folder)
     assert (config["modality"], config["patch_size"], config["stride"], config["num_channels"]) == ("image", 16, 8, 3)
-    assert config["provenance"]["manifest"] == str(source)
+    assert config["provenance"]["source"] == str(source)
     evaluation = config["provenance"]["evaluation"]
     assert {name: evaluation[name] for name in SMALL["data"] if name != "eval_batches"} == {
         name: value for name, value in SMALL["data"].items() if name != "eval_batches"
@@ -136,6 +136,10 @@ def test_a_run_leaves_everything_behind(run: Callable[..., Path], source: Path) 
     model = cpc.load_pretrained(folder)
     assert (model.is_initialised, model.skip_steps) == (True, 1)
     assert model(torch.rand(2, 3, 40, 40)).contexts.shape == (2, 4, 4, 4 * 8)
+    assert (config["architecture"]["init_args"]["encoder"]["init_args"]["crop_size"], model.encoder.crop_size) == (
+        15,
+        15,
+    )
     with np.load(source) as arrays:
         pixels = arrays["images"][:27] / 255
     np.testing.assert_allclose(model.encoder.pixel_mean, pixels.mean((0, 1, 2)), rtol=1e-5)
@@ -223,6 +227,29 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=False)["state_dict"]
 
 
+def test_a_checkpoint_of_an_earlier_version_is_continued(run: Callable[..., Path]) -> None:
+    """Arguments that it has never heard of have their defaults; another value than the default is refused by name."""
+    folder = run()
+    path = folder / "checkpoints" / "last.ckpt"
+    checkpoint = torch.load(path, weights_only=False)
+    architecture = checkpoint["cpc"]["architecture"]["init_args"]
+    for name in ("auxiliary_negatives", "shared_across_steps"):
+        del architecture[name]
+    del architecture["encoder"]["init_args"]["crop_size"]
+    (best,) = (state for state in checkpoint["callbacks"].values() if "best_bound_nats" in state)
+    best["best_bound_nats"] = 99.0  # stays, since held-out images are the same
+    del best["measured_on"]["valid_from"]
+    torch.save(checkpoint, path)
+    run("--ckpt_path=last", "--trainer.max_steps=6")
+    assert records(folder)[-1]["step"] == 6
+    states = torch.load(path, weights_only=False)["callbacks"].values()
+    assert [state["best_bound_nats"] for state in states if "best_bound_nats" in state] == [99.0]
+    del architecture["skip_steps"]  # 1 in this run, 0 unless given
+    torch.save(checkpoint, path)
+    with pytest.raises(SystemExit):
+        run("--ckpt_path=last", "--trainer.max_steps=8")
+
+
 def test_workers_and_packing_change_nothing(run: Callable[..., Path], tmp_path: Path) -> None:
     found = [records(run("--data.augmentation=v2"))]
     for options in (["--data.num_workers=2"], ["--data.packed=false"]):
@@ -286,7 +313,7 @@ def test_a_folder_of_photographs_is_enough(
     (folder / "broken.png").write_bytes(b"no image")
     with pytest.raises(SystemExit):
         run(f"--data.source={folder}")
-    assert "of split 'train', only of unlabelled, valid: name one of these" in capsys.readouterr().err
+    assert "of split 'train', only of unlabelled: name one of these" in capsys.readouterr().err
     options = [f"--data.source={folder}", "--data.train_split=unlabelled", "--data.valid_share=0.2"]
     with pytest.raises(SystemExit):
         run(*options)
@@ -309,6 +336,14 @@ def test_a_folder_of_photographs_is_enough(
         (["--data.image_size=43"], "leave the last 3 pixels of images of 43 out: set data.image_size to 40 or 48"),
         (["--data.load_size=39"], "load_size=39 is smaller than image_size=40"),
         (["--data.augmentation=v3"], "data.augmentation"),
+        (
+            ["--model.encoder.init_args.crop_size=12"],
+            "model.encoder.init_args.crop_size=12, but data.augmentation='v1' shows 15 pixels of a patch",
+        ),
+        (
+            ["--model.encoder.init_args.patch_size=8", "--model.encoder.init_args.trunk.init_args.strides=[4, 4]"],
+            "patch_size=8 does not fit the trunk TinyTrunk, which cannot encode one",
+        ),
         (SLIDING, "augmentation='v1' changes patches one by one"),
         (["--model.negatives=same_speaker"], "images have no speakers: choose negatives among mixed"),
         (["--model.auxiliary_negatives={same_speaker_excluding: 0.5}"], "images have no speakers"),
@@ -328,13 +363,14 @@ def test_a_folder_of_photographs_is_enough(
             "an online probe of images has the task 'class', not 'speaker'",
         ),
         (
-            ["--model.encoder=cpc.encoders.AudioEncoder"],
+            ["--model.encoder=cpc.encoders.AudioEncoder", "--model.context=cpc.contexts.GRU"],
             "model.encoder is AudioEncoder, which encodes audio, but the data are image: choose another encoder, or "
             "set modality to audio",
         ),
         (
             ["--model.context=cpc.contexts.GRU"],
-            "model.context is GRU, but the latents of image are grids: choose PixelCNN or RowGRU",
+            "the context is GRU, but the encoder PatchEncoder is of image, whose latents are grids: choose PixelCNN or "
+            "RowGRU",
         ),
     ],
 )
@@ -426,6 +462,20 @@ def test_what_a_run_held_out_stays_held_out(run: Callable[..., Path], tmp_path: 
     for here, there in zip(measured["bounds"], of_the_run, strict=True):
         assert here["num_batches"] == there["num_batches"]
         assert here["loss_nats"] == pytest.approx(there["loss_nats"], abs=1e-5)
+
+
+def test_unlabelled_images_are_held_out_where_they_are_trained_on(run: Callable[..., Path], tmp_path: Path) -> None:
+    """All labelled images stay with the probe; `cpc evaluate` finds the same held-out ones."""
+    path = write_images(tmp_path / "parts.npz", ["unlabelled"] * 60 + ["train"] * 20 + ["test"] * 9)
+    folder = run(f"--data.source={path}", "--data.train_split=unlabelled", "--data.valid_share=0.2")
+    config = read_config(folder)
+    protocol = recorded_image_protocol(config)
+    assert protocol.valid_from == "unlabelled"
+    table = protocol.corpus(path, cpc.load_pretrained(folder).encoder).table
+    assert len(table.rows("train")) == 20
+    assert len(table.rows("valid")) + len(table.rows("unlabelled")) == 60
+    measured = evaluate(folder, path, num_batches=2)["bounds"][0]["loss_nats"]
+    assert measured == pytest.approx(config["provenance"]["held_out"][0]["loss_nats"], abs=1e-5)
 
 
 def test_evaluate_takes_other_sizes_and_refuses_what_images_have_not(

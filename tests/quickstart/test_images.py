@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from cpc.checkpoint import build
 from cpc.cli import main
 from cpc.data import photographs
 from cpc.probes.linear import ProbeProtocol
@@ -131,6 +132,31 @@ def test_a_finished_quickstart_is_left_alone(finished: Path, capsys: pytest.Capt
     assert "already holds a quickstart: name another folder with --out" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("modality", "left"),
+    [("image", ["photographs"]), ("image", ["photographs", "digits"]), ("audio", ["config.yaml", "checkpoints"])],
+)
+def test_what_an_interrupted_quickstart_left_is_named(
+    modality: str, left: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [*left, "notes.txt"]:
+        (tmp_path / name).mkdir()
+    with pytest.raises(SystemExit):
+        main(["quickstart", "--modality", modality, "--out", str(tmp_path), "--corpus", str(tmp_path / "corpus")])
+    message = capsys.readouterr().err
+    assert f"remove {', '.join(str(tmp_path / name) for name in left)} to begin again" in message
+    assert "notes.txt" not in message
+    assert not (tmp_path / "corpus").exists()
+
+
+def test_the_model_of_a_recipe_skips_the_rows_that_overlap() -> None:
+    for recipe in images.RECIPES.values():
+        config = images._config(recipe, Path("run"), Path("images.npz"), 0, 1, "32-true")
+        encoder = build(config["model"]["encoder"])
+        assert config["model"]["skip_steps"] == encoder.overlapping_rows == 1
+        assert encoder.grid == recipe.grid
+
+
 @pytest.mark.parametrize(("missing", "extra"), [("skimage", "image"), ("plotly.offline", "dashboard")])
 def test_a_missing_extra_is_named_before_anything_starts(
     missing: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -158,8 +184,8 @@ def test_each_modality_has_a_corpus_of_its_own(monkeypatch: pytest.MonkeyPatch) 
         main(["quickstart", *arguments])
     assert asked == [
         ("audio", Path("runs/quickstart"), Path("data/synthesised")),
-        ("image", Path("runs/quickstart"), Path("data/embedded_images")),
-        ("image", Path("runs/quickstart"), Path("mine")),
+        ("image", Path("runs/image_quickstart"), Path("data/embedded_images")),
+        ("image", Path("runs/image_quickstart"), Path("mine")),
     ]
 
 

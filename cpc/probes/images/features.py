@@ -3,7 +3,7 @@
 B images of a batch, n images, H rows and W columns of patches, D feature dim.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -33,7 +33,6 @@ def learnt_features(
     *,
     device: str = "cpu",
     precision: Precision = "float32",
-    max_ram_bytes: int = 4 * 10**9,
     progress: bool = True,
 ) -> dict[str, np.ndarray]:
     """What a model says about images, unchanged by chance.
@@ -47,14 +46,10 @@ def learnt_features(
         readouts: of `READOUTS`.
         device: where the model is.
         precision: of the model's products.
-        max_ram_bytes: what all features together may take.
         progress: show a progress bar.
 
     Returns:
         `[n, D]` by readout.
-
-    Raises:
-        ValueError: if the features would take more memory, before any is computed.
     """
     found: dict[str, np.ndarray] = {}
     order = range(0, len(images.images), _BATCH_IMAGES)
@@ -67,7 +62,6 @@ def learnt_features(
             values = _read(readout, latents, contexts)
             if readout not in found:
                 found[readout] = np.empty((len(images.images), values.shape[1]), values.dtype)
-                _check_memory(found, readouts, max_ram_bytes)
             found[readout][rows.start : rows.stop] = values
     return found
 
@@ -79,19 +73,12 @@ def _read(readout: str, latents: Float[Tensor, "B H W D"], contexts: Float[Tenso
     return reduce(grid, "b h w d -> b d", "mean").cpu().numpy()
 
 
-def _check_memory(found: dict[str, np.ndarray], readouts: Sequence[str], max_ram_bytes: int) -> None:
-    num_bytes = sum(values.nbytes for values in found.values())
-    if num_bytes > max_ram_bytes:
-        raise ValueError(
-            f"features {', '.join(found)} of {len(next(iter(found.values())))} images take {num_bytes / 1e9:.1f} GB, "
-            f"more than max_ram_gb={max_ram_bytes / 1e9:g}: raise it, or leave grids out of {', '.join(readouts)}"
-        )
-
-
 def pixels(images: ImageDataset) -> Float[np.ndarray, "n D"]:
     """The pixels themselves, in [0, 1]."""
-    parts = [rearrange(block, "b c s r -> b (c s r)").numpy() for block in _blocks(images)]
-    return np.concatenate(parts)
+    found = np.empty((len(images.images), images.pixels(np.array([0])).numel()), np.float32)
+    for rows, block in _blocks(images):
+        found[rows] = rearrange(block, "b c s r -> b (c s r)").numpy()
+    return found
 
 
 def check_hog(image_size: int) -> None:
@@ -115,11 +102,17 @@ def hog(images: ImageDataset) -> Float[np.ndarray, "n D"]:
         ValueError: if scikit-image is not installed.
     """
     describe = _skimage_hog()
-    parts = []
-    for block in _blocks(images):
-        for image in rearrange(block, "b c s r -> b s r c").numpy():
-            parts.append(describe(image, channel_axis=-1, **_HOG))
-    return np.stack(parts).astype(np.float32)
+    found = np.empty((len(images.images), hog_dim(images.image_size)), np.float32)
+    for rows, block in _blocks(images):
+        for row, image in zip(rows, rearrange(block, "b c s r -> b s r c").numpy(), strict=True):
+            found[row] = describe(image, channel_axis=-1, **_HOG)
+    return found
+
+
+def hog_dim(image_size: int) -> int:
+    """How many numbers `hog` gives: blocks of cells, every cell apart, times cells of a block times orientations."""
+    cells, of_block = image_size // _HOG["pixels_per_cell"][0], _HOG["cells_per_block"][0]
+    return (cells - of_block + 1) ** 2 * of_block**2 * _HOG["orientations"]
 
 
 def _skimage_hog() -> Any:
@@ -132,7 +125,9 @@ def _skimage_hog() -> Any:
     return describe
 
 
-def _blocks(images: ImageDataset) -> Any:
+def _blocks(images: ImageDataset) -> Iterator[tuple[np.ndarray, Float[Tensor, "B C S S"]]]:
+    """Rows, and the pixels of their images."""
     num = len(images.images)
-    starts = range(0, num, _BLOCK_IMAGES)
-    return (images.pixels(np.arange(start, min(start + _BLOCK_IMAGES, num))) for start in starts)
+    for start in range(0, num, _BLOCK_IMAGES):
+        rows = np.arange(start, min(start + _BLOCK_IMAGES, num))
+        yield rows, images.pixels(rows)

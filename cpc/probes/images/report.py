@@ -1,9 +1,7 @@
 """The whole comparison for images: a model's features, its baselines, the labels that it saves, and the bound."""
 
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,13 @@ from cpc.data.atomic import write_json
 from cpc.data.image_corpus import ImageCorpus
 from cpc.evaluation import recorded_image_protocol
 from cpc.model import CPC
+from cpc.predictors import Step
 from cpc.probes.baselines import answer_by_frequency
+from cpc.probes.clock import Clock
 from cpc.probes.comparison import Extraction
 from cpc.probes.images.efficiency import label_efficiency
 from cpc.probes.images.features import READOUTS, check_hog, hog, learnt_features, pixels
+from cpc.probes.images.memory import bytes_per_image, check_memory
 from cpc.probes.images.neighbours import answer_by_neighbours
 from cpc.probes.images.network import NetworkProtocol, train_network
 from cpc.probes.images.task import ImageTask, check_share
@@ -76,8 +77,8 @@ def probe_images(
         above and `cpc`, `cpc_grid`, ...; `bound` the held-out records; `label_efficiency` the curve.
 
     Raises:
-        ValueError: before anything is computed, on unknown names, shares that are none, splits that cannot serve, or
-            if `hog` cannot be had.
+        ValueError: before anything is computed, on unknown names, shares that are none, splits that cannot serve,
+            features that take more than `extraction.max_ram_bytes`, or if `hog` cannot be had.
     """
     _check_names("features", features, READOUTS)
     _check_names("baselines", baselines, BASELINES)
@@ -92,8 +93,17 @@ def probe_images(
     corpus = _corpus(config, model, source, extraction)
     if "hog" in baselines:
         check_hog(corpus.image_size)
+    is_labelled = corpus.table.labels >= 0
+    check_memory(
+        bytes_per_image(model, corpus.image_size),
+        sum(int(is_labelled[corpus.table.rows(split)].sum()) for split in (train_split, test_split)),
+        features,
+        baselines,
+        are_kept=label_shares is not None,
+        max_ram_bytes=extraction.max_ram_bytes,
+    )
     task = ImageTask(corpus, train_split, test_split, extraction.device)
-    clock = _Clock()
+    clock = Clock()
     results: dict[str, ProbeResult] = {}
     read: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
@@ -105,7 +115,6 @@ def probe_images(
                 features,
                 device=extraction.device,
                 precision=extraction.precision,
-                max_ram_bytes=extraction.max_ram_bytes,
                 progress=extraction.progress,
             )
             for part in (task.train, task.test)
@@ -122,13 +131,12 @@ def probe_images(
 
     with clock("cpc"):
         read = extract(model)
-        for readout, (train, test) in read.items():
-            results[NAME_OF[readout]] = task.probe(train, test, protocol)
+        results |= {NAME_OF[readout]: task.probe(*parts, protocol) for readout, parts in read.items()}
     if "neighbours" in baselines:
         with clock("neighbours"):
-            train, test = read[features[0]]
-            answers = answer_by_neighbours(train, task.train.labels, test, task.test.labels, len(task.classes))
-            results["neighbours"] = task.judge([answers], len(task.train))
+            results["neighbours"] = _of_neighbours(task, *read[features[0]])
+    if label_shares is None:
+        read = {}  # the room is for the baselines
     if "random" in baselines:
         with clock("random"):
             results |= _of_untrained(task, (extract(untrained(seed)) for seed in range(num_random_models)), protocol)
@@ -229,7 +237,7 @@ def format_image_report(report: Mapping[str, Any]) -> str:
     for record in report["bound"][:1]:
         lines += ["", f"held-out bound log N - L of the same weights ({record['strategy']}, split {record['split']}):"]
         names = zip(record["directions"], record["steps"], record["mi_bound_nats"], strict=True)
-        words = [f"{f'{direction} {k}'.strip()}: {'-' if v is None else f'{v:.2f}'}" for direction, k, v in names]
+        words = [f"{Step(direction, k).name}: {'-' if v is None else f'{v:.2f}'}" for direction, k, v in names]
         lines.append(f"  {', '.join(words)} nats")
     return "\n".join(lines)
 
@@ -244,29 +252,26 @@ def _corpus(config: Mapping[str, Any], model: CPC, source: str | Path, extractio
     return protocol.corpus(source, model.encoder, cache_dir=extraction.cache_dir, skip_bad=extraction.skip_bad)
 
 
+def _of_neighbours(task: ImageTask, train: np.ndarray, test: np.ndarray) -> ProbeResult:
+    answers = answer_by_neighbours(train, task.train.labels, test, task.test.labels, len(task.classes))
+    return task.judge([answers], len(task.train))
+
+
 def _of_untrained(
     task: ImageTask, read: Iterator[dict[str, tuple[np.ndarray, np.ndarray]]], protocol: ProbeProtocol
 ) -> dict[str, ProbeResult]:
     """Answers of probes on several untrained models, one probe each, averaged."""
     answers: dict[str, list[Answers]] = defaultdict(list)
     for of_model in read:
-        for readout, (train, test) in of_model.items():
-            probe = fit_probe(task.train.examples(train), len(task.classes), protocol, device=task.device)
-            answers[readout].append(probe.answer(task.test.examples(test)))
+        for readout in list(of_model):  # given up one by one: the next model's take their room
+            answers[readout].append(_answer(task, protocol, *of_model.pop(readout)))
     return {RANDOM_NAME_OF[readout]: task.judge(of_models, len(task.train)) for readout, of_models in answers.items()}
 
 
-class _Clock:
-    """Seconds of each stage."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        start = time.monotonic()
-        yield
-        self.seconds[stage] = round(time.monotonic() - start, 2)
+def _answer(task: ImageTask, protocol: ProbeProtocol, train: np.ndarray, test: np.ndarray) -> Answers:
+    """Of one probe."""
+    probe = fit_probe(task.train.examples(train), len(task.classes), protocol, device=task.device)
+    return probe.answer(task.test.examples(test))
 
 
 def _check_names(option: str, given: Sequence[str], legal: Sequence[str]) -> None:

@@ -29,9 +29,9 @@ class ImagePart:
         return len(self.labels)
 
     def examples(self, values: np.ndarray, rows: np.ndarray | None = None) -> Examples:
-        """Features of all, `[n, D]`, as examples; some of them if `rows` says which."""
+        """Features of all, `[n, D]`, as examples; some of them if `rows` says which. Intervals resample sequences."""
         rows = np.arange(len(self)) if rows is None else np.sort(rows)
-        return Examples(values, rows, self.labels[rows], clusters=rows)
+        return Examples(values, rows, self.labels[rows], clusters=self.images.sequence_ids[rows])
 
 
 class ImageTask:

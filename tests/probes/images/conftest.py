@@ -108,13 +108,15 @@ def corpus(source: Path, model: cpc.CPC) -> ImageCorpus:
 def labelled_corpus(tmp_path: Path, model: cpc.CPC) -> Callable[..., ImageCorpus]:
     """A corpus with these labels by split, in one npz file; pixels are black, but for the label in their first."""
 
-    def write(classes: list[str] | None = None, **labels: list[int]) -> ImageCorpus:
+    def write(classes: list[str] | None = None, sequence: np.ndarray | None = None, **labels: list[int]) -> ImageCorpus:
         columns: dict[str, Any] = {"labels": np.array([label for of_split in labels.values() for label in of_split])}
         images = np.zeros((len(columns["labels"]), IMAGE_SIZE, IMAGE_SIZE), np.uint8)
         images[:, 0, 0] = 10 * (1 + columns["labels"])
         columns["split"] = [split for split, of_split in labels.items() for _ in of_split]
         if classes is not None:
             columns["classes"] = classes
+        if sequence is not None:
+            columns["sequence"] = sequence
         path = tmp_path / f"labels{len(list(tmp_path.iterdir()))}.npz"
         np.savez(path, images=images, **columns)
         return ImageCorpus(path, model.encoder, IMAGE_SIZE, valid_share=0.0)

@@ -3,13 +3,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import skimage.feature
 import torch
 
 import cpc
 from cpc.contexts.grid import orient, restore
 from cpc.data.image_corpus import ImageCorpus
 from cpc.probes.images import features
-from cpc.probes.images.features import READOUTS, check_hog, hog, learnt_features, pixels
+from cpc.probes.images.features import READOUTS, check_hog, hog, hog_dim, learnt_features, pixels
 
 PixelsOf = Callable[[str], np.ndarray]
 
@@ -69,17 +70,6 @@ def test_rounded_products_are_near(model: cpc.CPC, corpus: ImageCorpus) -> None:
     assert 0 < np.abs(rough - exact).max() < 0.1
 
 
-def test_features_that_do_not_fit_are_refused(model: cpc.CPC, corpus: ImageCorpus) -> None:
-    windows = corpus.windows("test")
-    sizes = {"z": 14 * 12 * 4, "z_grid": 14 * 48 * 2, "c_grid": 14 * 40 * 2}
-    needed = sum(sizes.values())
-    assert set(learnt_features(model, windows, list(sizes), max_ram_bytes=needed, progress=False)) == set(sizes)
-    with pytest.raises(
-        ValueError, match=r"of 14 images take 0\.0 GB, more than max_ram_gb=3.1\d+e-06.*leave grids out"
-    ):
-        learnt_features(model, windows, list(sizes), max_ram_bytes=needed - 1, progress=False)
-
-
 def test_pixels_are_the_middle_of_the_images(
     corpus: ImageCorpus, pixels_of: PixelsOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +85,8 @@ def test_gradients_point_across_the_bars(corpus: ImageCorpus, monkeypatch: pytes
     found = hog(corpus.windows("test"))
     assert found.shape == (14, 2 * 2 * 2 * 2 * 9)  # blocks, cells of a block, directions
     assert found.dtype == np.float32
+    for size in (16, 23, 24, 40):
+        assert hog_dim(size) == len(skimage.feature.hog(np.zeros((size, size)), 9, (8, 8), (2, 2)))
     directions = found.reshape(14, -1, 9).sum(1)
     labels = corpus.windows("test").images.labels
     assert directions.argmax(1).tolist() == np.where(labels == 0, 0, 4).tolist()

@@ -91,6 +91,19 @@ def test_answers_are_judged_on_the_test_part(labelled_corpus: OpenCorpus) -> Non
     assert result.cross_entropy_nats == pytest.approx(np.log(16) / 4)
 
 
+def test_intervals_resample_sequences(labelled_corpus: OpenCorpus) -> None:
+    """Twenty copies of four answers are no more than four; were they independent, the interval would be narrow."""
+    answers = Answers(np.repeat([0, 1, 0, 1], 20), np.zeros(80))
+    labels = {"train": [0, 1], "test": [0] * 80}
+    alone = ImageTask(labelled_corpus(**labels)).judge([answers], num_train=2)
+    sequence = np.concatenate([[90, 91], np.repeat([3, 1, 4, 2], 20)])
+    together = ImageTask(labelled_corpus(**labels, sequence=sequence)).judge([answers], num_train=2)
+    assert (alone.num_clusters, together.num_clusters) == (80, 4)
+    widths = [high - low for low, high in (alone.accuracy_interval_percent, together.accuracy_interval_percent)]
+    assert widths[0] < 25
+    assert widths[1] > 75
+
+
 @pytest.mark.parametrize(
     ("labels", "splits", "message"),
     [

@@ -1,0 +1,75 @@
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cpc.contexts import GRU, RowGRU
+from cpc.data import PatchAugmentation
+from cpc.encoders import AudioEncoder, Backbone, PatchEncoder, ResNetTrunk, TinyTrunk
+from cpc.model import CPC
+from cpc.predictors import Bilinear
+
+
+@pytest.mark.parametrize(
+    ("trunk", "patch_size", "message"),
+    [
+        (TinyTrunk(8, strides=(4, 4), widths=(8, 8)), 15, r"patch_size=15 does not fit the trunk TinyTrunk.*cannot"),
+        (Backbone("torchvision:alexnet"), 16, r"patch_size=16 does not fit the trunk torchvision:alexnet.*too small"),
+        (nn.Flatten(), 16, r"patch_size=16 does not fit the trunk Flatten, which gives \(1, 768\) for one, no map"),
+    ],
+    ids=["tiny", "alexnet", "no map"],
+)
+def test_patches_too_small_for_the_trunk_are_named(trunk: nn.Module, patch_size: int, message: str) -> None:
+    if isinstance(trunk, nn.Flatten):
+        trunk.num_channels, trunk.stride, trunk.dim = 3, 1, 8
+    with pytest.raises(ValueError, match=message):
+        PatchEncoder(trunk, patch_size, 4)
+    assert all(module.training for module in trunk.modules())
+
+
+class Dropping(TinyTrunk):
+    """One whose output in training is left to chance, and a part of which its owner has frozen."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 1)
+        self.frozen = nn.Dropout().eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(super().forward(x), training=self.training)
+
+
+def test_trying_a_patch_draws_no_numbers_and_leaves_modes_alone() -> None:
+    trunk, state = Dropping(), torch.get_rng_state()
+    PatchEncoder(trunk, 8, 4)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (trunk.training, trunk.layers.training, trunk.frozen.training) == (True, True, False)
+
+
+@pytest.mark.parametrize("kind", ["none", "v1", "v2"])
+@pytest.mark.parametrize("patch_size", [8, 16, 64])
+def test_whole_images_are_framed_as_augmentation_frames_them(kind: str, patch_size: int) -> None:
+    """Features of `model(images)` are those that `cpc embed` writes of the same images."""
+    encoder = PatchEncoder(TinyTrunk(8), patch_size, patch_size // 2)
+    encoder.set_statistics(torch.tensor([0.5, 0.4, 0.6]), torch.tensor([0.2, 0.3, 0.25]))
+    augmentation = PatchAugmentation(kind, encoder.grid, encoder.pixel_mean)
+    encoder.crop_size = augmentation.crop_size
+    images = torch.rand(2, 3, 2 * patch_size, 2 * patch_size)
+    assert torch.equal(encoder(images), encoder(augmentation.without_chance(images)))
+    bare = encoder(encoder.grid.patches(images))
+    assert torch.equal(encoder(images), bare) == (kind == "none")
+
+
+def test_a_frame_that_is_none_is_named() -> None:
+    for crop_size in (0, 9):
+        with pytest.raises(ValueError, match=f"crop_size={crop_size} must lie between 1 and patch_size=8"):
+            PatchEncoder(TinyTrunk(8), 8, 4, crop_size=crop_size)
+    with pytest.raises(ValueError, match=r"crop_size=7 .* None with fully_convolutional=True"):
+        PatchEncoder(TinyTrunk(8), 8, 8, fully_convolutional=True, crop_size=7)
+
+
+def test_contexts_of_another_shape_are_refused_by_the_model() -> None:
+    """Not in training alone: the library's user meets it at once."""
+    images, audio = PatchEncoder(ResNetTrunk(18, width=4, stem="small"), 8, 4), AudioEncoder(8)
+    with pytest.raises(ValueError, match=r"GRU, but the encoder PatchEncoder is of image, whose latents are grids"):
+        CPC(images, GRU(8), Bilinear(1))
+    with pytest.raises(ValueError, match=r"RowGRU, but the encoder AudioEncoder is of audio, whose .* sequences"):
+        CPC(audio, RowGRU(8), Bilinear(1))
