@@ -13,6 +13,11 @@ AUDIO_PROBE_OPTIONS = ("alignments", "pool", "train_minutes", "scratch_dir", "dt
 IMAGE_PROBE_OPTIONS = ("label_shares",)
 QUICKSTART_CORPORA = {"audio": Path("data/synthesised"), "image": Path("data/embedded_images")}
 STRATEGY_NAMES = ("mixed", "same_speaker", "mixed_excluding", "same_speaker_excluding", "sequence_only")
+ESTIMATOR_NAMES = ("info_nce", "nwj", "tuba", "interpolated", "dv", "mine", "js", "smile", "leave_one_out")
+TASK_NAMES = (
+    *("gaussian", "cubic", "half_cube", "spiral", "vector_ar1", "student", "student_asinh", "uniform", "discrete"),
+)
+CRITIC_NAMES = ("exact", "separable", "concatenated", "bilinear")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -233,6 +238,25 @@ def _synthesize(options: argparse.Namespace) -> None:
     )
 
 
+def _calibrate(options: argparse.Namespace) -> None:
+    from cpc.calibration.calibrate import calibrate
+    from cpc.processor import prepare_processor
+
+    prepare_processor()
+    calibrate(
+        options.out,
+        tasks=options.tasks,
+        estimators=options.estimators,
+        critics=options.critics,
+        informations_nats=options.mi,
+        dims=options.dim,
+        nums_candidates=options.num_candidates,
+        num_steps=options.steps,
+        num_matrices=options.num_matrices,
+        seed=options.seed,
+    )
+
+
 def _doctor(options: argparse.Namespace) -> None:
     from cpc import doctor
 
@@ -406,6 +430,34 @@ def _parser() -> argparse.ArgumentParser:
     synthesize.add_argument("--num_heldout_speakers", type=int, default=8, help="voices of the test split alone")
     synthesize.add_argument("--minutes", type=float, default=60.0, help="speech in all")
     synthesize.add_argument("--seed", type=int, default=0, help="of voices, sentences, noise and levels")
+
+    calibrate = command(
+        "calibrate", _calibrate, "measure estimators of information against truths in closed form; ten minutes"
+    )
+    calibrate.add_argument(
+        "--tasks", nargs="+", choices=TASK_NAMES, default=TASK_NAMES, help="pairs of known information"
+    )
+    calibrate.add_argument(
+        "--estimators", nargs="+", choices=ESTIMATOR_NAMES, default=ESTIMATOR_NAMES, help="what reads the scores"
+    )
+    calibrate.add_argument(
+        "--critics",
+        nargs="+",
+        choices=CRITIC_NAMES,
+        default=("exact", "separable"),
+        help="what scores the pairs: the exact log density ratio, or small networks that are trained",
+    )
+    calibrate.add_argument(
+        "--mi", nargs="+", type=float, default=(2.0, 4.0, 6.0, 8.0, 10.0), help="true informations in nats"
+    )
+    calibrate.add_argument("--dim", nargs="+", type=int, default=(20,), help="dimensions (letters of the channel)")
+    calibrate.add_argument(
+        "--num_candidates", nargs="+", type=int, default=(129,), help="N, pairs of a matrix and a batch"
+    )
+    calibrate.add_argument("--steps", type=int, default=300, help="of training, at each information")
+    calibrate.add_argument("--num_matrices", type=int, default=100, help="for each bias and variance")
+    calibrate.add_argument("--seed", type=int, default=0, help="of pairs and weights")
+    calibrate.add_argument("--out", type=Path, default=Path("runs/calibration"), help="folder for JSON and HTML")
 
     command("doctor", _doctor, "say which parts of this installation work")
     return parser

@@ -23,6 +23,7 @@ STAGES = (
     "pretraining",
     "monitor",
     "quickstart",
+    "calibration",
     "cli",
 )
 # Beside the flow: these import nothing of it, and only the command line imports them.

@@ -27,7 +27,8 @@ class Estimator:
         needs_baseline: takes `log_baseline`, the log of a positive function of the row.
         needs_conditional: takes log p(y | x), which only a task of known information has: no critic is trained for it.
         best_offset: what the best scores have beyond log p(y | x) / p(y).
-        objective: makes what training climbs, where that is not the reading itself.
+        objective: makes what training climbs, where that is not the reading itself; estimators that share it can read
+            one and the same critic.
     """
 
     read: Callable[..., Reading]
@@ -38,6 +39,10 @@ class Estimator:
     objective: Callable[[], Callable[[Tensor], Tensor]] | None = None
 
 
+def _jensen_shannon() -> Callable[[Tensor], Tensor]:
+    return jensen_shannon
+
+
 ESTIMATORS: dict[str, Estimator] = {
     "info_nce": Estimator(info_nce, "lower"),
     "nwj": Estimator(nwj, "lower", best_offset=1.0),
@@ -45,8 +50,8 @@ ESTIMATORS: dict[str, Estimator] = {
     "interpolated": Estimator(interpolated, "lower", needs_baseline=True),
     "dv": Estimator(donsker_varadhan, "neither"),
     "mine": Estimator(donsker_varadhan, "neither", objective=MovingAverageGradient),
-    "js": Estimator(jensen_shannon_nwj, "lower", objective=lambda: jensen_shannon),
-    "smile": Estimator(smile, "neither", objective=lambda: jensen_shannon),
+    "js": Estimator(jensen_shannon_nwj, "lower", objective=_jensen_shannon),
+    "smile": Estimator(smile, "neither", objective=_jensen_shannon),
     "leave_one_out": Estimator(leave_one_out, "upper", needs_conditional=True),
 }
 
