@@ -52,8 +52,8 @@ def calibrate(
         seed: of everything drawn.
 
     Returns:
-        What the JSON holds: the options, `rows` (one per task, dim, N, critic, estimator and information) and `training`
-        (estimates along the steps).
+        What the JSON holds: the options, `rows` (one per task, dim, N, critic, estimator and information) and
+        `training` (estimates along the steps).
 
     Raises:
         ValueError: on unknown names, numbers out of range, or a grid of which no task reaches anything.
@@ -69,18 +69,17 @@ def calibrate(
                 for critic in dict.fromkeys(critics):
                     place = {"task": name, "dim": dim, "num_candidates": num_candidates, "critic": critic}
                     options = (list(dict.fromkeys(estimators)), num_candidates, num_matrices, seed)
-                    found, along = (
-                        (_exact(levels, *options), [])
-                        if critic == EXACT
-                        else _trained(levels, critic, num_steps, *options)
-                    )
+                    if critic == EXACT:
+                        found = _exact(levels, *options)
+                    else:
+                        found, along = _trained(levels, critic, num_steps, *options)
+                        training += [place | row for row in along]
                     print(_table(place, found), flush=True)
                     rows += [place | row for row in found]
-                    training += [place | row for row in along]
     if not rows:
         raise ValueError(
-            f"none of the tasks {', '.join(tasks)} reaches any of {', '.join(map(str, informations_nats))} nats with an "
-            "estimator asked for: change --mi, --dim or --estimators (leave_one_out has the exact critic alone)"
+            f"none of the tasks {', '.join(tasks)} reaches any of {', '.join(map(str, informations_nats))} nats with "
+            "an estimator asked for: change --mi, --dim or --estimators (leave_one_out has the exact critic alone)"
         )
     report = {
         "schema": SCHEMA,

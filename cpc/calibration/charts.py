@@ -21,13 +21,8 @@ COLOURS = {
     "smile": "#a868b8",
     "leave_one_out": GREY,
 }
-SYMBOLS = dict(
-    zip(
-        COLOURS,
-        ("circle", "square", "diamond", "cross", "x", "star", "pentagon", "hexagon", "triangle-up"),
-        strict=True,
-    )
-)
+MARKS = ("circle", "square", "diamond", "cross", "x", "star", "pentagon", "hexagon", "triangle-up")
+SYMBOLS = dict(zip(COLOURS, MARKS, strict=True))
 
 
 def estimate_chart(place: Row, rows: Sequence[Row]) -> Chart:
@@ -56,9 +51,9 @@ def estimate_chart(place: Row, rows: Sequence[Row]) -> Chart:
     table = _table(rows)
     return Chart(
         title=f"{_words(place)}: estimate against truth",
-        caption="Above: means, whiskers one standard deviation of an estimate from one matrix; dotted, the truth; dashed, "
-        "the ceiling log N and what the exact critic reads by InfoNCE on Gaussians of many dimensions. Middle: bias. "
-        "Below: variance. What leaves the picture is in the table.",
+        caption="Above: means, whiskers one standard deviation of an estimate from one matrix; dotted, the truth; "
+        "dashed, the ceiling log N and what the exact critic reads by InfoNCE on Gaussians of many dimensions. Middle: "
+        "bias. Below: variance. What leaves the picture is in the table.",
         alt=f"Line charts of estimates, bias and variance by true information for {_words(place)}. "
         + "; ".join(f"{cells[0]}, true {cells[2]}: {cells[3]}" for cells in table.rows),
         traces=traces,
@@ -91,8 +86,8 @@ def course_chart(place: Row, courses: Sequence[Row]) -> Chart:
     traces.append(_line([0, last], [ceiling] * 2, "ceiling log N", GREY, line_dash="dash"))
     return Chart(
         title=f"{_words(place)}: while the critic trains",
-        caption="Each estimator's own critic, on its training batches, means over blocks of steps; the true information "
-        "rises in steps. Table: the last block at each information.",
+        caption="Each estimator's own critic, on its training batches, means over blocks of steps; the true "
+        "information rises in steps. Table: the last block at each information.",
         alt=f"Line chart of estimates over {last:.0f} training steps for {_words(place)}, the truth rising from "
         f"{min(by_level):.1f} to {max(by_level):.1f} nats.",
         traces=traces,

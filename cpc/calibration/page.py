@@ -11,8 +11,8 @@ from cpc.quickstart.charts import Chart
 from cpc.quickstart.page import sections, write_sections
 
 HEADING = """<h1>cpc calibrate: estimators of information against known truths</h1>
-<p>What each estimator reads from matrices of N x N scores, where the information is known in closed form: with the exact
-critic, whose shortcomings are the estimator's alone, and with critics that were trained.</p>
+<p>What each estimator reads from matrices of N x N scores, where the information is known in closed form: with the
+exact critic, whose shortcomings are the estimator's alone, and with critics that were trained.</p>
 """
 READING = """<p><b>Sides.</b> A <i>lower</i> bound lies below the truth in the mean, whatever the critic: not on every
 matrix. NWJ, TUBA and JS have no ceiling, and pay with a variance that grows as exp(I): of few negatives the mean of
@@ -21,6 +21,8 @@ shows. <i>Neither</i>: DV and MINE take the logarithm of a sample's mean and rea
 either way. <i>leave_one_out</i> is an upper bound, and needs the conditional density.</p>
 <p><b>n/a.</b> A reading that is not finite: additive uniform noise has pairs that cannot be, whose exact score is minus
 infinity; and where no negative is possible, nothing bounds the estimate.</p>
+<p><b>Alike.</b> With the exact critic NWJ, TUBA and JS are one and the same, as are DV and MINE: they differ in how a
+critic is trained for them.</p>
 """
 
 

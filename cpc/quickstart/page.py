@@ -127,9 +127,10 @@ def write_sections(path: Path, parts: Iterable[str], reading: Iterable[str], tit
         raise ValueError(
             f"{path.name} needs plotly: install it with `uv sync --extra dashboard` or `pip install 'cpc[dashboard]'`"
         ) from error
+    head = HEAD.replace("{title}", escape(title))
     with write_atomically(path) as new:
         new.write_text(
-            f"{HEAD.replace('{title}', escape(title))}<script>{get_plotlyjs()}</script></head>\n<body><main>\n{''.join(parts)}"
+            f"{head}<script>{get_plotlyjs()}</script></head>\n<body><main>\n{''.join(parts)}"
             f"<section><h2>How to read this</h2>\n{''.join(reading)}</section></main></body></html>\n",
             encoding="utf-8",
         )
