@@ -14,6 +14,7 @@ IMAGE_PROBE_OPTIONS = ("label_shares",)
 QUICKSTART_CORPORA = {"audio": Path("data/synthesised"), "image": Path("data/embedded_images")}
 STRATEGY_NAMES = ("mixed", "same_speaker", "mixed_excluding", "same_speaker_excluding", "sequence_only")
 ESTIMATOR_NAMES = ("info_nce", "nwj", "tuba", "interpolated", "dv", "mine", "js", "smile", "leave_one_out")
+READABLE_NAMES = tuple(name for name in ESTIMATOR_NAMES if name not in ("mine", "leave_one_out"))
 GAUSSIAN_TASK_NAMES = ("gaussian", "cubic", "half_cube", "spiral", "vector_ar1")
 TASK_NAMES = (*GAUSSIAN_TASK_NAMES, "student", "student_asinh", "uniform", "discrete")
 CRITIC_NAMES = ("exact", "separable", "concatenated", "bilinear")
@@ -69,6 +70,8 @@ def _evaluate(options: argparse.Namespace) -> None:
         options.model,
         options.data,
         strategies=options.negatives,
+        nums_negatives=options.num_negatives,
+        estimators=options.estimators,
         split=options.split,
         num_batches=options.num_batches,
         batch_size=options.batch_size,
@@ -262,6 +265,10 @@ def _doctor(options: argparse.Namespace) -> None:
     doctor.main()
 
 
+def _number_or_all(text: str) -> int | None:
+    return None if text == "all" else int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("cpc", description="Contrastive Predictive Coding.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"cpc {__version__}")
@@ -315,6 +322,20 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         choices=STRATEGY_NAMES,
         help="strategies; the model's and mixed_excluding if not given",
+    )
+    evaluate.add_argument(
+        "--num_negatives",
+        nargs="+",
+        type=_number_or_all,
+        metavar="R",
+        help="negatives drawn per row, N = R + 1, or all; several are evaluated one by one; the model's if not given",
+    )
+    evaluate.add_argument(
+        "--estimators",
+        nargs="+",
+        choices=READABLE_NAMES,
+        default=("info_nce",),
+        help="further readings beside log N - L, which is always measured",
     )
     evaluate.add_argument("--num_batches", type=int, default=64, help="batches, one pass over the split at most")
     as_the_run = "; as in the model's run if not given"

@@ -18,6 +18,7 @@ STAGES = (
     "model",
     "checkpoint",
     "export",
+    "readings",
     "evaluation",
     "probes",
     "pretraining",

@@ -8,6 +8,7 @@ from cpc.bounds.estimators.jensen_shannon import jensen_shannon, jensen_shannon_
 from cpc.bounds.estimators.leave_one_out import leave_one_out
 from cpc.bounds.estimators.reading import Reading, pooled
 from cpc.bounds.estimators.registry import ESTIMATORS, Estimator, estimator_named
+from cpc.bounds.estimators.split_baseline import split_baseline
 from cpc.bounds.estimators.tuba import nwj, tuba
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "nwj",
     "pooled",
     "smile",
+    "split_baseline",
     "standard_error_nats",
     "tuba",
 ]
