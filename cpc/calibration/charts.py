@@ -115,7 +115,7 @@ def _words(place: Row) -> str:
     return "{task}, D = {dim}, N = {num_candidates}, {critic} critic".format(**place)
 
 
-def _line(x: Sequence[float], y: Sequence[float | None], name: str, colour: str, **options: Any) -> Row:
+def _line(x: Sequence[int | float], y: Sequence[int | float | None], name: str, colour: str, **options: Any) -> Row:
     hover = f"{name}: %{{y:.3~f}}<extra></extra>"
     line: Row = dict(type="scatter", mode="lines", x=list(x), y=list(y), name=name, line_color=colour, line_width=1.5)
     return line | dict(hovertemplate=hover) | options

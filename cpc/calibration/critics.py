@@ -3,6 +3,8 @@
 M rows, N candidates, Dx and Dy dimensions, E embedding, H hidden units.
 """
 
+import math
+
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -57,16 +59,20 @@ class Concatenated(nn.Module):
 
 
 class BilinearCritic(nn.Module):
-    """x^T W y, CPC's critic on x and y themselves: what a term of y alone would add is out of its reach."""
+    """x^T W y, CPC's critic on x and y themselves: what a term of y alone would add is out of its reach.
+
+    W is a product of two factors, of no less than full rank: by itself it would move by the rate alone at each step.
+    """
 
     def __init__(self, x: Float[Tensor, "N Dx"], y: Float[Tensor, "N Dy"]) -> None:
         super().__init__()
-        self.of_x = nn.Sequential(Standardise(x), nn.Linear(x.shape[1], y.shape[1], bias=False))
-        self.of_y = Standardise(y)
+        self.of_x, self.of_y = (
+            nn.Sequential(Standardise(sample), nn.Linear(sample.shape[1], HIDDEN_DIM, bias=False)) for sample in (x, y)
+        )
 
     def forward(self, x: Float[Tensor, "M Dx"], y: Float[Tensor, "N Dy"]) -> Float[Tensor, "M N"]:
         """Scores of all pairs."""
-        return self.of_x(x) @ self.of_y(y).T
+        return self.of_x(x) @ self.of_y(y).T / math.sqrt(HIDDEN_DIM)
 
 
 class Baseline(nn.Module):
