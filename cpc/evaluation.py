@@ -19,7 +19,7 @@ from cpc.data.corpus import Corpus, Sampler
 from cpc.data.image_corpus import ImageCorpus
 from cpc.data.image_sources import DEFAULT_VALID_SHARE
 from cpc.model import CPC
-from cpc.readings import HeldOutReadings, readings_table
+from cpc.readings import HeldOutReadings, check_readable, readings_table
 
 EVALUATION_SEED = 0
 INFO_NCE = "info_nce"
@@ -295,6 +295,12 @@ def evaluate(
     unknown = [s for s in asked if s not in STRATEGIES]
     if unknown:
         raise ValueError(f"negatives={unknown[0]!r} is not one of {', '.join(STRATEGIES)}")
+    nums = tuple(dict.fromkeys([model.num_negatives] if nums_negatives is None else nums_negatives))
+    too_few = [num for num in nums if num is not None and num < 1]
+    if too_few:
+        raise ValueError(f"num_negatives={too_few[0]} must be at least 1, or all")
+    others = tuple(dict.fromkeys(name for name in estimators if name != INFO_NCE))
+    check_readable(others)
     given = {name: value for name, value in protocol_options.items() if value is not None}
     protocol = _protocol(model_folder, model.encoder.modality, config["provenance"].get("evaluation", {}), given)
     corpus = protocol.corpus(source, model.encoder, cache_dir=cache_dir, skip_bad=skip_bad)
@@ -307,17 +313,15 @@ def evaluate(
     corpus.check(protocol.split, needs_speakers=any(held_out.drawn_as(s)[0] == "same_speaker" for s in asked))
     num_negatives_of_the_run = model.num_negatives
     bounds, estimates = [], []
-    for num_negatives in dict.fromkeys([model.num_negatives] if nums_negatives is None else nums_negatives):
-        if num_negatives is not None and num_negatives < 1:
-            raise ValueError(f"num_negatives={num_negatives} must be at least 1, or all")
+    for num_negatives in nums:
         model.num_negatives = num_negatives
         draws = {strategy: torch.Generator().manual_seed(seed) for strategy in asked}
-        readings = HeldOutReadings(model, [name for name in dict.fromkeys(estimators) if name != INFO_NCE], draws)
-        tallies = held_out_tallies(model, held_out, asked, on_strategy=readings if readings.estimators else None)
+        readings = HeldOutReadings(model, others, draws)
+        tallies = held_out_tallies(model, held_out, asked, on_strategy=readings if others else None)
         for strategy, tally in tallies.items():
             bound = tally.compute(strategy, protocol.split)
             print(table(bound))
-            of_strategy = [readings.record(strategy, name) for name in readings.estimators]
+            of_strategy = [readings.record(strategy, name) for name in others]
             if of_strategy:
                 print(readings_table(of_strategy))
             record = bound.record(config["provenance"].get("step"))
@@ -373,7 +377,8 @@ def table(bound: Bound) -> str:
     names = [f"{direction} {k}".strip() for direction, k in zip(bound.directions, bound.steps, strict=True)]
     for k, (saturated, biased) in enumerate(warnings):
         word = "saturated" if saturated else "biased" if biased else ""
-        warning = f"  {word}: {advice(bound.mi_bound_nats[k], bound.num_candidates[k])}" if word else ""
+        told = advice(bound.mi_bound_nats[k], bound.num_candidates[k])
+        warning = f"  {word}: {told}" if told else f"  {word}".rstrip()
         lines.append(
             f"{names[k]:>8} {bound.mi_bound_nats[k]:>8.3f} {bound.standard_error_nats[k]:>6.3f} "
             f"{bound.mi_ceiling_nats[k]:>8.3f} {bound.loss_nats[k]:>8.3f} {bound.num_candidates[k]:>8.0f} "

@@ -4,9 +4,10 @@ K steps.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from cpc.bounds.estimators import ESTIMATORS, Reading, pooled, split_baseline
@@ -20,6 +21,17 @@ from cpc.model import CPC
 READABLE = tuple(name for name, each in ESTIMATORS.items() if not each.needs_conditional and name != "mine")
 
 
+def check_readable(estimators: Iterable[str]) -> None:
+    """Refuse an estimator that a model cannot be read with.
+
+    Raises:
+        ValueError: naming it.
+    """
+    for name in estimators:
+        if name not in READABLE:
+            raise ValueError(f"estimators names {name!r}: a model is read by one of {', '.join(READABLE)}")
+
+
 class HeldOutReadings:
     """Adds up readings of every step over batches; `held_out_tallies` calls it with each batch of each strategy.
 
@@ -30,15 +42,9 @@ class HeldOutReadings:
         model: whose queries score.
         estimators: names in `READABLE`.
         generators: of the negatives' draws, by strategy.
-
-    Raises:
-        ValueError: on an estimator that a model cannot be read with.
     """
 
-    def __init__(self, model: CPC, estimators: Sequence[str], generators: dict[str, Any]) -> None:
-        for name in estimators:
-            if name not in READABLE:
-                raise ValueError(f"estimators names {name!r}: a model is read by one of {', '.join(READABLE)}")
+    def __init__(self, model: CPC, estimators: Sequence[str], generators: Mapping[str, torch.Generator]) -> None:
         self.model, self.estimators, self.generators = model, tuple(estimators), generators
         self.metrics = {
             (strategy, name): [ReadingMetric() for _ in model.steps] for strategy in generators for name in estimators
@@ -71,7 +77,7 @@ class HeldOutReadings:
             self.metrics[strategy, name][step].update(pooled(of_step))
 
     def record(self, strategy: str, name: str) -> dict[str, Any]:
-        """What an estimator read with a strategy, lists over the steps; None where a step had no row or it diverged."""
+        """What an estimator read with a strategy, lists over the steps; None where not finite, or without a row."""
         nothing = (math.nan, math.nan)
         metrics = self.metrics[strategy, name]
         found = [metric.compute() if len(metric.num_rows) else nothing for metric in metrics]
@@ -127,7 +133,7 @@ def _read(name: str, rows: ScoredRows) -> Reading:
 
 def _cell(nats: float | None, error: float | None) -> str:
     if nats is None:
-        return "infinite"
+        return "n/a"
     return f"{nats:.3f} +- {'n/a' if error is None else f'{error:.3f}'}"
 
 

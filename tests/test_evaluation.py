@@ -160,7 +160,8 @@ def test_readings_go_through_the_losss_rows(corpus: Corpus, model: cpc.CPC) -> N
     """InfoNCE, read from the scores, is the tally's, batch by batch pooled, with its standard error."""
     held_out = HeldOut(corpus, PROTOCOL, "mixed", num_batches=4)
     strategies = ("mixed", "mixed_excluding", "same_speaker")
-    readings = HeldOutReadings(model, ["info_nce"], dict.fromkeys(strategies))
+    generators = {strategy: torch.Generator() for strategy in strategies}
+    readings = HeldOutReadings(model, ["info_nce"], generators)
     tallies = held_out_tallies(model, held_out, strategies, on_strategy=readings)
     for strategy, tally in tallies.items():
         bound, record = tally.compute(strategy, "valid"), readings.record(strategy, "info_nce")

@@ -2,7 +2,7 @@
 
 import math
 
-from cpc.bounds.gaussian import BIAS_NATS, information_at_reading_nats, optimal_reading_nats
+from cpc.bounds.gaussian import information_at_reading_nats, is_biased, optimal_reading_nats
 
 SATURATION_NATS = 0.3
 
@@ -26,11 +26,9 @@ def advice(reading_nats: int | float, num_candidates: int | float) -> str:
         >>> advice(4.103, 129)
         'at N = 129 a true 6.0 nats reads 4.1 at best: raise the batch or add a queue'
     """
-    if not reading_nats > 0:  # nor of a step without rows, which is NaN
+    if not is_biased(reading_nats, num_candidates):
         return ""
     information = information_at_reading_nats(reading_nats, num_candidates)
-    if information - reading_nats <= BIAS_NATS:
-        return ""
     change = "raise the batch or add a queue"
     if math.isinf(information):
         return f"at N = {num_candidates:.0f} nothing reads above {math.log(num_candidates):.1f}: {change}"

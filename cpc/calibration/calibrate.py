@@ -74,7 +74,8 @@ def calibrate(
                     else:
                         found, along = _trained(levels, critic, num_steps, *options)
                         training += [place | row for row in along]
-                    print(_table(place, found), flush=True)
+                    if found:
+                        print(_table(place, found), flush=True)
                     rows += [place | row for row in found]
     if not rows:
         raise ValueError(

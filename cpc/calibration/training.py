@@ -15,7 +15,7 @@ from cpc.calibration.critics import CRITICS, Baseline
 from cpc.calibration.measured import Measured, draws, measured, read
 
 LEARNING_RATE = 1e-3
-MOST_GRADIENT = 10.0  # exp() of a score makes a step that ends the run
+MOST_GRADIENT = 10.0  # one exp() of a score could end the run
 NUM_STANDARDISED = 4096
 READ_EVERY = 4  # steps
 NUM_POINTS = 40  # of the trajectory, per level
@@ -98,7 +98,7 @@ def train(
             nn.utils.clip_grad_norm_(networks.parameters(), MOST_GRADIENT)
             optimiser.step()
             with torch.no_grad():
-                for name in names if step % READ_EVERY == 0 else ():
+                for name in names if (step - first) % READ_EVERY == 0 else ():
                     along[name].append(read(name, scores, baseline))
         estimates: dict[str, list[Tensor]] = {name: [] for name in names}
         with torch.no_grad():
@@ -106,8 +106,7 @@ def train(
                 scores, baseline = scored(*pairs)
                 for name in names:
                     estimates[name].append(read(name, scores.double(), None if baseline is None else baseline.double()))
-        read_at = torch.arange(first, first + num_steps)
-        read_at = read_at[read_at % READ_EVERY == 0]
+        read_at = torch.arange(first, first + num_steps, READ_EVERY)
         blocks = torch.arange(len(read_at)).tensor_split(min(NUM_POINTS, len(read_at)))
         truth = task.mutual_information_nats
         yield Level(
