@@ -20,12 +20,12 @@ def donsker_varadhan(
     positives: Int[Tensor, " M"] | None = None,
     candidates: Bool[Tensor, "M N"] | None = None,
 ) -> Reading:
-    """E[s] - log E[exp s], one logarithm for all rows: Donsker and Varadhan 1983; eq. 10 of MINE (arXiv:1801.04062).
+    """E[s] - log E[exp s], one logarithm for all rows: Donsker and Varadhan 1983; section 3.1 of MINE (arXiv:1801.04062).
 
     **Neither** bound: the representation is a lower bound for any critic, but the logarithm of a sample mean lies below
     that of the mean, so the estimate is too high, by about var(exp s) / (2 m E[exp s]^2) for m negatives and by far
     more when m is small against exp(I). Bias: positive, vanishing with m. Variance: that of exp s, growing as exp(I)
-    (theorem 2 of Song and Ermon 2020, arXiv:1910.06222). A constant of all rows cancels, a row's own does not.
+    (section 4 of Song and Ermon 2020, arXiv:1910.06222). A constant of all rows cancels, a row's own does not.
 
     Args:
         scores: s; rows are queries, columns candidates.
@@ -46,7 +46,7 @@ def smile(
     *,
     clip: int | float = DEFAULT_CLIP,
 ) -> Reading:
-    """E[s] - log E[clip(exp s, exp -tau, exp tau)]: SMILE, eq. 16 of Song and Ermon 2020 (arXiv:1910.06222).
+    """E[s] - log E[clip(exp s, exp -tau, exp tau)]: SMILE, section 5 of Song and Ermon 2020 (arXiv:1910.06222).
 
     **Neither** bound: the clipped partition function may lie below the true one, and then the estimate exceeds the
     information. Bias: set by tau and by how far exp s reaches beyond it. Variance: at most
