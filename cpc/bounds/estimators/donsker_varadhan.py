@@ -20,7 +20,7 @@ def donsker_varadhan(
     positives: Int[Tensor, " M"] | None = None,
     candidates: Bool[Tensor, "M N"] | None = None,
 ) -> Reading:
-    """E[s] - log E[exp s], one logarithm for all rows: Donsker and Varadhan 1983; section 3.1 of MINE (arXiv:1801.04062).
+    """E[s] - log E[exp s], one logarithm for all rows: Donsker and Varadhan; section 3.1 of MINE (arXiv:1801.04062).
 
     **Neither** bound: the representation is a lower bound for any critic, but the logarithm of a sample mean lies below
     that of the mean, so the estimate is too high, by about var(exp s) / (2 m E[exp s]^2) for m negatives and by far
