@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
 
 from cpc.bounds.bound import Bound
 from cpc.bounds.estimators import Reading
@@ -83,7 +84,7 @@ class BoundMetric(Metric):
             strategy: whose latents were the candidates.
             split: the part of the data.
         """
-        found = self.compute()
+        found = dict(self.compute())  # the metric keeps its own for the next call
         num_batches, num_rows = int(found.pop("num_batches")), found.pop("num_rows")
         return Bound(
             steps=[step.k for step in self.steps],
@@ -135,9 +136,8 @@ class ReadingMetric(Metric):
         """
         if len(self.num_rows) == 0:
             raise ValueError("no score matrix was added: there is nothing to read")
-        num_rows, joint, log_marginal = (
-            torch.cat(list(state)) for state in (self.num_rows, self.joint_nats, self.log_marginal)
-        )
+        # lists here, tensors once ranks have gathered them
+        num_rows, joint, log_marginal = map(dim_zero_cat, (self.num_rows, self.joint_nats, self.log_marginal))
         total, log_sum = num_rows.sum(), log_marginal.logsumexp(0)
         mean_joint = joint.sum() / total
         if self.is_log:

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,8 @@ def calibrate(
         `training` (estimates along the steps).
 
     Raises:
-        ValueError: on unknown names, numbers out of range, or a grid of which no task reaches anything.
+        ValueError: on unknown names, numbers out of range, a grid of which no task reaches anything, or if plotly is
+            not installed.
     """
     start = time.monotonic()
     _check(tasks, estimators, critics, informations_nats, dims, nums_candidates, num_steps, num_matrices)
@@ -109,6 +111,11 @@ def _check(
     num_steps: int,
     num_matrices: int,
 ) -> None:
+    if find_spec("plotly") is None:
+        raise ValueError(
+            "cpc calibrate draws with plotly: install it with `uv sync --extra dashboard` or "
+            "`pip install 'cpc[dashboard]'`"
+        )
     for kind, names, legal in (("tasks", tasks, TASKS), ("critics", critics, CRITIC_NAMES)):
         unknown = [name for name in names if name not in legal]
         if unknown:

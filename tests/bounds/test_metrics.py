@@ -73,7 +73,9 @@ def test_what_ranks_gather_is_summed(contrasts: list[Contrast]) -> None:
 
 
 def test_one_batch_has_no_standard_error(contrasts: list[Contrast]) -> None:
-    bound = a_metric(contrasts[:1]).bound("mixed", "valid")
+    metric = a_metric(contrasts[:1])
+    bound = metric.bound("mixed", "valid")
+    assert metric.bound("mixed_excluding", "test").mi_bound_nats == bound.mi_bound_nats  # asked again
     assert all(math.isnan(error) for error in bound.standard_error_nats)
     assert bound.num_batches == 1
 
@@ -104,6 +106,22 @@ def test_readings_are_one_pass_over_the_concatenation(name: str) -> None:
     ranks = [a_reading_metric(readings[:4]), a_reading_metric(readings[4:])]
     ranks[0].merge_state(ranks[1])
     assert ranks[0].compute()[0].item() == pytest.approx(nats.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["nwj", "dv"])
+def test_ranks_gather_their_matrices(name: str) -> None:
+    """As torchmetrics gathers: every state of the other rank, concatenated, in the order in which they were added."""
+    readings = [read(name, scores) for scores in some_scores(6)]
+    other = a_reading_metric(readings[4:])
+    lists = (other.num_rows, other.joint_nats, other.log_marginal)
+    states = iter([*map(torch.cat, lists), other.is_log])
+    mine = ReadingMetric(
+        dist_sync_fn=lambda state, group=None: [state, next(states)], distributed_available_fn=lambda: True
+    )
+    for reading in readings[:4]:
+        mine.update(reading)
+    expected = a_reading_metric(readings).compute()
+    assert [v.item() for v in mine.compute()] == pytest.approx([v.item() for v in expected], rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["info_nce", "nwj", "dv"])
