@@ -14,6 +14,11 @@ IMAGE_PROBE_OPTIONS = ("label_shares",)
 QUICKSTART_CORPORA = {"audio": Path("data/synthesised"), "image": Path("data/embedded_images")}
 QUICKSTART_FOLDERS = {"audio": Path("runs/quickstart"), "image": Path("runs/image_quickstart")}
 STRATEGY_NAMES = ("mixed", "same_speaker", "mixed_excluding", "same_speaker_excluding", "sequence_only")
+ESTIMATOR_NAMES = ("info_nce", "nwj", "tuba", "interpolated", "dv", "mine", "js", "smile", "leave_one_out")
+READABLE_NAMES = tuple(name for name in ESTIMATOR_NAMES if name not in ("mine", "leave_one_out"))
+GAUSSIAN_TASK_NAMES = ("gaussian", "cubic", "half_cube", "spiral", "vector_ar1")
+TASK_NAMES = (*GAUSSIAN_TASK_NAMES, "student", "student_asinh", "uniform", "discrete")
+CRITIC_NAMES = ("exact", "separable", "concatenated", "bilinear")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -67,6 +72,8 @@ def _evaluate(options: argparse.Namespace) -> None:
         options.model,
         options.data,
         strategies=options.negatives,
+        nums_negatives=options.num_negatives,
+        estimators=options.estimators,
         split=options.split,
         num_batches=options.num_batches,
         batch_size=options.batch_size,
@@ -235,10 +242,33 @@ def _synthesize(options: argparse.Namespace) -> None:
     )
 
 
+def _calibrate(options: argparse.Namespace) -> None:
+    from cpc.calibration.calibrate import calibrate
+    from cpc.processor import prepare_processor
+
+    prepare_processor()
+    calibrate(
+        options.out,
+        tasks=options.tasks,
+        estimators=options.estimators,
+        critics=options.critics,
+        informations_nats=options.mi,
+        dims=options.dim,
+        nums_candidates=options.num_candidates,
+        num_steps=options.steps,
+        num_matrices=options.num_matrices,
+        seed=options.seed,
+    )
+
+
 def _doctor(options: argparse.Namespace) -> None:
     from cpc import doctor
 
     doctor.main()
+
+
+def _number_or_all(text: str) -> int | None:
+    return None if text == "all" else int(text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -297,6 +327,20 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         choices=STRATEGY_NAMES,
         help="strategies; the model's and mixed_excluding if not given",
+    )
+    evaluate.add_argument(
+        "--num_negatives",
+        nargs="+",
+        type=_number_or_all,
+        metavar="R",
+        help="negatives drawn per row, N = R + 1, or all; several are evaluated one by one; the model's if not given",
+    )
+    evaluate.add_argument(
+        "--estimators",
+        nargs="+",
+        choices=READABLE_NAMES,
+        default=("info_nce",),
+        help="further readings beside log N - L, which is always measured",
     )
     evaluate.add_argument("--num_batches", type=int, default=64, help="batches, one pass over the split at most")
     as_the_run = "; as in the model's run if not given"
@@ -414,6 +458,30 @@ def _parser() -> argparse.ArgumentParser:
     synthesize.add_argument("--num_heldout_speakers", type=int, default=8, help="voices of the test split alone")
     synthesize.add_argument("--minutes", type=float, default=60.0, help="speech in all")
     synthesize.add_argument("--seed", type=int, default=0, help="of voices, sentences, noise and levels")
+
+    calibrate = command(
+        "calibrate", _calibrate, "measure estimators of information against truths in closed form; ten minutes"
+    )
+    calibrate.add_argument("--tasks", nargs="+", choices=TASK_NAMES, default=TASK_NAMES, help="pairs (x, y)")
+    calibrate.add_argument(
+        "--estimators", nargs="+", choices=ESTIMATOR_NAMES, default=ESTIMATOR_NAMES, help="what reads the scores"
+    )
+    calibrate.add_argument(
+        "--critics",
+        nargs="+",
+        choices=CRITIC_NAMES,
+        default=("exact", "separable"),
+        help="what scores the pairs: the exact log density ratio, or small networks that are trained",
+    )
+    calibrate.add_argument(
+        "--mi", nargs="+", type=float, default=(2.0, 4.0, 6.0, 8.0, 10.0), help="true informations in nats"
+    )
+    calibrate.add_argument("--dim", nargs="+", type=int, default=(20,), help="dimensions (letters of the channel)")
+    calibrate.add_argument("--num_candidates", nargs="+", type=int, default=(129,), help="N, pairs of a matrix")
+    calibrate.add_argument("--steps", type=int, default=300, help="of training, at each information")
+    calibrate.add_argument("--num_matrices", type=int, default=100, help="for each bias and variance")
+    calibrate.add_argument("--seed", type=int, default=0, help="of pairs and weights")
+    calibrate.add_argument("--out", type=Path, default=Path("runs/calibration"), help="folder for JSON and HTML")
 
     command("doctor", _doctor, "say which parts of this installation work")
     return parser

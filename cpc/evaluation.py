@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpc.bounds import Bound, BoundTally
+from cpc.bounds import Bound, BoundTally, advice
 from cpc.candidates import STRATEGIES
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.data.atomic import write_json
@@ -20,9 +20,12 @@ from cpc.data.image_corpus import ImageCorpus
 from cpc.data.image_sources import DEFAULT_VALID_SHARE
 from cpc.model import CPC
 from cpc.predictors import Step
+from cpc.readings import HeldOutReadings, check_readable, readings_table
 
 EVALUATION_SEED = 0
+INFO_NCE = "info_nce"
 OnBatch = Callable[[Batch, Tensor, Tensor], None]
+OnStrategy = Callable[[str, Batch, Tensor, Tensor], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +208,7 @@ def held_out_tallies(
     *,
     forward_context: Callable[[], AbstractContextManager[Any]] = nullcontext,
     on_batch: OnBatch | None = None,
+    on_strategy: OnStrategy | None = None,
 ) -> dict[str, BoundTally]:
     """Contrast this rank's held-out batches with each strategy; those that share batches share their encoding.
 
@@ -216,6 +220,7 @@ def held_out_tallies(
         strategies: names in `cpc.candidates.STRATEGIES`.
         forward_context: entered around the model's computation: autocast.
         on_batch: called with each batch of the training strategy, its latents and its contexts.
+        on_strategy: called with each strategy, each of its batches, latents and contexts.
 
     Raises:
         ValueError: if a strategy leaves a row without negatives.
@@ -242,6 +247,8 @@ def held_out_tallies(
                         generator=draws[strategy],
                     )
                     tallies[strategy].update(contrast)
+                    if on_strategy is not None:
+                        on_strategy(strategy, batch, latents, contexts)
             if on_batch is not None and held_out.negatives in sharing:
                 on_batch(batch, latents, contexts)
     model.train(was_training)
@@ -253,6 +260,8 @@ def evaluate(
     source: str | Path,
     *,
     strategies: Iterable[str] | None = None,
+    nums_negatives: Iterable[int | None] | None = None,
+    estimators: Iterable[str] = (INFO_NCE,),
     num_batches: int = 64,
     seed: int = EVALUATION_SEED,
     cache_dir: str | Path | None = None,
@@ -266,6 +275,9 @@ def evaluate(
         model_folder: as written by `save_pretrained`.
         source: a manifest CSV or its folder; for images what `cpc.data.read_image_source` takes.
         strategies: the model's own and `mixed_excluding` if None.
+        nums_negatives: drawn per row, one evaluation each, None among them for all candidates; as the model trained if
+            the argument is None.
+        estimators: further ones than InfoNCE, whose bound is always measured, names in `cpc.readings.READABLE`.
         num_batches: batches to average over, one pass over the split at most.
         seed: of batches and draws.
         cache_dir: where the packed corpus goes; beside the source if None.
@@ -275,11 +287,12 @@ def evaluate(
             drew them where not given, or None.
 
     Returns:
-        What is written: the protocol, and per strategy the record of `Bound`.
+        What is written: the protocol, `bounds` with the record of `Bound` per N and strategy, and `estimates` with that
+        of every other estimator.
 
     Raises:
-        ValueError: on an unknown strategy, split or speaker column, named; if the model's config.json does not say how
-            batches were drawn, naming what to give; on options of another modality.
+        ValueError: on an unknown strategy, estimator, split or speaker column, named; if the model's config.json does
+            not say how batches were drawn, naming what to give; on options of another modality.
     """
     config = read_config(model_folder)
     model = load_pretrained(model_folder)
@@ -287,6 +300,12 @@ def evaluate(
     unknown = [s for s in asked if s not in STRATEGIES]
     if unknown:
         raise ValueError(f"negatives={unknown[0]!r} is not one of {', '.join(STRATEGIES)}")
+    nums = tuple(dict.fromkeys([model.num_negatives] if nums_negatives is None else nums_negatives))
+    too_few = [num for num in nums if num is not None and num < 1]
+    if too_few:
+        raise ValueError(f"num_negatives={too_few[0]} must be at least 1, or all")
+    others = tuple(dict.fromkeys(name for name in estimators if name != INFO_NCE))
+    check_readable(others)
     given = {name: value for name, value in protocol_options.items() if value is not None}
     protocol = _protocol(model_folder, model.encoder.modality, config["provenance"].get("evaluation", {}), given)
     corpus = protocol.corpus(source, model.encoder, cache_dir=cache_dir, skip_bad=skip_bad)
@@ -297,22 +316,32 @@ def evaluate(
             f"which is not among those asked for ({', '.join(asked)}): leave it out"
         )
     corpus.check(protocol.split, needs_speakers=any(held_out.drawn_as(s)[0] == "same_speaker" for s in asked))
-    tallies = held_out_tallies(model, held_out, asked)
-    bounds = [tally.compute(strategy, protocol.split) for strategy, tally in tallies.items()]
+    num_negatives_of_the_run = model.num_negatives
+    bounds, estimates = [], []
+    for num_negatives in nums:
+        model.num_negatives = num_negatives
+        draws = {strategy: torch.Generator().manual_seed(seed) for strategy in asked}
+        readings = HeldOutReadings(model, others, draws)
+        tallies = held_out_tallies(model, held_out, asked, on_strategy=readings if others else None)
+        for strategy, tally in tallies.items():
+            bound = tally.compute(strategy, protocol.split)
+            print(table(bound))
+            of_strategy = [readings.record(strategy, name) for name in others]
+            if of_strategy:
+                print(readings_table(of_strategy))
+            record = bound.record(config["provenance"].get("step"))
+            bounds.append(record | {"num_negatives": num_negatives, "sampler": held_out.drawn_as(strategy)[0]})
+            estimates += of_strategy
     report = {
         "model": str(model_folder),
         "model_sha256": config["sha256"],
         "source": str(source),
         **asdict(protocol),
-        "num_negatives": model.num_negatives,
+        "num_negatives": num_negatives_of_the_run,
         "seed": seed,
-        "bounds": [
-            bound.record(config["provenance"].get("step")) | {"sampler": held_out.drawn_as(bound.strategy)[0]}
-            for bound in bounds
-        ],
+        "bounds": bounds,
+        "estimates": estimates,
     }
-    for bound in bounds:
-        print(table(bound))
     path = Path(model_folder) / "bound.json" if out is None else Path(out)
     write_json(report, path)
     print(f"written to {path}")
@@ -352,9 +381,9 @@ def table(bound: Bound) -> str:
     warnings = zip(bound.saturated, bound.biased, strict=True)
     names = [Step(direction, k).name for direction, k in zip(bound.directions, bound.steps, strict=True)]
     for k, (saturated, biased) in enumerate(warnings):
-        warning = (
-            "  saturated: more candidates would show more" if saturated else "  biased: likely low" if biased else ""
-        )
+        word = "saturated" if saturated else "biased" if biased else ""
+        told = advice(bound.mi_bound_nats[k], bound.num_candidates[k])
+        warning = f"  {word}: {told}" if told else f"  {word}".rstrip()
         lines.append(
             f"{names[k]:>8} {bound.mi_bound_nats[k]:>8.3f} {bound.standard_error_nats[k]:>6.3f} "
             f"{bound.mi_ceiling_nats[k]:>8.3f} {bound.loss_nats[k]:>8.3f} {bound.num_candidates[k]:>8.0f} "

@@ -4,6 +4,7 @@ B batch, S samples, T latents, D latent dim, C context dim, K prediction steps. 
 grids `[B, H, W, D]`, whose columns are the sequences.
 """
 
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -161,17 +162,34 @@ class CPC(nn.Module):
 
         With auxiliary strategies `.loss` is the mean of all, weighted by their shares; all else is of `negatives`.
         """
+        of_directions = [
+            self._contrast_sequences(queries, z, strategy, generator, identities)
+            for queries, z, identities in self.predictions(
+                latents, contexts, num_valid=num_valid, sequence_id=sequence_id, group_id=group_id
+            )
+        ]
+        return of_directions[0] if self.context.directions == ("",) else side_by_side(of_directions, len(latents))
+
+    def predictions(
+        self,
+        latents: Float[Tensor, "B ... D"],
+        contexts: Float[Tensor, "B ... C"],
+        *,
+        num_valid: Int[Tensor, " B"] | None = None,
+        sequence_id: Int[Tensor, " B"] | None = None,
+        group_id: Int[Tensor, " B"] | None = None,
+    ) -> Iterator[tuple[Float[Tensor, "K S T D"], Float[Tensor, "S T D"], dict[str, Tensor | None]]]:
+        """For each direction of time the queries, the latents they predict, and whose these are, as for `contrast`."""
         if sequence_id is None:
             sequence_id = torch.arange(len(latents), device=latents.device)
-        of_directions = []
         for (z, c), predictor in zip(self.context.sequences(latents, contexts), self.predictors, strict=True):
             identities = {"num_valid": num_valid, "sequence_id": sequence_id, "group_id": group_id}
             each = len(z) // len(latents)  # the columns of an image share its identity
-            identities = {
-                name: None if i is None else repeat(i, "b -> (b s)", s=each) for name, i in identities.items()
-            }
-            of_directions.append(self._contrast_sequences(predictor(c), z, strategy, generator, identities))
-        return of_directions[0] if self.context.directions == ("",) else side_by_side(of_directions, len(latents))
+            yield (
+                predictor(c),
+                z,
+                {name: None if i is None else repeat(i, "b -> (b s)", s=each) for name, i in identities.items()},
+            )
 
     def _contrast_sequences(
         self,

@@ -1,5 +1,6 @@
 """Which held-out windows a strategy is measured on, and what `evaluate` takes from the model's run."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from cpc.checkpoint import save_pretrained
 from cpc.data.corpus import Corpus
 from cpc.data.index import index_folder
 from cpc.evaluation import AudioProtocol, HeldOut, evaluate, held_out_tallies
+from cpc.readings import HeldOutReadings
 
 PROTOCOL = AudioProtocol(split="valid", window_samples=1600, batch_size=4, sampler="uniform", speakers_per_batch=1)
 
@@ -123,3 +125,56 @@ def test_a_model_of_unknown_training_must_be_told_how(model: cpc.CPC, manifest: 
         evaluate(tmp_path, manifest, num_batches=0, **told)
     with pytest.raises(ValueError, match="negatives='all' is not one of mixed"):
         evaluate(tmp_path, manifest, strategies=["all"], **told)
+
+
+RUN = {"split": "valid", "window_samples": 1600, "batch_size": 4, "sampler": "uniform", "speakers_per_batch": 1}
+
+
+def test_any_strategy_estimator_and_number_of_candidates(
+    model: cpc.CPC, manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_pretrained(model, tmp_path, provenance={"step": 7, "evaluation": RUN})
+    estimators, strategies = ("info_nce", "tuba", "dv", "smile"), ("mixed", "mixed_excluding")
+    report = evaluate(
+        tmp_path, manifest, strategies=strategies, nums_negatives=(None, 5), estimators=estimators, num_batches=3
+    )
+    of_bounds = [(bound["num_negatives"], bound["strategy"]) for bound in report["bounds"]]
+    assert of_bounds == [(None, "mixed"), (None, "mixed_excluding"), (5, "mixed"), (5, "mixed_excluding")]
+    assert report["bounds"][2]["num_candidates"] == pytest.approx([6, 6])
+    assert report["num_negatives"] is None  # the model's own
+    keys = [(each["num_negatives"], each["strategy"], each["estimator"]) for each in report["estimates"]]
+    assert keys == [(*of_bound, name) for of_bound in of_bounds for name in estimators[1:]]
+    for each in report["estimates"]:
+        assert each["steps"] == [1, 2]
+        assert all(error > 0 for error in each["standard_error_nats"])
+        assert all(abs(nats) < 1 for nats in each["estimate_nats"])  # the model is untrained
+        is_bound = each["strategy"] == "mixed_excluding" and each["estimator"] == "tuba"
+        assert ("lower bound" in each["reading"]) == is_bound
+    printed = capsys.readouterr().out
+    assert printed.count("further estimates in nats") == 4
+    assert "dv: estimate of I(z; c), no bound" in printed
+    assert json.loads((tmp_path / "bound.json").read_text()) == report
+
+
+def test_readings_go_through_the_losss_rows(corpus: Corpus, model: cpc.CPC) -> None:
+    """InfoNCE, read from the scores, is the tally's, batch by batch pooled, with its standard error."""
+    held_out = HeldOut(corpus, PROTOCOL, "mixed", num_batches=4)
+    strategies = ("mixed", "mixed_excluding", "same_speaker")
+    generators = {strategy: torch.Generator() for strategy in strategies}
+    readings = HeldOutReadings(model, ["info_nce"], generators)
+    tallies = held_out_tallies(model, held_out, strategies, on_strategy=readings)
+    for strategy, tally in tallies.items():
+        bound, record = tally.compute(strategy, "valid"), readings.record(strategy, "info_nce")
+        assert record["estimate_nats"] == pytest.approx(bound.mi_bound_nats, abs=1e-5)
+        assert record["standard_error_nats"] == pytest.approx(bound.standard_error_nats, rel=1e-3)
+        assert record["reading"] == bound.reading
+
+
+def test_estimators_and_numbers_that_cannot_be(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
+    save_pretrained(model, tmp_path, provenance={"evaluation": RUN})
+    with pytest.raises(ValueError, match="estimators names 'leave_one_out': a model is read by one of info_nce, nwj"):
+        evaluate(tmp_path, manifest, estimators=["leave_one_out"])
+    with pytest.raises(ValueError, match="num_negatives=0 must be at least 1, or all"):
+        evaluate(tmp_path, manifest, nums_negatives=[0])
+    with pytest.raises(ValueError, match="two negatives in each row, N of at least 3"):
+        evaluate(tmp_path, manifest, nums_negatives=[1], estimators=["tuba"])

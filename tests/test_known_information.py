@@ -33,6 +33,22 @@ def test_vector_ar1_bound_reaches_the_optimum_and_never_the_truth() -> None:
         assert bound.mi_bound_nats[k] < bound.mi_ceiling_nats[k]
 
 
+@pytest.mark.slow
+def test_the_curve_over_steps_lies_on_the_closed_form() -> None:
+    """After 1000 steps every step reads within 0.1 nats of the truth: N = 993 hides 0.02 of 2.04 nats at most."""
+    process = VectorAR1(coefficient=0.8, dim=4)
+    model = trained(process, num_train_steps=1000)
+    generator = torch.Generator().manual_seed(1)
+    tally = BoundTally()
+    for _ in range(100):
+        with torch.no_grad():
+            tally.update(model.loss(process.sample(B, T, generator)))
+    bound = tally.compute("mixed_excluding", "test")
+    assert max(bound.standard_error_nats) < 0.02
+    for k in range(K):
+        assert bound.mi_bound_nats[k] == pytest.approx(process.mutual_information_nats(k + 1), abs=0.1)
+
+
 def test_an_untrained_critic_with_zero_scores_reads_zero() -> None:
     model = CPC(VectorEncoder(4), GRU(16), Bilinear(K), negatives="mixed_excluding")
     torch.nn.init.zeros_(next(model.predictor.parameters()))

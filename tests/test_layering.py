@@ -18,11 +18,13 @@ STAGES = (
     "model",
     "checkpoint",
     "export",
+    "readings",
     "evaluation",
     "probes",
     "pretraining",
     "monitor",
     "quickstart",
+    "calibration",
     "cli",
 )
 # Beside the flow: these import nothing of it, and only the command line imports them.

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cpc.bounds.advice import is_saturated
 from cpc.bounds.gaussian import is_biased
 from cpc.candidates import reading_of
 from cpc.losses.contrast import Contrast
 from cpc.predictors import Step
 
 SCHEMA = 1
-SATURATION_NATS = 0.3
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Bound:
     @property
     def saturated(self) -> list[bool]:
         """Steps whose bound is within 0.3 nats of the ceiling: more candidates would show more."""
-        return [c - b < SATURATION_NATS for c, b in zip(self.mi_ceiling_nats, self.mi_bound_nats, strict=True)]
+        return [is_saturated(b, c) for b, c in zip(self.mi_bound_nats, self.mi_ceiling_nats, strict=True)]
 
     @property
     def biased(self) -> list[bool]:

@@ -7,8 +7,11 @@ around I for the positive, around -I for a negative.
 import math
 
 import numpy as np
+from scipy.optimize import brentq
 
 BIAS_NATS = 0.3
+INDISTINCT_NATS = 0.02
+MOST_NATS = 60.0  # reads within INDISTINCT_NATS of any ceiling below it
 _DEVIATIONS = 8.0  # of the normal scores, where quadrature ends
 
 
@@ -45,3 +48,25 @@ def is_biased(reading_nats: float, num_candidates: int | float) -> bool:
     data are not Gaussian, and a critic is not exact.
     """
     return reading_nats > 0 and optimal_reading_nats(reading_nats + BIAS_NATS, num_candidates) < reading_nats
+
+
+def information_at_reading_nats(reading_nats: int | float, num_candidates: int | float) -> float:
+    """The information that would read like this at best: the inverse of `optimal_reading_nats`.
+
+    Infinite within 0.02 nats of the ceiling, where readings no longer tell informations apart; 0 for a reading of 0
+    or less.
+
+    Args:
+        reading_nats: log N - L.
+        num_candidates: N, the positive included, at least 2.
+    """
+    if reading_nats <= 0:
+        return 0.0
+    if reading_nats > math.log(num_candidates) - INDISTINCT_NATS:
+        return math.inf
+
+    def excess(information_nats: float) -> float:
+        return optimal_reading_nats(information_nats, num_candidates) - reading_nats
+
+    # the optimum exceeds the information by quadrature's error at most, for which the lower end allows
+    return float(brentq(excess, max(reading_nats - 1e-3, 0.0), MOST_NATS, xtol=1e-3))

@@ -41,7 +41,7 @@ HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy"
  content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
-<title>cpc quickstart</title>
+<title>{title}</title>
 <style>
 :root { color-scheme: light dark; --page: #ffffff; --text: #1d2129; --faint: #565d68; --line: #d5d9df; }
 @media (prefers-color-scheme: dark) {
@@ -109,13 +109,14 @@ def write_page(path: Path, report: dict[str, Any], records: list[dict[str, Any]]
     )
 
 
-def write_sections(path: Path, parts: Iterable[str], reading: Iterable[str]) -> None:
+def write_sections(path: Path, parts: Iterable[str], reading: Iterable[str], title: str = "cpc quickstart") -> None:
     """Write a page of these parts, with Plotly before them and words on how to read them after them.
 
     Args:
         path: the HTML file.
         parts: HTML; taken once Plotly is known to be there.
         reading: HTML, how to read them.
+        title: of the window.
 
     Raises:
         ValueError: if plotly is not installed.
@@ -126,9 +127,10 @@ def write_sections(path: Path, parts: Iterable[str], reading: Iterable[str]) -> 
         raise ValueError(
             f"{path.name} needs plotly: install it with `uv sync --extra dashboard` or `pip install 'cpc[dashboard]'`"
         ) from error
+    head = HEAD.replace("{title}", escape(title))
     with write_atomically(path) as new:
         new.write_text(
-            f"{HEAD}<script>{get_plotlyjs()}</script></head>\n<body><main>\n{''.join(parts)}"
+            f"{head}<script>{get_plotlyjs()}</script></head>\n<body><main>\n{''.join(parts)}"
             f"<section><h2>How to read this</h2>\n{''.join(reading)}</section></main></body></html>\n",
             encoding="utf-8",
         )

@@ -1,0 +1,1 @@
+"""`cpc calibrate`: every estimator of information against truths in closed form."""

@@ -1,0 +1,216 @@
+"""`cpc calibrate`: measure every estimator on every task over the part of a grid that the task reaches."""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cpc.bounds.estimators import ESTIMATORS, estimator_named
+from cpc.bounds.gaussian import optimal_reading_nats
+from cpc.bounds.tasks import TASKS, Task, task_named
+from cpc.calibration.critics import CRITICS
+from cpc.calibration.measured import Measured, measure_exact
+from cpc.calibration.page import write_calibration_page
+from cpc.calibration.training import train, trainable
+from cpc.data.atomic import write_json
+
+SCHEMA = 1
+EXACT = "exact"
+CRITIC_NAMES = (EXACT, *CRITICS)
+Row = dict[str, Any]
+
+
+def calibrate(
+    out: str | Path,
+    *,
+    tasks: Sequence[str] = tuple(TASKS),
+    estimators: Sequence[str] = tuple(ESTIMATORS),
+    critics: Sequence[str] = (EXACT, "separable"),
+    informations_nats: Sequence[float] = (2.0, 4.0, 6.0, 8.0, 10.0),
+    dims: Sequence[int] = (20,),
+    nums_candidates: Sequence[int] = (129,),
+    num_steps: int = 300,
+    num_matrices: int = 100,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Measure, print a table, and write `calibration.json` and `calibration.html`.
+
+    Args:
+        out: a folder.
+        tasks: names in `cpc.bounds.tasks.TASKS`.
+        estimators: names in `cpc.bounds.estimators.ESTIMATORS`.
+        critics: `exact`, or names in `CRITICS`, which are trained while the information rises from level to level.
+        informations_nats: true I.
+        dims: dimensions of the tasks.
+        nums_candidates: N, pairs of each matrix, and of a training batch.
+        num_steps: of training, at each information.
+        num_matrices: that bias and variance are taken over.
+        seed: of everything drawn.
+
+    Returns:
+        What the JSON holds: the options, `rows` (one per task, dim, N, critic, estimator and information) and
+        `training` (estimates along the steps).
+
+    Raises:
+        ValueError: on unknown names, numbers out of range, a grid of which no task reaches anything, or if plotly is
+            not installed.
+    """
+    start = time.monotonic()
+    _check(tasks, estimators, critics, informations_nats, dims, nums_candidates, num_steps, num_matrices)
+    rows: list[Row] = []
+    training: list[Row] = []
+    for name in dict.fromkeys(tasks):
+        for dim in dict.fromkeys(dims):
+            levels = list(_reachable(name, sorted(set(informations_nats)), dim))
+            for num_candidates in dict.fromkeys(nums_candidates) if levels else ():
+                for critic in dict.fromkeys(critics):
+                    place = {"task": name, "dim": dim, "num_candidates": num_candidates, "critic": critic}
+                    options = (list(dict.fromkeys(estimators)), num_candidates, num_matrices, seed)
+                    if critic == EXACT:
+                        found = _exact(levels, *options)
+                    else:
+                        found, along = _trained(levels, critic, num_steps, *options)
+                        training += [place | row for row in along]
+                    if found:
+                        print(_table(place, found), flush=True)
+                    rows += [place | row for row in found]
+    if not rows:
+        raise ValueError(
+            f"none of the tasks {', '.join(tasks)} reaches any of {', '.join(map(str, informations_nats))} nats with "
+            "an estimator asked for: change --mi, --dim or --estimators (leave_one_out has the exact critic alone)"
+        )
+    report = {
+        "schema": SCHEMA,
+        "mi": sorted(set(informations_nats)),
+        "steps": num_steps,
+        "num_matrices": num_matrices,
+        "seed": seed,
+        "seconds": round(time.monotonic() - start, 1),
+        "rows": rows,
+        "training": training,
+    }
+    out = Path(out)
+    write_json(report, out / "calibration.json")
+    write_calibration_page(out / "calibration.html", report)
+    print(f"{report['seconds']:.0f} s; written to {out / 'calibration.json'} and {out / 'calibration.html'}")
+    return report
+
+
+def _check(
+    tasks: Sequence[str],
+    estimators: Sequence[str],
+    critics: Sequence[str],
+    informations_nats: Sequence[float],
+    dims: Sequence[int],
+    nums_candidates: Sequence[int],
+    num_steps: int,
+    num_matrices: int,
+) -> None:
+    if find_spec("plotly") is None:
+        raise ValueError(
+            "cpc calibrate draws with plotly: install it with `uv sync --extra dashboard` or "
+            "`pip install 'cpc[dashboard]'`"
+        )
+    for kind, names, legal in (("tasks", tasks, TASKS), ("critics", critics, CRITIC_NAMES)):
+        unknown = [name for name in names if name not in legal]
+        if unknown:
+            raise ValueError(f"{kind} names {unknown[0]!r}, which is not one of {', '.join(legal)}")
+    for name in estimators:
+        estimator_named(name)
+    for option, values, least in (
+        ("dim", dims, 1),
+        ("num_candidates", nums_candidates, 2),
+        ("steps", [num_steps], 1),
+        ("num_matrices", [num_matrices], 2),
+    ):
+        if min(values) < least:
+            raise ValueError(f"{option}={min(values)} must be at least {least}")
+    if not all(0 < information < math.inf for information in informations_nats):
+        raise ValueError(f"mi={min(informations_nats)}: informations must be positive and finite")
+
+
+def _reachable(name: str, informations_nats: Sequence[float], dim: int) -> Iterator[Task]:
+    for information in informations_nats:
+        try:
+            yield task_named(name, information, dim)
+        except ValueError as error:
+            print(f"left out: {error}", flush=True)
+
+
+def _exact(
+    levels: Sequence[Task], names: Sequence[str], num_candidates: int, num_matrices: int, seed: int
+) -> list[Row]:
+    rows = []
+    for task in levels:
+        generator = torch.Generator().manual_seed(seed)
+        found = measure_exact(task, names, num_candidates, num_matrices, generator)
+        rows += [_row(name, task, num_candidates, measured) for name, measured in found.items()]
+    return rows
+
+
+def _trained(
+    levels: Sequence[Task],
+    critic: str,
+    num_steps: int,
+    names: Sequence[str],
+    num_candidates: int,
+    num_matrices: int,
+    seed: int,
+) -> tuple[list[Row], list[Row]]:
+    """Rows, and the course of training, as far as it came."""
+    rows, training = [], []
+    for group in trainable(names):
+        try:
+            of_group = train(levels, group, critic, num_candidates, num_steps, num_matrices, seed)
+            for task, level in zip(levels, of_group, strict=True):
+                for name in group:
+                    rows.append(_row(name, task, num_candidates, level.measured[name]))
+                    estimates = [_finite(value) for value in level.estimates[name]]
+                    course = {"true_nats": level.true_nats, "steps": level.steps, "estimates_nats": estimates}
+                    training.append({"estimator": name} | course)
+        except FloatingPointError as error:
+            print(f"diverged: {error}; its levels from there on are left out", flush=True)
+    return rows, training
+
+
+def _row(name: str, task: Task, num_candidates: int, measured: Measured) -> Row:
+    truth = task.mutual_information_nats
+    return {
+        "estimator": name,
+        "side": ESTIMATORS[name].side,
+        "true_nats": truth,
+        **{key: _finite(value) for key, value in asdict(measured).items()},
+        "mi_ceiling_nats": math.log(num_candidates) if name == "info_nce" else None,
+        "gaussian_optimum_nats": optimal_reading_nats(truth, num_candidates) if name == "info_nce" else None,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _table(place: Row, rows: Sequence[Row]) -> str:
+    """Mean (standard deviation of an estimate), one line per estimator; a reading that is not finite has none."""
+    informations = list(dict.fromkeys(row["true_nats"] for row in rows))
+    lines = [
+        "{task}, D = {dim}, N = {num_candidates}, {critic} critic: mean (standard deviation) in nats".format(**place),
+        f"{'true':>14} " + " ".join(f"{information:>16.2f}" for information in informations),
+    ]
+    for name in dict.fromkeys(row["estimator"] for row in rows):
+        of_name = {row["true_nats"]: row for row in rows if row["estimator"] == name}
+        cells = [_cell(of_name.get(information)) for information in informations]
+        lines.append(f"{name:>14} " + " ".join(f"{cell:>16}" for cell in cells) + f"  {ESTIMATORS[name].side}")
+    return "\n".join(lines)
+
+
+def _cell(row: Row | None) -> str:
+    if row is None:
+        return "-"
+    if row["mean_nats"] is None:
+        return "infinite"
+    return f"{row['mean_nats']:.4g} ({row['standard_deviation_nats']:.2g})"

@@ -1,0 +1,105 @@
+"""Small critics, x and y -> scores of all pairs, and the baseline of a row.
+
+M rows, N candidates, Dx and Dy dimensions, E embedding, H hidden units.
+"""
+
+import math
+
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+HIDDEN_DIM = 128
+EMBEDDING_DIM = 32
+
+
+class Standardise(nn.Module):
+    """Shifts and scales each dimension by what a sample says."""
+
+    def __init__(self, sample: Float[Tensor, "N D"]) -> None:
+        super().__init__()
+        self.mean: Tensor
+        self.deviation: Tensor
+        self.register_buffer("mean", sample.mean(0))
+        self.register_buffer("deviation", sample.std(0).clamp(min=1e-6))
+
+    def forward(self, values: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
+        """Of mean 0 and deviation 1 in that sample."""
+        return (values - self.mean) / self.deviation
+
+
+class Separable(nn.Module):
+    """f(x) . g(y), two networks of two hidden layers: N + N evaluations for N^2 scores."""
+
+    def __init__(self, x: Float[Tensor, "N Dx"], y: Float[Tensor, "N Dy"]) -> None:
+        super().__init__()
+        self.of_x, self.of_y = (
+            nn.Sequential(Standardise(sample), *perceptron(sample.shape[1], EMBEDDING_DIM)) for sample in (x, y)
+        )
+
+    def forward(self, x: Float[Tensor, "M Dx"], y: Float[Tensor, "N Dy"]) -> Float[Tensor, "M N"]:
+        """Scores of all pairs."""
+        return self.of_x(x) @ self.of_y(y).T
+
+
+class Concatenated(nn.Module):
+    """A network of x and y together, two hidden layers: N^2 evaluations. The first layer is a sum of two of N each."""
+
+    def __init__(self, x: Float[Tensor, "N Dx"], y: Float[Tensor, "N Dy"]) -> None:
+        super().__init__()
+        self.of_x, self.of_y = (
+            nn.Sequential(Standardise(sample), nn.Linear(sample.shape[1], HIDDEN_DIM)) for sample in (x, y)
+        )
+        self.of_pair = nn.Sequential(nn.ReLU(), nn.Linear(HIDDEN_DIM, HIDDEN_DIM), nn.ReLU(), nn.Linear(HIDDEN_DIM, 1))
+
+    def forward(self, x: Float[Tensor, "M Dx"], y: Float[Tensor, "N Dy"]) -> Float[Tensor, "M N"]:
+        """Scores of all pairs."""
+        pairs = rearrange(self.of_x(x), "m h -> m 1 h") + rearrange(self.of_y(y), "n h -> 1 n h")
+        return rearrange(self.of_pair(pairs), "m n 1 -> m n")
+
+
+class BilinearCritic(nn.Module):
+    """x^T W y, CPC's critic on x and y themselves: what a term of y alone would add is out of its reach.
+
+    W is a product of two factors, of no less than full rank: by itself it would move by the rate alone at each step.
+    """
+
+    def __init__(self, x: Float[Tensor, "N Dx"], y: Float[Tensor, "N Dy"]) -> None:
+        super().__init__()
+        self.of_x, self.of_y = (
+            nn.Sequential(Standardise(sample), nn.Linear(sample.shape[1], HIDDEN_DIM, bias=False)) for sample in (x, y)
+        )
+
+    def forward(self, x: Float[Tensor, "M Dx"], y: Float[Tensor, "N Dy"]) -> Float[Tensor, "M N"]:
+        """Scores of all pairs."""
+        return self.of_x(x) @ self.of_y(y).T / math.sqrt(HIDDEN_DIM)
+
+
+class Baseline(nn.Module):
+    """Log a(x), for estimators that divide by it."""
+
+    def __init__(self, x: Float[Tensor, "N Dx"]) -> None:
+        super().__init__()
+        self.of_x = nn.Sequential(Standardise(x), *perceptron(x.shape[1], 1))
+
+    def forward(self, x: Float[Tensor, "M Dx"]) -> Float[Tensor, " M"]:
+        """Of each row."""
+        return rearrange(self.of_x(x), "m 1 -> m")
+
+
+def perceptron(in_dim: int, out_dim: int) -> list[nn.Module]:
+    """The layers of a network of two hidden ones."""
+    return [
+        nn.Linear(in_dim, HIDDEN_DIM),
+        nn.ReLU(),
+        nn.Linear(HIDDEN_DIM, HIDDEN_DIM),
+        nn.ReLU(),
+        nn.Linear(HIDDEN_DIM, out_dim),
+    ]
+
+
+CRITICS: dict[str, type[nn.Module]] = {
+    "separable": Separable,
+    "concatenated": Concatenated,
+    "bilinear": BilinearCritic,
+}

@@ -1,0 +1,141 @@
+"""A model's held-out batches, read by any estimator.
+
+K steps.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cpc.bounds.estimators import ESTIMATORS, Reading, pooled, split_baseline
+from cpc.bounds.metrics import ReadingMetric
+from cpc.bounds.sequences import ScoredRows, scored_rows
+from cpc.candidates import bounds_information, reading_of
+from cpc.data.batch import Batch
+from cpc.model import CPC
+
+# mine reads as dv does; leave_one_out needs p(z | c) itself
+READABLE = tuple(name for name, each in ESTIMATORS.items() if not each.needs_conditional and name != "mine")
+
+
+def check_readable(estimators: Iterable[str]) -> None:
+    """Refuse an estimator that a model cannot be read with.
+
+    Raises:
+        ValueError: naming it.
+    """
+    for name in estimators:
+        if name not in READABLE:
+            raise ValueError(f"estimators names {name!r}: a model is read by one of {', '.join(READABLE)}")
+
+
+class HeldOutReadings:
+    """Adds up readings of every step over batches; `held_out_tallies` calls it with each batch of each strategy.
+
+    Every estimator reads the model's own scores. TUBA and I_alpha get the row's constant, which InfoNCE leaves open,
+    from half of the negatives (`split_baseline`); the others take the scores at their word, and most read little.
+
+    Args:
+        model: whose queries score.
+        estimators: names in `READABLE`.
+        generators: of the negatives' draws, by strategy.
+    """
+
+    def __init__(self, model: CPC, estimators: Sequence[str], generators: Mapping[str, torch.Generator]) -> None:
+        self.model, self.estimators, self.generators = model, tuple(estimators), generators
+        self.metrics = {
+            (strategy, name): [ReadingMetric() for _ in model.steps] for strategy in generators for name in estimators
+        }
+
+    def __call__(self, strategy: str, batch: Batch, latents: Tensor, contexts: Tensor) -> None:
+        """Add a batch."""
+        readings: dict[tuple[str, int], list[Reading]] = {}
+        predictions = self.model.predictions(
+            latents,
+            contexts,
+            num_valid=self.model.encoder.num_latents(batch.num_valid),
+            sequence_id=batch.sequence_id,
+            group_id=batch.group_id,
+        )
+        for direction, (queries, z, identities) in enumerate(predictions):
+            for place, rows in scored_rows(
+                queries,
+                z,
+                strategy=strategy,
+                num_negatives=self.model.num_negatives,
+                skip_steps=self.model.skip_steps,
+                generator=self.generators[strategy],
+                **identities,
+            ):
+                for name in self.estimators:
+                    step = direction * len(queries) + place
+                    readings.setdefault((name, step), []).append(_read(name, rows))
+        for (name, step), of_step in readings.items():
+            self.metrics[strategy, name][step].update(pooled(of_step))
+
+    def record(self, strategy: str, name: str) -> dict[str, Any]:
+        """What an estimator read with a strategy, lists over the steps; None where not finite, or without a row."""
+        nothing = (math.nan, math.nan)
+        metrics = self.metrics[strategy, name]
+        found = [metric.compute() if len(metric.num_rows) else nothing for metric in metrics]
+        nats, errors = ([_finite(float(value)) for value in values] for values in zip(*found, strict=True))
+        return {
+            "estimator": name,
+            "side": ESTIMATORS[name].side,
+            "strategy": strategy,
+            "num_negatives": self.model.num_negatives,
+            "steps": [step.k for step in self.model.steps],
+            "directions": [step.direction for step in self.model.steps],
+            "estimate_nats": nats,
+            "standard_error_nats": errors,
+            "reading": reading_by(name, strategy, on_grid=any(step.direction for step in self.model.steps)),
+        }
+
+
+def reading_by(name: str, strategy: str, on_grid: bool = False) -> str:
+    """What an estimator's number is with a strategy, in words for a legend.
+
+    Args:
+        name: of an estimator.
+        strategy: whose latents were the candidates.
+        on_grid: latents are patches.
+    """
+    if bounds_information(strategy) and ESTIMATORS[name].side == "neither":
+        return "estimate of I(z; c), no bound"
+    return reading_of(strategy, on_grid)
+
+
+def readings_table(records: Sequence[dict[str, Any]]) -> str:
+    """Records of one strategy side by side, one line per step."""
+    first = records[0]
+    lines = [
+        f"further estimates in nats, {first['strategy']}, "
+        + ("all candidates" if first["num_negatives"] is None else f"{first['num_negatives']} negatives"),
+        f"{'k':>8} " + " ".join(f"{record['estimator']:>20}" for record in records),
+    ]
+    for place, (direction, k) in enumerate(zip(first["directions"], first["steps"], strict=True)):
+        cells = [_cell(record["estimate_nats"][place], record["standard_error_nats"][place]) for record in records]
+        lines.append(f"{f'{direction} {k}'.strip():>8} " + " ".join(f"{cell:>20}" for cell in cells))
+    lines += [f"{record['estimator']:>14}: {record['reading']}" for record in records]
+    return "\n".join(lines)
+
+
+def _read(name: str, rows: ScoredRows) -> Reading:
+    scores, positives, candidates = rows
+    if not ESTIMATORS[name].needs_baseline:
+        return ESTIMATORS[name].read(scores, positives, candidates)
+    log_baseline, candidates = split_baseline(scores, positives, candidates)
+    return ESTIMATORS[name].read(scores, positives, candidates, log_baseline=log_baseline)
+
+
+def _cell(nats: float | None, error: float | None) -> str:
+    if nats is None:
+        return "n/a"
+    return f"{nats:.3f} +- {'n/a' if error is None else f'{error:.3f}'}"
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

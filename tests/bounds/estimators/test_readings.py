@@ -1,0 +1,237 @@
+"""Every estimator against loops over its definition, in float64."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from cpc.bounds.estimators import (
+    ESTIMATORS,
+    donsker_varadhan,
+    estimator_named,
+    info_nce,
+    interpolated,
+    jensen_shannon,
+    jensen_shannon_nwj,
+    leave_one_out,
+    nwj,
+    pooled,
+    smile,
+    tuba,
+)
+
+ALPHA, CLIP = 0.3, 1.5
+LOG_BASELINE = [0.3, -0.7, 0.1, 1.1, -0.2]
+Row = tuple[float, list[float]]  # the positive, the negatives
+
+
+def mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def by_rows(term: Callable[[float, list[float], float], float]) -> Callable[[list[Row]], float]:
+    return lambda rows: mean([term(*row, a) for row, a in zip(rows, LOG_BASELINE, strict=False)])
+
+
+def loop_interpolated(positive: float, negatives: list[float], a: float) -> float:
+    terms = []
+    for left_out, negative in enumerate(negatives):
+        others = [positive, *negatives[:left_out], *negatives[left_out + 1 :]]
+        mixed = ALPHA * mean([math.exp(s) for s in others]) + (1 - ALPHA) * math.exp(a)
+        terms.append(1 + positive - math.log(mixed) - math.exp(negative) / mixed)
+    return mean(terms)
+
+
+def loop_partition(clip: float) -> Callable[[list[Row]], float]:
+    def estimate(rows: list[Row]) -> float:
+        clipped = [[math.exp(min(max(s, -clip), clip)) for s in negatives] for _, negatives in rows]
+        return mean([positive for positive, _ in rows]) - math.log(mean([mean(row) for row in clipped]))
+
+    return estimate
+
+
+LOOPS: dict[str, Callable[[list[Row]], float]] = {
+    "info_nce": by_rows(
+        lambda p, n, a: math.log(len(n) + 1) + p - math.log(math.exp(p) + math.fsum(math.exp(s) for s in n))
+    ),
+    "nwj": by_rows(lambda p, n, a: p - mean([math.exp(s - 1) for s in n])),
+    "tuba": by_rows(lambda p, n, a: 1 + p - a - mean([math.exp(s - a) for s in n])),
+    "interpolated": by_rows(loop_interpolated),
+    "dv": loop_partition(math.inf),
+    "mine": loop_partition(math.inf),
+    "js": by_rows(lambda p, n, a: p + 1 - mean([math.exp(s) for s in n])),
+    "smile": loop_partition(CLIP),
+}
+OPTIONS = {"tuba": ("log_baseline",), "interpolated": ("log_baseline", "alpha"), "smile": ("clip",)}
+
+
+def read(name: str, scores: Tensor, *positions: Tensor) -> Tensor:
+    values = {
+        "log_baseline": torch.tensor(LOG_BASELINE[: len(scores)], dtype=scores.dtype),
+        "alpha": ALPHA,
+        "clip": CLIP,
+    }
+    options = {option: values[option] for option in OPTIONS.get(name, ())}
+    return ESTIMATORS[name].read(scores, *positions, **options).nats
+
+
+@pytest.fixture
+def scores(generator: torch.Generator) -> Tensor:
+    return 2 * torch.randn(5, 7, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops(name: str, scores: Tensor, generator: torch.Generator) -> None:
+    on_diagonal = [(float(s[i]), [float(v) for j, v in enumerate(s) if j != i]) for i, s in enumerate(scores)]
+    assert read(name, scores).item() == pytest.approx(LOOPS[name](on_diagonal), rel=1e-12)
+    positives = torch.tensor([6, 0, 0, 3, 5])
+    candidates = torch.rand(5, 7, generator=generator) < 0.6
+    candidates[:, 1] = True  # every row has a negative
+    chosen = [
+        (float(s[p]), [float(v) for j, v in enumerate(s) if j != p and c[j]])
+        for s, p, c in zip(scores, positives, candidates, strict=True)
+    ]
+    assert len({len(negatives) for _, negatives in chosen}) > 1
+    assert read(name, scores, positives, candidates).item() == pytest.approx(LOOPS[name](chosen), rel=1e-12)
+
+
+def test_the_upper_bound_runs_over_the_other_x_of_each_y(scores: Tensor) -> None:
+    square = scores[:, :5]
+    terms = [
+        float(square[j, j]) - math.log(mean([math.exp(square[i, j]) for i in range(5) if i != j])) for j in range(5)
+    ]
+    assert leave_one_out(square).nats.item() == pytest.approx(mean(terms), rel=1e-12)
+    of_y_alone = torch.randn(1, 5, dtype=torch.float64)
+    assert leave_one_out(square + of_y_alone).nats.item() == pytest.approx(mean(terms), rel=1e-12)
+
+
+def test_the_jensen_shannon_objective(scores: Tensor) -> None:
+    def softplus(s: float) -> float:
+        return math.log1p(math.exp(s))
+
+    rows = [
+        -softplus(-float(s[i])) - mean([softplus(float(v)) for j, v in enumerate(s) if j != i])
+        for i, s in enumerate(scores)
+    ]
+    assert jensen_shannon(scores).item() == pytest.approx(mean(rows), rel=1e-12)
+    zeros = torch.zeros(3, 3, dtype=torch.float64)
+    assert jensen_shannon(zeros).item() == pytest.approx(-2 * math.log(2))
+
+
+def test_identities(scores: Tensor) -> None:
+    zeros, log_baseline = torch.zeros(5, dtype=torch.float64), torch.tensor(LOG_BASELINE, dtype=torch.float64)
+    assert nwj(scores).nats == pytest.approx(tuba(scores, log_baseline=zeros + 1).nats.item())
+    assert jensen_shannon_nwj(scores).nats == pytest.approx(tuba(scores, log_baseline=zeros).nats.item())
+    of_tuba = tuba(scores, log_baseline=log_baseline).nats.item()
+    assert interpolated(scores, log_baseline=log_baseline, alpha=0).nats.item() == pytest.approx(of_tuba)
+    assert interpolated(scores, log_baseline=log_baseline, alpha=1e-14).nats.item() == pytest.approx(of_tuba)
+    of_means = interpolated(scores, log_baseline=log_baseline, alpha=1).nats.item()
+    assert interpolated(scores, log_baseline=-log_baseline, alpha=1).nats.item() == of_means
+    assert interpolated(scores, log_baseline=zeros, alpha=1 - 1e-14).nats.item() == pytest.approx(of_means)
+    assert smile(scores, clip=100).nats.item() == pytest.approx(donsker_varadhan(scores).nats.item())
+
+
+@pytest.mark.parametrize("name", ["info_nce", "dv"])
+def test_what_cancels(name: str, scores: Tensor) -> None:
+    of_row = torch.randn(5, 1, dtype=torch.float64) if name == "info_nce" else torch.tensor(3.0, dtype=torch.float64)
+    assert read(name, scores + of_row).item() == pytest.approx(read(name, scores).item())
+
+
+@pytest.mark.parametrize("name", [*LOOPS, "leave_one_out"])
+def test_scores_that_say_nothing_read_nothing(name: str) -> None:
+    """At each estimator's own zero of information, equal scores, of a row or of all."""
+    scores = torch.full((5, 5), ESTIMATORS[name].best_offset, dtype=torch.float64)
+    options = {"log_baseline": torch.zeros(5, dtype=torch.float64)} if ESTIMATORS[name].needs_baseline else {}
+    assert ESTIMATORS[name].read(scores, **options).nats.item() == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", [*LOOPS, "leave_one_out"])
+def test_large_scores(name: str, dtype: torch.dtype) -> None:
+    """Positives 1e4 above negatives: what follows from the largest term alone, without a NaN."""
+    scores = torch.full((5, 5), -1e4, dtype=dtype).fill_diagonal_(1e4).requires_grad_()
+    expected = {
+        "info_nce": math.log(5),
+        "nwj": 1e4,
+        "js": 1e4 + 1,
+        "tuba": 1e4 + 1 - mean(LOG_BASELINE),
+        # all but the positive vanish from the mean of four; the baseline vanishes beside it
+        "interpolated": 1 - math.log(ALPHA / 4),
+        "smile": 1e4 + CLIP,
+    }.get(name, 2e4)
+    estimate = ESTIMATORS[name].read(scores).nats if name == "leave_one_out" else read(name, scores)
+    assert estimate.item() == pytest.approx(expected, rel=1e-6)
+    estimate.backward()
+    assert scores.grad is not None
+    assert scores.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["info_nce", "interpolated", "dv", "smile", "leave_one_out"])
+def test_large_negatives(name: str) -> None:
+    """The other way round, where NWJ and TUBA are minus infinity in any dtype."""
+    scores = torch.full((5, 5), 1e4, dtype=torch.float64).fill_diagonal_(-1e4).requires_grad_()
+    expected = {
+        "info_nce": math.log(5 / 4) - 2e4,
+        # the others' mean is 3/4 of exp(1e4)
+        "interpolated": 1 - 2e4 - math.log(ALPHA * 3 / 4) - 1 / (ALPHA * 3 / 4),
+        "smile": -1e4 - CLIP,
+    }.get(name, -2e4)
+    estimate = ESTIMATORS[name].read(scores).nats if name == "leave_one_out" else read(name, scores)
+    assert estimate.item() == pytest.approx(expected, rel=1e-9)
+    estimate.backward()
+    assert scores.grad is not None
+    assert scores.grad.isfinite().all()
+    if name == "info_nce":
+        assert nwj(scores).nats.item() == -math.inf
+
+
+@pytest.mark.parametrize("name", [*LOOPS, "leave_one_out"])
+def test_gradients(name: str, generator: torch.Generator) -> None:
+    scores = torch.randn(5, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+    if name == "leave_one_out":
+        assert torch.autograd.gradcheck(lambda s: leave_one_out(s).nats, scores)
+    else:
+        assert torch.autograd.gradcheck(lambda s: read(name, s), scores)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_one_pair_more_than_one_and_impossible_candidates(name: str) -> None:
+    """N = 2 has gradients; a score of minus infinity takes nothing from the rest."""
+    scores = torch.tensor([[0.5, -0.5], [0.2, 0.9]], dtype=torch.float64, requires_grad=True)
+    read(name, scores).backward()
+    assert scores.grad is not None
+    assert scores.grad.isfinite().all()
+    impossible = torch.tensor([[0.5, -math.inf, -0.3], [0.1, 0.9, -math.inf]], dtype=torch.float64)
+    never = impossible.clamp(min=-800)
+    assert read(name, impossible).item() == pytest.approx(read(name, never).item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["info_nce", "nwj", "dv"])
+def test_pooling_is_one_pass_over_all_rows(name: str, scores: Tensor) -> None:
+    parts = [ESTIMATORS[name].read(scores[:2]), ESTIMATORS[name].read(scores[2:], torch.arange(2, 5))]
+    whole = ESTIMATORS[name].read(scores).nats.item()
+    assert pooled(parts).nats.item() == pytest.approx(whole, rel=1e-12)
+    assert mean([part.nats.item() for part in parts]) != pytest.approx(whole, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: info_nce(torch.zeros(3, 2)), r"scores \[3, 2\] have no diagonal"),
+        (lambda: nwj(torch.zeros(1, 1)), "1 of 1 rows of the scores have no negative"),
+        (lambda: donsker_varadhan(torch.zeros(2, 3), candidates=torch.eye(2, 3).bool()), "2 of 2 rows"),
+        (lambda: smile(torch.zeros(2, 2), clip=0), "clip=0 must be positive"),
+        (
+            lambda: interpolated(torch.zeros(2, 2), log_baseline=torch.zeros(2), alpha=2),
+            r"alpha=2 must lie in \[0, 1\]",
+        ),
+        (lambda: leave_one_out(torch.zeros(2, 3)), "must be square"),
+        (lambda: pooled([]), "0 readings"),
+        (lambda: estimator_named("knn"), "estimators names 'knn', which is not one of info_nce, nwj"),
+    ],
+)
+def test_mistakes(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

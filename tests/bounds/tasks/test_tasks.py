@@ -1,0 +1,192 @@
+"""Closed forms against integrals and enumerations, exact critics against scipy's densities, samples against both."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+from torch import Tensor
+
+from cpc.bounds.tasks import (
+    TASKS,
+    AdditiveUniform,
+    CorrelatedGaussians,
+    DiscreteChannel,
+    LaggedAR1,
+    StudentT,
+    Transformed,
+    inverse_sinh,
+    signed_power,
+    spiral,
+    task_named,
+)
+from cpc.bounds.vector_ar1 import VectorAR1
+
+NUM_PAIRS = 20_000
+
+
+def ratio_of_pairs(task: object, x: Tensor, y: Tensor) -> Tensor:
+    """The scores of the pairs alone, from blocks of the matrix."""
+    blocks = zip(x.split(100), y.split(100), strict=True)
+    return torch.cat([task.log_density_ratio(*block).diagonal() for block in blocks])
+
+
+@pytest.mark.parametrize("information_nats", [2.0, 6.0, 10.0])
+@pytest.mark.parametrize("name", TASKS)
+def test_the_exact_critic_averages_to_the_closed_form(name: str, information_nats: float) -> None:
+    task = task_named(name, information_nats, 4)
+    assert task.mutual_information_nats == pytest.approx(information_nats, abs=1e-6)
+    assert task.dim == 4
+    x, y = task.sample(NUM_PAIRS, torch.Generator().manual_seed(0))
+    assert x.dtype == y.dtype == torch.float64
+    ratios = ratio_of_pairs(task, x, y)
+    standard_error = ratios.std().item() / NUM_PAIRS**0.5
+    assert standard_error < 0.06
+    assert abs(ratios.mean().item() - information_nats) < 3 * standard_error
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_exact_critic_is_a_density_ratio(name: str) -> None:
+    """E[p(y | x) / p(y)] over independent y is 1 (at 1 nat, where the mean settles)."""
+    task = task_named(name, 1.0, 3)
+    generator = torch.Generator().manual_seed(0)
+    means = []
+    for _ in range(200):
+        x, y = task.sample(60, generator)
+        of_pair = torch.eye(60, dtype=torch.bool)
+        means.append(task.log_density_ratio(x, y).exp()[~of_pair].mean())
+    means = torch.stack(means)
+    standard_error = means.std().item() / 200**0.5
+    assert standard_error < 0.05
+    assert abs(means.mean().item() - 1) < 3 * standard_error
+
+
+def test_gaussians_by_integration() -> None:
+    rho = 0.75
+    density = stats.multivariate_normal([0, 0], [[1, rho], [rho, 1]])
+
+    def integrand(y: float, x: float) -> float:
+        return density.pdf([x, y]) * (density.logpdf([x, y]) - stats.norm.logpdf(x) - stats.norm.logpdf(y))
+
+    grid = np.linspace(-9, 9, 361)
+    values = [[integrand(y, x) for y in grid[::3]] for x in grid[::3]]
+    integral = integrate.trapezoid(integrate.trapezoid(values, grid[::3]), grid[::3])
+    assert CorrelatedGaussians(rho, 1).mutual_information_nats == pytest.approx(integral, abs=1e-5)
+    assert CorrelatedGaussians(rho, 1).mutual_information_nats == pytest.approx(0.4133, abs=1e-4)  # facts.md, section 1
+
+
+@pytest.mark.parametrize(
+    ("information_nats", "rho"), [(2, 0.4258), (4, 0.5742), (6, 0.6717), (8, 0.7421), (10, 0.7951)]
+)
+def test_correlations_of_the_usual_grid(information_nats: float, rho: float) -> None:
+    """Figures of facts.md, section 1."""
+    assert CorrelatedGaussians.with_information(information_nats, 20).correlation == pytest.approx(rho, abs=1e-4)
+
+
+def test_gaussian_scores_against_scipy(generator: torch.Generator) -> None:
+    task = CorrelatedGaussians(0.6, 2)
+    x, y = task.sample(3, generator)
+    for i, j in itertools.product(range(3), range(3)):
+        conditional = stats.norm.logpdf(y[j], 0.6 * x[i], 0.8).sum()
+        assert task.log_density_ratio(x, y)[i, j].item() == pytest.approx(conditional - stats.norm.logpdf(y[j]).sum())
+
+
+def test_student_by_scipys_entropies_and_densities(generator: torch.Generator) -> None:
+    task = StudentT(0.6, 2, freedom=3.0)
+    shape = np.kron([[1, 0.6], [0.6, 1]], np.eye(2))
+    pair, alone = (stats.multivariate_t(np.zeros(len(s)), s, df=3) for s in (shape, np.eye(2)))
+    assert task.mutual_information_nats == pytest.approx(2 * alone.entropy() - pair.entropy())
+    x, y = task.sample(3, generator)
+    for i, j in itertools.product(range(3), range(3)):
+        expected = pair.logpdf(torch.cat([x[i], y[j]])) - alone.logpdf(x[i]) - alone.logpdf(y[j])
+        assert task.log_density_ratio(x, y)[i, j].item() == pytest.approx(expected)
+
+
+def test_without_correlation_the_common_divisor_still_tells() -> None:
+    assert StudentT(0.0, 3).mutual_information_nats > 0.08
+    assert StudentT(0.0, 3, freedom=1e4).mutual_information_nats == pytest.approx(0, abs=1e-3)
+
+
+@pytest.mark.parametrize(("noise", "expected"), [(0.1, 1.709), (0.75, 1 / 3), (0.5, 0.5)])
+def test_uniform_by_the_entropy_of_its_trapezium(noise: float, expected: float) -> None:
+    def density(y: float) -> float:
+        return max(0.0, min(1, y + noise) - max(0, y - noise)) / (2 * noise)
+
+    def surprise(y: float) -> float:
+        return -density(y) * math.log(density(y)) if density(y) > 0 else 0.0
+
+    corners = sorted([-noise, noise, 1 - noise, 1 + noise])
+    entropy = sum(integrate.quad(surprise, low, high)[0] for low, high in itertools.pairwise(corners))
+    assert AdditiveUniform(noise, 1).mutual_information_nats == pytest.approx(entropy - math.log(2 * noise), abs=1e-6)
+    assert AdditiveUniform(noise, 1).mutual_information_nats == pytest.approx(expected, abs=1e-3)  # facts.md, section 1
+
+
+def test_uniform_scores_are_minus_infinity_out_of_reach() -> None:
+    x, y = torch.tensor([[0.0], [0.5]], dtype=torch.float64), torch.tensor([[0.1], [0.6]], dtype=torch.float64)
+    of_y = [-math.log(0.3), -math.log(0.4)]  # the length of [0, 1] within 0.2 of y
+    expected = torch.tensor([[of_y[0], -math.inf], [-math.inf, of_y[1]]], dtype=torch.float64)
+    assert torch.allclose(AdditiveUniform(0.2, 1).log_density_ratio(x, y), expected)
+
+
+@pytest.mark.parametrize("error", [0.0, 0.3, 2 / 3, 1.0])
+def test_discrete_by_enumeration(error: float) -> None:
+    """Two letters of an alphabet of three, all 81 pairs."""
+    channel = DiscreteChannel(error, 2, num_letters=3)
+    letters = torch.tensor(list(itertools.product(range(3), repeat=2)))
+    words = torch.nn.functional.one_hot(letters, 3).flatten(1).double()
+    is_right = (letters[:, None] == letters[None]).double()
+    joint = (is_right * (1 - error) + (1 - is_right) * error / 2).prod(2) / 9
+    ratio = joint / joint.sum(0) / joint.sum(1, keepdim=True)
+    information = torch.special.xlogy(joint, ratio).sum().item()
+    assert channel.mutual_information_nats == pytest.approx(information, abs=1e-12)
+    assert torch.allclose(channel.log_density_ratio(words, words), ratio.log())
+
+
+@pytest.mark.parametrize("bend", [signed_power(3), signed_power(1.5), spiral(), inverse_sinh()])
+@pytest.mark.parametrize("dim", [2, 5])
+def test_bends_are_invertible_and_bend(bend: object, dim: int, generator: torch.Generator) -> None:
+    values = 2 * torch.randn(50, dim, generator=generator, dtype=torch.float64)
+    bent = bend.forward(values)
+    assert torch.allclose(bend.inverse(bent), values)
+    assert (bent - values).abs().mean() > 0.1
+    linear = torch.linalg.lstsq(values, bent).solution
+    assert (values @ linear - bent).abs().mean() > 0.1  # no linear map does it
+
+
+def test_a_spiral_turns_by_the_squared_length() -> None:
+    values = torch.tensor([[1.0, 1.0], [2.0, 0.0]], dtype=torch.float64)
+    turned = spiral(turn=math.pi / 2).forward(values)
+    # a quarter turn where |x|^2 / D is 1, a half turn where it is 2
+    assert torch.allclose(turned, torch.tensor([[-1.0, 1.0], [-2.0, 0.0]], dtype=torch.float64))
+
+
+def test_transformed_scores_are_those_of_the_base(generator: torch.Generator) -> None:
+    base = CorrelatedGaussians(0.5, 2)
+    x, y = base.sample(4, generator)
+    bent = Transformed(base, None, signed_power(3))
+    assert torch.allclose(bent.log_density_ratio(x, y**3), base.log_density_ratio(x, y))
+
+
+def test_lagged_ar1_correlates_as_its_coefficient_says() -> None:
+    task = LaggedAR1(VectorAR1(0.9, 2), lag=3)
+    x, y = task.sample(20_000, torch.Generator().manual_seed(0))
+    assert (x * y).mean().item() == pytest.approx(0.9**3, abs=0.02)
+    assert task.mutual_information_nats == pytest.approx(CorrelatedGaussians(0.9**3, 2).mutual_information_nats)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("swiss_roll", 2.0, 3), "tasks names 'swiss_roll', which is not one of gaussian"),
+        (("discrete", 6.0, 2), "mi=6 is out of reach of task 'discrete' at dim=2, which goes from 0 to 5.55 nats"),
+        (("student", 0.1, 20), "mi=0.1 is out of reach of task 'student' at dim=20, which goes from"),
+        (("gaussian", 0.0, 2), "mi=0 is out of reach"),
+        (("uniform", 1.0, 0), "dim=0 must be at least 1"),
+        (("spiral", 1.0, 1), "dim=1 must be at least 2"),
+    ],
+)
+def test_mistakes(arguments: tuple[str, float, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        task_named(*arguments)

@@ -1,0 +1,59 @@
+"""Any estimator on a model's batches: in grids as in sequences, each step where `CPC.steps` says."""
+
+import pytest
+import torch
+
+from cpc.bounds import BoundTally
+from cpc.candidates import STRATEGIES
+from cpc.contexts import RowGRU
+from cpc.data.batch import Batch
+from cpc.encoders import TinyTrunk
+from cpc.encoders.patches import PatchEncoder
+from cpc.model import CPC
+from cpc.predictors import Bilinear
+from cpc.readings import READABLE, HeldOutReadings, check_readable, reading_by, readings_table
+
+
+def test_directions_of_a_grid_follow_one_another(generator: torch.Generator) -> None:
+    torch.manual_seed(0)
+    encoder = PatchEncoder(TinyTrunk(8, 1, (4,), (8,)), patch_size=8, stride=4)
+    model = CPC(encoder, RowGRU(8, ("down", "right")), Bilinear(2), negatives="mixed_excluding", skip_steps=1)
+    readings = HeldOutReadings(model, ["info_nce"], {"mixed_excluding": generator})
+    tally = BoundTally(model.steps)
+    for _ in range(2):
+        x = torch.randn(3, 1, 24, 24, generator=generator)
+        ids = torch.arange(3)
+        batch = Batch(x, torch.full((3,), 24), ids, torch.full((3,), -1), torch.zeros(3, 0, dtype=torch.int64))
+        with torch.no_grad():
+            latents, contexts, _ = model(x)
+            tally.update(model.contrast(latents, contexts, sequence_id=ids))
+            readings("mixed_excluding", batch, latents, contexts)
+    bound, record = tally.compute("mixed_excluding", "test"), readings.record("mixed_excluding", "info_nce")
+    assert record["directions"] == ["down", "down", "right", "right"]
+    assert record["steps"] == [2, 3, 2, 3]
+    assert record["estimate_nats"] == pytest.approx(bound.mi_bound_nats, abs=1e-5)
+    assert record["standard_error_nats"] == pytest.approx(bound.standard_error_nats, rel=1e-3)
+    assert record["reading"] == bound.reading
+    assert "right 3" in readings_table([record])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", READABLE)
+def test_only_bounds_are_called_bounds(name: str, strategy: str) -> None:
+    is_bound = strategy == "mixed_excluding" and name not in ("dv", "smile")
+    assert reading_by(name, strategy).startswith("lower bound") == is_bound
+
+
+def test_a_step_without_rows_or_with_an_infinite_reading_says_so() -> None:
+    record = {"estimator": "nwj", "strategy": "mixed", "num_negatives": 5, "steps": [1, 2], "directions": ["", ""]}
+    record |= {"estimate_nats": [0.5, None], "standard_error_nats": [None, None], "reading": "words"}
+    lines = readings_table([record]).splitlines()
+    assert "5 negatives" in lines[0]
+    assert lines[2].split() == ["1", "0.500", "+-", "n/a"]
+    assert lines[3].split() == ["2", "n/a"]
+
+
+@pytest.mark.parametrize("name", ["mine", "leave_one_out", "knn"])
+def test_what_a_model_cannot_be_read_with(name: str) -> None:
+    with pytest.raises(ValueError, match=f"estimators names '{name}': a model is read by one of info_nce"):
+        check_readable(["tuba", name])
