@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 from torch import Tensor
 
 from cpc.checkpoint import load_pretrained, read_config
@@ -21,35 +21,11 @@ from cpc.data.image_corpus import ImageCorpus, ImageDataset
 from cpc.evaluation import recorded_image_protocol
 from cpc.model import CPC
 from cpc.probes.images.features import learnt_features
+from cpc.probes.images.sheet import COLOURS, FAINT, GAP, LINE, MARGIN, MARK, PAPER, write_words
 
 FEWEST_MAPPED = 10
 _BATCH_IMAGES = 64
-# Of a sheet: light enough for black words, dark enough to end somewhere on a white page.
-_PAPER, _INK, _FAINT, _MARK = "#eef0f3", "#1d2129", "#565d68", "#d55e00"
-_MARGIN, _GAP, _LINE = 16, 12, 18
 _UNLABELLED = "#c3c8cf"
-_COLOURS = (  # told apart by hue and lightness both, on `_PAPER`; beyond these they repeat
-    "#1f77b4",
-    "#d62728",
-    "#2ca02c",
-    "#ff7f0e",
-    "#7b3fb5",
-    "#8c564b",
-    "#e377c2",
-    "#00b7c7",
-    "#a0a000",
-    "#5f6b7a",
-    "#f4b400",
-    "#0b3d91",
-    "#8fce00",
-    "#7f0000",
-    "#ff80ab",
-    "#006d5b",
-    "#b39ddb",
-    "#4d4d00",
-    "#80d8ff",
-    "#ff3d00",
-)
 
 
 def write_pictures(
@@ -143,14 +119,14 @@ def picture_patches(shown: ImageDataset, changed: ImageDataset, corpus: ImageCor
     height = max(panel.height for _, panel in panels)
     sheet = Image.new(
         "RGB",
-        (2 * _MARGIN + sum(panel.width + 2 * _GAP for _, panel in panels) - 2 * _GAP, 2 * _MARGIN + _LINE + height),
-        _PAPER,
+        (2 * MARGIN + sum(panel.width + 2 * GAP for _, panel in panels) - 2 * GAP, 2 * MARGIN + LINE + height),
+        PAPER,
     )
-    left = _MARGIN
+    left = MARGIN
     for words, panel in panels:
-        _write(sheet, (left, _MARGIN - 2), words, panel.width)
-        sheet.paste(panel, (left, _MARGIN + _LINE))
-        left += panel.width + 2 * _GAP
+        write_words(sheet, (left, MARGIN - 2), words, panel.width)
+        sheet.paste(panel, (left, MARGIN + LINE))
+        left += panel.width + 2 * GAP
     return sheet
 
 
@@ -187,26 +163,26 @@ def picture_neighbours(
     )
     queries = _queries(pixels, shown.images.labels, num_queries, np.random.default_rng(seed))
     tile, first = 72, 96
-    row_height = first + _LINE
+    row_height = first + LINE
     sheet = Image.new(
         "RGB",
         (
-            2 * _MARGIN + 2 * (first + _GAP) + _GAP + num_neighbours * (tile + _GAP) - _GAP,
-            2 * _MARGIN + _LINE + len(queries) * (row_height + _GAP) - _GAP,
+            2 * MARGIN + 2 * (first + GAP) + GAP + num_neighbours * (tile + GAP) - GAP,
+            2 * MARGIN + LINE + len(queries) * (row_height + GAP) - GAP,
         ),
-        _PAPER,
+        PAPER,
     )
-    left_of_neighbours = _MARGIN + 2 * (first + _GAP) + _GAP
-    _write(sheet, (_MARGIN, _MARGIN - 4), "image", first)
-    _write(sheet, (_MARGIN + first + _GAP, _MARGIN - 4), "patch", first)
+    left_of_neighbours = MARGIN + 2 * (first + GAP) + GAP
+    write_words(sheet, (MARGIN, MARGIN - 4), "image", first)
+    write_words(sheet, (MARGIN + first + GAP, MARGIN - 4), "patch", first)
     words = "nearest patches of other images, with the cosine of z"
-    _write(sheet, (left_of_neighbours, _MARGIN - 4), words, sheet.width - left_of_neighbours)
+    write_words(sheet, (left_of_neighbours, MARGIN - 4), words, sheet.width - left_of_neighbours)
     for number, (image, place) in enumerate(queries):
-        top = _MARGIN + _LINE + number * (row_height + _GAP)
+        top = MARGIN + LINE + number * (row_height + GAP)
         boxed = _boxed(shown.pixels(np.array([image]))[0], place, grid, first)
-        sheet.paste(boxed, (_MARGIN, top))
-        _write(sheet, (_MARGIN, top + first), _class_name(corpus, int(shown.images.labels[image])), first)
-        sheet.paste(_framed(_sized(pixels[image, place], first - 6), _MARK), (_MARGIN + first + _GAP, top))
+        sheet.paste(boxed, (MARGIN, top))
+        write_words(sheet, (MARGIN, top + first), _class_name(corpus, int(shown.images.labels[image])), first)
+        sheet.paste(_framed(_sized(pixels[image, place], first - 6), MARK), (MARGIN + first + GAP, top))
         found = nearest_patches(
             z[image, place],
             bank,
@@ -216,11 +192,11 @@ def picture_neighbours(
             num_neighbours,
         )
         for column, (other, other_place, cosine) in enumerate(found):
-            left = left_of_neighbours + column * (tile + _GAP)
+            left = left_of_neighbours + column * (tile + GAP)
             sheet.paste(_sized(candidates[other, other_place], tile), (left, top + (first - tile) // 2))
             below = top + (first + tile) // 2
-            _write(sheet, (left, below), f"{cosine:.2f}", tile)
-            _write(sheet, (left, below + _LINE - 3), _class_name(corpus, int(others.images.labels[other])), tile)
+            write_words(sheet, (left, below), f"{cosine:.2f}", tile)
+            write_words(sheet, (left, below + LINE - 3), _class_name(corpus, int(others.images.labels[other])), tile)
     return sheet
 
 
@@ -240,21 +216,21 @@ def picture_map(model: CPC, images: ImageDataset, corpus: ImageCorpus, seed: int
     labels = images.images.labels
     legend = sorted(set(labels.tolist()))
     legend_width = 200 if legend != [-1] else 0
-    sheet = Image.new("RGB", (2 * _MARGIN + side + legend_width, 2 * _MARGIN + side), _PAPER)
-    corners = _MARGIN + np.rint(places * (side - thumbnail)).astype(int)
+    sheet = Image.new("RGB", (2 * MARGIN + side + legend_width, 2 * MARGIN + side), PAPER)
+    corners = MARGIN + np.rint(places * (side - thumbnail)).astype(int)
     pixels = images.pixels(np.arange(len(images.images)))
     for image, label, (left, top) in zip(pixels, labels.tolist(), corners.tolist(), strict=True):
         sheet.paste(_framed(_sized(image, thumbnail - 6), _colour(label)), (left, top))
     draw = ImageDraw.Draw(sheet)
-    left = _MARGIN + side + _GAP
-    shown = legend[: (side - _LINE) // _LINE]
+    left = MARGIN + side + GAP
+    shown = legend[: (side - LINE) // LINE]
     for number, label in enumerate(shown if legend_width else []):
-        top = _MARGIN + number * _LINE
+        top = MARGIN + number * LINE
         draw.rectangle((left, top + 3, left + 11, top + 14), fill=_colour(label))
-        _write(sheet, (left + 18, top), _class_name(corpus, label), legend_width - _GAP - 18)
+        write_words(sheet, (left + 18, top), _class_name(corpus, label), legend_width - GAP - 18)
     if legend_width and len(shown) < len(legend):
         words = f"and {len(legend) - len(shown)} more"
-        _write(sheet, (left, _MARGIN + len(shown) * _LINE), words, legend_width - _GAP, _FAINT)
+        write_words(sheet, (left, MARGIN + len(shown) * LINE), words, legend_width - GAP, FAINT)
     return sheet
 
 
@@ -356,7 +332,7 @@ def _sheet_of_patches(patches: Float[Tensor, "H W C P P"]) -> Image.Image:
     """The patches with gaps between, at about the size of the image."""
     num_rows, num_columns, _, side, _ = patches.shape
     size = side * max(1, round(360 / (side * num_columns)))
-    sheet = Image.new("RGB", (num_columns * (size + 4) - 4, num_rows * (size + 4) - 4), _PAPER)
+    sheet = Image.new("RGB", (num_columns * (size + 4) - 4, num_rows * (size + 4) - 4), PAPER)
     for row in range(num_rows):
         for column in range(num_columns):
             patch = _picture(patches[row, column]).resize((size, size), Image.Resampling.NEAREST)
@@ -371,7 +347,7 @@ def _boxed(image: Float[Tensor, "C S R"], place: int, grid: Any, side: int) -> I
     sized = _sized(image, side)
     left, top = column * grid.stride * scale, row * grid.stride * scale
     box = (left, top, left + grid.patch_size * scale - 1, top + grid.patch_size * scale - 1)
-    ImageDraw.Draw(sized).rectangle(box, outline=_MARK, width=2)
+    ImageDraw.Draw(sized).rectangle(box, outline=MARK, width=2)
     return sized
 
 
@@ -381,19 +357,9 @@ def _framed(picture: Image.Image, colour: str, width: int = 3) -> Image.Image:
     return framed
 
 
-def _write(sheet: Image.Image, corner: tuple[int, int], words: str, width: int, colour: str = _INK) -> None:
-    """Words in one line, cut where they do not fit."""
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
-    if draw.textlength(words, font=font) > width:
-        while words and draw.textlength(f"{words}..", font=font) > width:
-            words = words[:-1]
-        words = f"{words}.."
-    draw.text(corner, words, fill=colour, font=font)
-
-
 def _class_name(corpus: ImageCorpus, label: int) -> str:
     return corpus.classes[label] if label >= 0 else "no label"
 
 
 def _colour(label: int) -> str:
-    return _COLOURS[label % len(_COLOURS)] if label >= 0 else _UNLABELLED
+    return COLOURS[label % len(COLOURS)] if label >= 0 else _UNLABELLED

@@ -10,7 +10,7 @@ import torch
 
 from cpc import __version__
 from cpc.checkpoint import build, load_pretrained, read_config
-from cpc.data.atomic import write_json
+from cpc.data.atomic import write_atomically, write_json
 from cpc.data.image_corpus import ImageCorpus
 from cpc.evaluation import recorded_image_protocol
 from cpc.model import CPC
@@ -18,6 +18,7 @@ from cpc.predictors import Step
 from cpc.probes.baselines import answer_by_frequency
 from cpc.probes.clock import Clock
 from cpc.probes.comparison import Extraction
+from cpc.probes.images.curve import picture_label_efficiency
 from cpc.probes.images.efficiency import label_efficiency
 from cpc.probes.images.features import READOUTS, check_hog, hog, learnt_features, pixels
 from cpc.probes.images.memory import bytes_per_image, check_memory
@@ -28,6 +29,7 @@ from cpc.probes.linear import ProbeProtocol, fit_probe
 from cpc.probes.results import Answers, ProbeResult, as_json
 
 SCHEMA = 1
+CURVE_NAME = "label_efficiency.png"
 BASELINES = ("majority", "random", "pixels", "hog", "supervised", "fine_tuned", "neighbours")
 DEFAULT_BASELINES = ("majority", "random", "pixels", "supervised")
 # Results are called after what is read: the mean over z, as in van den Oord et al. 2018, stands for CPC.
@@ -70,7 +72,7 @@ def probe_images(
         held_out: lines of `bound.jsonl` of this checkpoint; those kept in its config.json unless given.
         extraction: how features are computed and kept.
         trusted_packages: packages whose classes the model may name.
-        out: file to write the report to.
+        out: file to write the report to; a curve is drawn beside it, as `label_efficiency.png`.
 
     Returns:
         The content of `probe.json`: `tasks["class"]["results"]` holds a record of `ProbeResult` for each of the names
@@ -210,6 +212,10 @@ def probe_images(
     )
     if out is not None:
         write_json(report, out)
+        if curve is not None:
+            title = f"label efficiency: {len(task.classes)} classes, {len(task.test)} test images"
+            with write_atomically(out.with_name(CURVE_NAME)) as new:
+                picture_label_efficiency(curve, title).save(new, format="PNG", optimize=True)
     return report
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import cpc
 from cpc.checkpoint import build, read_config
@@ -38,6 +39,8 @@ def test_every_result_stands_beside_the_bound(model_folder: Path, source: Path, 
         out=tmp_path / "deeper" / "probe.json",
     )
     assert json.loads((tmp_path / "deeper" / "probe.json").read_text()) == report
+    with Image.open(tmp_path / "deeper" / "label_efficiency.png") as curve:
+        assert curve.width > 600
     task = report["tasks"]["class"]
     assert task["protocol"] == {
         "task": "class",
