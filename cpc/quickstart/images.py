@@ -9,10 +9,10 @@ import torch
 from cpc.checkpoint import build
 from cpc.data.atomic import write_json
 from cpc.data.photographs import CORPORA, write_image_corpora
+from cpc.data.records import read_records
 from cpc.evaluation import evaluate
 from cpc.model import CPC
 from cpc.pretraining.command import pretrain
-from cpc.pretraining.run_folder import read_records
 from cpc.probes.comparison import Extraction
 from cpc.probes.features import Precision
 from cpc.probes.images.network import NetworkProtocol

@@ -18,6 +18,7 @@ from cpc.checkpoint import read_config
 from cpc.cli import main
 from cpc.data.batches import UniformBatches
 from cpc.data.index import index_folder
+from cpc.data.records import read_records
 from cpc.evaluation import EVALUATION_SEED, evaluate
 from cpc.pretraining.command import _WITHOUT_EFFECT, parse, pretrain
 from cpc.pretraining.module import Pretraining
@@ -441,6 +442,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(
     monkeypatch.setattr(Pretraining, "training_step", step)
     folder = run("--ckpt_path=last", "--trainer.max_steps=3")
     assert records(folder)[-1]["step"] == 3
+    assert events(folder) == ["started", "interrupted", "resumed", "finished"]
 
 
 def test_a_second_ctrl_c_stops_at_once_and_leaves_the_process_as_it_was(
@@ -457,14 +459,18 @@ def test_a_second_ctrl_c_stops_at_once_and_leaves_the_process_as_it_was(
     assert exit_.value.code == 130
     assert signal.getsignal(signal.SIGINT) is handler
     assert not (tmp_path / "run" / "checkpoints").exists()
+    assert events(tmp_path / "run") == ["started", "interrupted"]
 
 
-def test_ctrl_c_is_given_back_when_training_fails(run: Callable[..., Path], break_at: Callable[[int], None]) -> None:
+def test_ctrl_c_is_given_back_when_training_fails(
+    run: Callable[..., Path], tmp_path: Path, break_at: Callable[[int], None]
+) -> None:
     handler = signal.getsignal(signal.SIGINT)
     break_at(1)
     with pytest.raises(SystemExit):
         run()
     assert signal.getsignal(signal.SIGINT) is handler
+    assert events(tmp_path / "run") == ["started", "failed"]
 
 
 def test_bad_audio_is_named(run: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -481,3 +487,7 @@ def test_bad_audio_is_named(run: Callable[..., Path], tmp_path: Path, capsys: py
     with pytest.raises(SystemExit):
         run(f"--data.manifest={folder}")
     assert "broken.wav" in capsys.readouterr().err
+
+
+def events(folder: Path) -> list[str]:
+    return [record["event"] for record in read_records(folder / "events.jsonl")]
