@@ -4,7 +4,6 @@ n records.
 """
 
 import math
-import statistics
 from typing import NamedTuple
 
 import numpy as np
@@ -89,7 +88,7 @@ def stalled_for(table: Table) -> str:
         return ""
     rise = float(after.mean() - before.mean())
     noise = math.sqrt(before.var(ddof=1) / len(before) + after.var(ddof=1) / len(after))
-    is_below = float(table.mean("mi_ceiling_nats")[-1] - bound[-1]) > SATURATION_NATS
+    is_below = float(table.last_mean("mi_ceiling_nats") - bound[-1]) > SATURATION_NATS
     if rise >= max(STALLED_NATS, 2 * noise) or not is_below:
         return ""
     steps = table.mean("step")
@@ -118,8 +117,8 @@ def _not_finite(run: Run) -> list[str]:
         if broken:
             found.append(f"the loss of {' '.join(table.key.names)} is not finite at {', '.join(broken)}")
     for table in run.tables(HEALTH):
-        if table.num_rows and not np.isfinite(table.mean("gradient_norm")[-1]):
-            found.append(f"the gradient's norm is not finite at step {table.mean('step')[-1]:.0f}")
+        if table.num_rows and not math.isfinite(table.last_mean("gradient_norm")):
+            found.append(f"the gradient's norm is not finite at step {table.last_mean('step'):.0f}")
     return found
 
 
@@ -135,4 +134,4 @@ def _flagged(table: Table, name: str) -> list[str]:
 def _usual_interval_seconds(run: Run) -> float:
     """Between two lines of health.jsonl; 0 where there are none."""
     times = [time for table in run.tables(HEALTH) for time in table.mean("time_unix_seconds")[-20:]]
-    return statistics.median(np.diff(times)) if len(times) > 1 else 0.0
+    return float(np.median(np.diff(times))) if len(times) > 1 else 0.0

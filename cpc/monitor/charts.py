@@ -61,7 +61,7 @@ def bound_table(run: Run, view: View) -> Table | None:
         strategy = tables[0].key.names[1]
     return max(
         (table for table in tables if table.key.names[1] == strategy),
-        key=lambda table: table.mean("step")[-1],
+        key=lambda table: table.last_mean("step"),
         default=None,
     )
 
@@ -253,7 +253,7 @@ def _references(
         values = 100 / table.mean(field) if invert else factor * table.mean(field)
         name = words.format(f"{values[-1]:.3g}")
         former = by_value.get(name)
-        if former is None or former.steps[-1] < table.mean("step")[-1]:
+        if former is None or former.steps[-1] < table.last_mean("step"):
             by_value[name] = Series(name, table.mean("step"), values, GREY, "dash", is_reference=True)
     return list(by_value.values())
 

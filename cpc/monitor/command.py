@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from cpc.monitor.library import Library
-
 NEEDS = "needs the extra 'dashboard': `uv sync --extra dashboard` or `pip install 'cpc[dashboard]'`"
 
 
@@ -28,14 +26,15 @@ def monitor(
     Raises:
         ValueError: if a folder is none, the port in use, there is nothing to export, or the extra not installed.
     """
-    library = Library(roots)
     try:
         from cpc.monitor.app import build_app
         from cpc.monitor.export import write_export
+        from cpc.monitor.library import Library
         from cpc.monitor.server import Server
     except ImportError as error:
         raise ValueError(f"cpc monitor {NEEDS} ({error})") from error
 
+    library = Library(roots)
     if export is not None:
         try:
             library.read_all(lambda progress: print(progress, flush=True) if progress else None)

@@ -5,9 +5,9 @@ n records, K steps.
 
 import base64
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 
@@ -88,7 +88,15 @@ class Chart(NamedTuple):
 
 
 def line_chart(
-    name: str, title: str, caption: str, y_title: str, series: Sequence[Series], view: View, *, may_be_log: bool = False
+    name: str,
+    title: str,
+    caption: str,
+    y_title: str,
+    series: Sequence[Series],
+    view: View,
+    *,
+    may_be_log: bool = False,
+    from_zero: bool = False,
 ) -> Chart:
     """Draw series over the training step.
 
@@ -224,13 +232,13 @@ def encoded(values: np.ndarray) -> dict[str, str]:
     return {"dtype": kind, "bdata": base64.b64encode(values.astype(f"<{kind}").tobytes()).decode()}
 
 
-def number(value: float) -> str:
+def number(value: SupportsFloat) -> str:
     """A value in words.
 
     >>> number(1.23456), number(1234567.0), number(float("nan"))
     ('1.235', '1.235e+06', 'n/a')
     """
-    return f"{value:.4g}" if math.isfinite(value) else "n/a"
+    return f"{float(value):.4g}" if math.isfinite(value) else "n/a"
 
 
 def step_colours(num_steps: int) -> list[str]:
@@ -303,5 +311,6 @@ def _value_at(series: Series, step: float) -> float:
     return float(series.values[before[-1]]) if len(before) else math.nan
 
 
-def _last(values: Iterable[float]) -> float:
-    return next((value for value in reversed(list(values)) if math.isfinite(value)), math.nan)
+def _last(values: np.ndarray) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite[-1]) if len(finite) else math.nan

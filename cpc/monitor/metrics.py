@@ -57,20 +57,20 @@ class _Collector:
             for run in runs:
                 for table in run.tables(BOUND):
                     if table.key.names[0] == "train":
-                        step.add_metric([run.name], table.mean("step")[-1])
+                        step.add_metric([run.name], table.last_mean("step"))
             yield step
             yield from _of_bounds(runs)
             for name, text in OF_PROBE.items():
                 probe = GaugeMetricFamily(f"cpc_probe_{name}", text, labels=["run", "task", "features"])
                 for run in runs:
                     for table in run.tables(PROBE):
-                        probe.add_metric([run.name, *table.key.names], float(table.mean(name)[-1]))
+                        probe.add_metric([run.name, *table.key.names], table.last_mean(name))
                 yield probe
             for name, text in OF_HEALTH.items():
                 gauge = GaugeMetricFamily(f"cpc_{name}", text, labels=["run"])
                 for run in runs:
                     for table in run.tables(HEALTH):
-                        gauge.add_metric([run.name], float(table.mean(name)[-1]))
+                        gauge.add_metric([run.name], table.last_mean(name))
                 yield gauge
             yield _of_badges(runs)
 

@@ -101,15 +101,15 @@ def _values(run: Run, view: View, now: float) -> dict[str, float]:
     training = bound_table(run, View(split="training"))
     held_out = bound_table(run, View(split="held-out"))
     if training is not None:
-        values["step"] = float(training.mean("step")[-1])
-        values["bound"] = float(training.mean("mi_bound_nats")[-1]) * view.per_nat
-        values["ceiling"] = float(training.mean("mi_ceiling_nats")[-1]) * view.per_nat
+        values["step"] = training.last_mean("step")
+        values["bound"] = training.last_mean("mi_bound_nats") * view.per_nat
+        values["ceiling"] = training.last_mean("mi_ceiling_nats") * view.per_nat
     if held_out is not None:
-        values["held_out"] = float(held_out.mean("mi_bound_nats")[-1]) * view.per_nat
+        values["held_out"] = held_out.last_mean("mi_bound_nats") * view.per_nat
     for table in run.tables(PROBE)[:1]:
-        values["probe"] = 100 * float(table.mean("accuracy")[-1])
+        values["probe"] = 100 * table.last_mean("accuracy")
     for table in run.tables(HEALTH):
-        values["speed"] = float(table.mean("windows_per_second")[-1])
+        values["speed"] = table.last_mean("windows_per_second")
     if run.written_at:
         values["age"] = max(0.0, now - run.written_at)
     return values

@@ -16,7 +16,7 @@ NUM_CANDIDATES = 128
 def bound_record(
     step: int, split: str = "train", num_steps: int = 4, level: float = 1.0, **changes: Any
 ) -> dict[str, Any]:
-    """log N - L = level (1 - exp(-step / 300)) / k, exactly."""
+    """Log N - L = level (1 - exp(-step / 300)) / k, exactly."""
     bound = [level * (1 - math.exp(-step / 300)) / k for k in range(1, num_steps + 1)]
     ceiling = math.log(NUM_CANDIDATES)
     return {
