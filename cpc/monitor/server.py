@@ -34,18 +34,20 @@ class Server:
     def __init__(self, app: flask.Flask, host: str = "127.0.0.1", port: int = 8050) -> None:
         self.host = host
         self.token = None if is_loopback(host) else secrets.token_urlsafe(24)
+        if not 0 <= port <= 65535:
+            raise ValueError(f"port {port} is none: name one from 1 to 65535, or 0 for any that is free")
         try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            self._socket = socket.create_server((host, port), family=family)
-        except (OSError, OverflowError) as error:
+            listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        except OSError as error:
             raise ValueError(
                 f"cannot serve at {host}, port {port}: {error}; name another --port (0: any that is free) or --host"
             ) from error
-        self.port: int = self._socket.getsockname()[1]
         guard(app, self.token)
-        self._server: BaseWSGIServer = make_server(
-            host, self.port, app, threaded=True, request_handler=_Quiet, fd=self._socket.fileno()
-        )
+        with listening:  # the server works on a copy
+            self.port: int = listening.getsockname()[1]
+            self._server: BaseWSGIServer = make_server(
+                host, self.port, app, threaded=True, request_handler=_Quiet, fd=listening.fileno()
+            )
 
     @property
     def url(self) -> str:
@@ -56,7 +58,7 @@ class Server:
         return f"http://{name}:{self.port}/" + (f"?token={self.token}" if self.token else "")
 
     def serve(self) -> None:
-        """Serve until `close` or Ctrl-C."""
+        """Serve until `close` or Ctrl-C, after which the port is free."""
         self._server.serve_forever()
 
     def start(self) -> None:
@@ -67,7 +69,6 @@ class Server:
         """Stop serving, and free the port."""
         self._server.shutdown()
         self._server.server_close()
-        self._socket.close()
 
 
 def is_loopback(host: str) -> bool:
