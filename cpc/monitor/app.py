@@ -171,7 +171,7 @@ def _keep_runs_up_to_date(app: Dash, library: Library) -> None:
         Input("unit", "value"),
         State("listed", "data"),
     )
-    def list_runs(_: int, search: str | None, sort: list[Any], hidden: list[str], unit: str, listed: Any) -> Any:
+    def list_runs(_: int | None, search: str | None, sort: list[Any], hidden: list[str], unit: str, listed: Any) -> Any:
         with library.lock:
             # Every five seconds anyway: ages grow, and a silent run becomes stale.
             asked = [library.revision, int(time.time() / 5), search, sort, hidden, unit]
@@ -212,7 +212,9 @@ def _let_the_reader_choose(app: Dash, library: Library) -> None:
         State("search", "value"),
         prevent_initial_call=True,
     )
-    def hide_or_show(_: list[int], __: int, ___: int, hidden: list[str], search: str | None) -> Any:
+    def hide_or_show(
+        _: list[int | None], __: int | None, ___: int | None, hidden: list[str], search: str | None
+    ) -> Any:
         if not any(each["value"] for each in ctx.triggered):
             return no_update  # buttons that have just been drawn
         if isinstance(ctx.triggered_id, dict):
@@ -227,7 +229,7 @@ def _let_the_reader_choose(app: Dash, library: Library) -> None:
         State("sort", "data"),
         prevent_initial_call=True,
     )
-    def sort_by(_: list[int], sort: list[Any]) -> Any:
+    def sort_by(_: list[int | None], sort: list[Any]) -> Any:
         if not any(each["value"] for each in ctx.triggered) or not isinstance(ctx.triggered_id, dict):
             return no_update
         column = ctx.triggered_id["column"]
@@ -266,7 +268,7 @@ def _draw_charts(app: Dash, library: Library) -> None:
         smoothing: int,
         log_x: list[str],
         log_y: list[str],
-        zoom: list[float] | None,
+        zoom: list[int | float] | None,
         theme: Any,
     ) -> Any:
         if revision is None or theme is None:
@@ -284,7 +286,7 @@ def _draw_charts(app: Dash, library: Library) -> None:
                 smoothing=smoothing,
                 log_x=bool(log_x),
                 log_y=bool(log_y),
-                x_range=(zoom[0], zoom[1]) if zoom else None,
+                x_range=(float(zoom[0]), float(zoom[1])) if zoom else None,
                 theme=theme,
             )
             found = drawn.charts(runs, view)
