@@ -69,6 +69,7 @@ def report() -> list[Check]:
         _guarded("audio files", _audio_files),
         _espeak(),
         _optional("plotly"),
+        _optional("dash"),
         _disk(Path.cwd()),
     ]
 

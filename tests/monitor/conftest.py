@@ -1,12 +1,15 @@
-"""The extra `dashboard` is needed for the page, not for reading records."""
+"""Made-up runs for every test of the monitor."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from benchmarks.made_runs import write_run
-from cpc.monitor.library import Library
+
+if TYPE_CHECKING:
+    from cpc.monitor.library import Library
 
 
 @pytest.fixture
@@ -18,8 +21,10 @@ def runs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def library(runs: Path) -> Iterator[Library]:
+def library(runs: Path) -> Iterator["Library"]:
     """Of both, read."""
+    from cpc.monitor.library import Library  # needs the extra `dashboard`
+
     library = Library([runs])
     library.read_all()
     yield library

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
+
 from benchmarks.made_runs import NUM_CANDIDATES, bound_record, event_record, health_record
 from cpc.data.records import append_record
 from cpc.monitor.badges import badges, words_of_seconds

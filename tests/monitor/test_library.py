@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
+
 from benchmarks.made_runs import add_step, write_run
 from cpc.monitor import library as library_module
 from cpc.monitor.kinds import BOUND

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
+
 from benchmarks.made_runs import add_step, bound_record, health_record, probe_record, write_run
 from cpc.data.records import append_record, read_records
 from cpc.monitor.kinds import BOUND, HEALTH, PROBE
