@@ -11,7 +11,7 @@ from typing import Any
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from cpc.monitor import charts as drawn
-from cpc.monitor.figure import RUN_COLOURS, Chart
+from cpc.monitor.figure import RUN_COLOURS
 from cpc.monitor.kinds import BOUND
 from cpc.monitor.library import Library
 from cpc.monitor.overview import COLUMNS, Row, arranged, differences, overview
@@ -91,7 +91,7 @@ def _runs_section() -> html.Section:
                 ],
                 className="controls",
             ),
-            html.Div(id="runs", className="scroll", tabIndex=0, role="region", **{"aria-label": "Table of runs"}),
+            html.Div(id="runs", **_scrolling("Table of runs")),
             html.Details([html.Summary("What the badges say"), html.Div(id="reasons")]),
         ]
     )
@@ -148,7 +148,14 @@ def _chart_section(name: str) -> html.Section:
                 className="figure",
                 role="img",
             ),
-            html.Details([html.Summary("values"), html.Div(id=part("values"))], open=name == "bound"),
+            html.Details(
+                [
+                    html.Summary("values"),
+                    # Stays when its table is drawn anew, and with it how far the reader has scrolled.
+                    html.Div(id=part("values"), **_scrolling(f"Values of the chart {name}")),
+                ],
+                open=name == "bound",
+            ),
         ],
         id=part("section"),
         className="chart is-empty",
@@ -296,7 +303,7 @@ def _draw_charts(app: Dash, library: Library) -> None:
             [chart.title for chart in found],
             [chart.caption if not chart.is_empty else "No run shown has such records yet." for chart in found],
             [chart.alt for chart in found],
-            [_values(chart) for chart in found],
+            [_table(chart.header, chart.rows) for chart in found],
             ["chart is-empty" if chart.is_empty else "chart" for chart in found],
             configs,
         )
@@ -355,22 +362,21 @@ def _notice(library: Library, rows: Sequence[Row]) -> str:
     return text
 
 
-def _values(chart: Chart) -> html.Div:
-    return _table(chart.header, chart.rows, f"Values: {chart.title}")
-
-
 def _configs(runs: Sequence[Any]) -> Any:
     if not 2 <= len(runs) <= MAX_CONFIGS:
         return html.P(f"Show 2 to {MAX_CONFIGS} runs to compare their config.yaml; {len(runs)} are shown.")
     header, rows = differences(runs)
     if not rows:
         return html.P("The runs shown have the same options.")
-    return html.Div(_table(header, rows, "Options that differ"), className="config")
+    return html.Div(html.Div(_table(header, rows), **_scrolling("Options that differ")), className="config")
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], label: str) -> html.Div:
+def _scrolling(label: str) -> dict[str, Any]:
+    """Properties of a part that scrolls by itself, by keyboard too."""
+    return {"className": "scroll", "tabIndex": 0, "role": "region", "aria-label": label}
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> html.Table:
     head = html.Thead(html.Tr([html.Th(cell, scope="col") for cell in header]))
     body = [html.Tr([html.Th(first, scope="row"), *(html.Td(cell) for cell in rest)]) for first, *rest in rows]
-    return html.Div(
-        html.Table([head, html.Tbody(body)]), className="scroll", tabIndex=0, role="region", **{"aria-label": label}
-    )
+    return html.Table([head, html.Tbody(body)])

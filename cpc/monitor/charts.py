@@ -4,6 +4,7 @@ n records, K steps.
 """
 
 import functools
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -90,7 +91,7 @@ def _bound_chart(runs: Sequence[Run], view: View) -> Chart:
     return line_chart(
         "bound",
         "log N - L, mean over the steps k",
-        f"{_readings(chosen)} Dashed: the ceiling log N, which no critic exceeds. Bands (up to twelve curves): one "
+        f"{_readings(chosen)} Dashed: the ceiling log N, which no critic exceeds. Bands (of few curves): one "
         "standard error, as if the errors of all k were one.",
         f"log N - L ({view.unit})",
         series + ceiling,
@@ -154,23 +155,23 @@ def _accuracy_chart(runs: Sequence[Run], view: View) -> Chart:
 def _probe_charts(runs: Sequence[Run], view: View) -> tuple[Chart, Chart]:
     accuracies: list[Series] = []
     informations: list[Series] = []
+    tables = []
     for run, colour in zip(runs, _colours(view), strict=True):
-        for table, dash in zip(run.tables(PROBE), _DASHES * 4, strict=False):
+        for table, dash in zip(run.tables(PROBE), itertools.cycle(_DASHES), strict=False):
             task, features = table.key.names
             name, steps = f"{run.name}: {task} from {features}", table.mean("step")
             accuracies.append(Series(name, steps, 100 * table.mean("accuracy"), colour, dash))
-            majority = 100 * table.mean("majority_accuracy")
-            if np.isfinite(majority).any():
-                accuracies.append(Series(f"{name}, majority", steps, majority, GREY, "dot", is_reference=True))
             information = table.mean("label_information_nats") * view.per_nat
-            entropy = table.mean("label_entropy_nats") * view.per_nat
             informations.append(Series(name, steps, information, colour, dash))
-            informations.append(Series(f"{name}, ceiling H(Y)", steps, entropy, GREY, "dot", is_reference=True))
+            tables.append(table)
+    with_majority = [table for table in tables if np.isfinite(table.mean("majority_accuracy")).any()]
+    accuracies += _references(with_majority, "majority_accuracy", "majority = {} %", 100.0)
+    informations += _references(tables, "label_entropy_nats", "H(Y) = {}", view.per_nat)
     return (
         line_chart(
             "probe",
             "Accuracy of the online probe",
-            "A linear probe that learns beside pretraining, on held-out batches. Dotted: always naming the most "
+            "A linear probe that learns beside pretraining, on held-out batches. Dashed: always naming the most "
             "frequent class.",
             "accuracy (%)",
             accuracies,
@@ -181,7 +182,7 @@ def _probe_charts(runs: Sequence[Run], view: View) -> tuple[Chart, Chart]:
             "information",
             "Label information H(Y) - CE",
             "A lower bound on what the features say about the labels, certified by the probe at the same checkpoints "
-            "as the held-out log N - L. Dotted: H(Y), all there is to say.",
+            "as the held-out log N - L. Dashed: H(Y), all there is to say.",
             f"H(Y) - CE ({view.unit})",
             informations,
             view,

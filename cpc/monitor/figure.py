@@ -33,7 +33,7 @@ INK = {"light": ("#1d2129", "#d5d9df"), "dark": ("#e6e8ec", "#3a414c"), "page": 
 MAX_POINTS = 24_000  # in a chart: a browser redraws so many every second without effort
 MAX_POINTS_OF_SERIES = 1500
 MIN_POINTS_OF_SERIES = 120
-MANY = 12  # series from which on legends, bands and long tables hide more than they show
+MANY = 16  # series from which on legends, bands and long tables hide more than they show
 NUM_TABLE_STEPS = 6
 _FADED = "26"  # 15 % opaque
 

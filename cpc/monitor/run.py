@@ -82,6 +82,9 @@ class Run:
             if any(is_news):
                 self._save()
         except OSError:
+            if not self.folder.exists():
+                self.is_deleted = True
+                return True
             self._forget()  # the columns may be torn
             raise
         return any(is_news)

@@ -203,7 +203,8 @@ class RunFolder(Checkpoint):
             append_record(self.folder / "health.jsonl", record)
 
     def _tell(self, trainer: pl.Trainer, event: str, message: str = "") -> None:
-        if trainer.is_global_zero and self.folder.exists():  # a start may be refused before there is a folder
+        has_begun = self._last_step >= 0  # a start that is refused is no event of the run whose folder it is
+        if trainer.is_global_zero and has_begun:
             append_record(self.folder / "events.jsonl", event_record(trainer.global_step, event, message))
 
     def _log(self, trainer: pl.Trainer, metrics: dict[str, float], step: int) -> None:

@@ -130,7 +130,7 @@ def test_what_a_reader_sees_of_two_runs(opened: Callable[..., Page], address: st
     assert list(drawn(page, "steps"))[:4] == ["k = 1", "k = 2", "k = 3", "k = 4"]
     assert page.evaluate(f"() => {figure('heat')}._fullData[0].type") == "heatmap"
     assert page.evaluate(f"() => {figure('heat')}._fullData[0].z.length") == 4
-    values = page.get_by_role("region", name="Values: log N - L, mean over the steps k")
+    values = page.get_by_role("region", name="Values of the chart bound")
     expect(values.get_by_role("row", name=re.compile("^two 2000 1.04"))).to_be_visible()
     expect(page.get_by_role("region", name="Table of runs").get_by_role("row")).to_have_count(3)
     page.get_by_text("Configurations: where they differ").click()

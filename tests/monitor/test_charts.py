@@ -100,9 +100,9 @@ def test_accuracy_has_chance_and_probes_have_their_references(library: Library) 
     found = drawn(library, runs=("first",))
     np.testing.assert_allclose(lines(found["accuracy"])["chance 1/N = 0.781 %"][1], 100 / NUM_CANDIDATES, rtol=1e-5)
     probe = lines(found["probe"])
-    np.testing.assert_allclose(probe["first: phones from c, majority"][1], 12, rtol=1e-5)
+    np.testing.assert_allclose(probe["majority = 12 %"][1], 12, rtol=1e-5)
     information = lines(found["information"])
-    np.testing.assert_allclose(information["first: phones from c, ceiling H(Y)"][1], 3.4, rtol=1e-5)
+    np.testing.assert_allclose(information["H(Y) = 3.4"][1], 3.4, rtol=1e-5)
     np.testing.assert_allclose(information["first: phones from c"][1][-1], 2 * (1 - math.exp(-4)), rtol=1e-5)
     assert set(lines(found["rank"])) == {"first: z", "first: c"}
 

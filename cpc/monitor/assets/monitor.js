@@ -1,4 +1,4 @@
-// What the page decides by itself: the theme of the system, and one zoom for all charts.
+// What the page decides by itself: the theme of the system, one zoom for all charts, and where the keyboard is.
 window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.monitor = {
   // The training steps in view after a zoom in any chart; null once a double click shows everything again.
@@ -22,3 +22,16 @@ window.dash_clientside.monitor = {
     return theme;
   },
 };
+
+// The table of runs is drawn anew with every record: whoever has reached a button there by keyboard stays on it.
+(function () {
+  let reached = null;
+  document.addEventListener("focusin", (event) => {
+    reached = event.target.closest("#runs") && event.target.id;
+  });
+  new MutationObserver(() => {
+    if (!reached || document.activeElement !== document.body) return;
+    const again = document.getElementById(reached);
+    if (again) again.focus({ preventScroll: true });
+  }).observe(document.documentElement, { childList: true, subtree: true });
+})();
