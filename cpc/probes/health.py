@@ -11,7 +11,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-NUM_FEATURES = 1024  # looked at, at most: the rank of more costs as much as a step of a small model
+NUM_FEATURES = 512  # looked at, at most: the rank of more costs as much as a step of a small model
 LEAST_RELATIVE_VARIANCE = 1e-4
 LEAST_EFFECTIVE_RANK = 1.5
 
@@ -35,7 +35,7 @@ class Health(NamedTuple):
 
 @torch.no_grad()
 def health(features: Float[Tensor, "n D"]) -> Health:
-    """Variance and effective rank of features, of 1024 evenly chosen ones where there are more.
+    """Variance and effective rank of features, of 512 evenly chosen ones where there are more.
 
     No random number is drawn: with or without it, training goes the same way.
 

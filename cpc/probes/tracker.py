@@ -23,7 +23,7 @@ class Tracker(pl.Callback):
     """Watches every step, and says at a recorded one what was seen: a line of `health.jsonl`.
 
     A step costs one norm of all gradients and a clock; variance and rank are computed at recorded steps alone, on at
-    most 1024 features of one batch. Speed leaves out what `restart_clock` has cut away: held-out evaluation and
+    most 512 features of one batch. Speed leaves out what `restart_clock` has cut away: held-out evaluation and
     saving. Of several ranks, rank 0 speaks for its own batch; windows are those of all ranks.
     """
 
