@@ -193,7 +193,7 @@ def _keep_runs_up_to_date(app: Dash, library: Library) -> None:
                 _notice(library, rows),
                 [AS_TRAINED, *strategies],
                 shown,
-                library.revision,
+                no_update if listed and listed[0] == library.revision else library.revision,
                 asked,
             )
 

@@ -35,7 +35,8 @@ class Library:
                 raise ValueError(f"{root} is not a folder: name run folders, or folders that hold some")
         self.roots = [root.resolve() for root in roots]
         self.runs: dict[str, Run] = {}
-        self.revision = 0  # counts what a reader might want to draw again
+        # Counts what a reader might want to draw again; from where no earlier monitor, whose page is still open, was.
+        self.revision = time.time_ns() // 1000
         self.progress = ""  # of a long first index, in words
         self.troubles: dict[str, str] = {}  # by run: what keeps it from being read
         self.lock = threading.RLock()
