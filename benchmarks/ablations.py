@@ -17,9 +17,10 @@ import numpy as np
 
 from cpc.allocator import keep_freed_memory
 from cpc.checkpoint import read_config
+from cpc.data.records import read_records
 from cpc.data.synthesis import synthesize
 from cpc.pretraining.command import parse, pretrain
-from cpc.pretraining.run_folder import read_records, step_of
+from cpc.pretraining.run_folder import step_of
 from cpc.probes.linear import ProbeProtocol
 from cpc.probes.report import probe_report
 from cpc.processor import prepare_processor

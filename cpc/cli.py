@@ -200,6 +200,12 @@ def _picture(options: argparse.Namespace) -> None:
     print("\n".join(f"{path} written" for path in written))
 
 
+def _monitor(options: argparse.Namespace) -> None:
+    from cpc.monitor.command import monitor
+
+    monitor(options.runs, host=options.host, port=options.port, export=options.export, prometheus=options.prometheus)
+
+
 def _index(options: argparse.Namespace) -> None:
     from cpc.data.index import index_folder
 
@@ -428,6 +434,15 @@ def _parser() -> argparse.ArgumentParser:
     picture.add_argument("--seed", type=int, default=0, help="of all that is drawn")
     picture.add_argument("--cache_dir", type=Path, help="where packed images go; beside the images if not given")
     picture.add_argument("--skip_bad", action="store_true", help="go on without files that cannot be used")
+
+    monitor = command("monitor", _monitor, "serve a local page that watches runs while they train")
+    monitor.add_argument("runs", nargs="+", type=Path, help="run folders, or folders below which runs lie")
+    monitor.add_argument("--port", type=int, default=8050, help="0: any that is free")
+    monitor.add_argument(
+        "--host", default="127.0.0.1", help="address to serve at; beyond this machine (0.0.0.0) a token is asked for"
+    )
+    monitor.add_argument("--export", type=Path, help="write the charts into this HTML file instead of serving them")
+    monitor.add_argument("--prometheus", action="store_true", help="serve the latest values at /metrics as well")
 
     data = command("data", None, "index, pack or synthesise a corpus").add_subparsers(metavar="ACTION", required=True)
     index = command("index", _index, "write a folder's manifest.csv; an interrupted run goes on", data)

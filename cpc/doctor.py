@@ -69,6 +69,7 @@ def report() -> list[Check]:
         _guarded("audio files", _audio_files),
         _espeak(),
         _optional("plotly"),
+        _optional("dash"),
         _package("pillow", "PIL"),
         _optional("scikit-image", "skimage", purpose="HOG features and the image quickstart need it"),
         _optional("timm", purpose="cpc.encoders.Backbone takes its networks", advice="pip install timm"),

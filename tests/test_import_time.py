@@ -7,7 +7,18 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "torchaudio", "torchvision", "lightning", "sklearn", "scipy", "plotly", "tensorboard")
+HEAVY = (
+    "torch",
+    "torchaudio",
+    "torchvision",
+    "lightning",
+    "sklearn",
+    "scipy",
+    "plotly",
+    "tensorboard",
+    "dash",
+    "flask",
+)
 RUN_COMMAND = """
 import json, sys
 import cpc.cli
@@ -33,7 +44,7 @@ def run(code: str) -> tuple[str, set[str], float]:
 
 def test_help_lists_the_commands_in_under_a_second_without_torch() -> None:
     printed, modules, seconds = run(RUN_COMMAND.format(arguments=["--help"]))
-    for command in ("quickstart", "pretrain", "evaluate", "probe", "embed", "data", "calibrate", "doctor"):
+    for command in ("quickstart", "pretrain", "evaluate", "probe", "embed", "monitor", "data", "calibrate", "doctor"):
         assert command in printed
     assert not modules & set(HEAVY)
     assert seconds < 1.0

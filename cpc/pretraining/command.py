@@ -22,6 +22,7 @@ from cpc.pretraining.image_data import ImageData
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.progress import Progress
 from cpc.pretraining.run_folder import RunFolder, step_of
+from cpc.probes.tracker import Tracker
 
 _KNOWN_WARNINGS = (
     ".*does not have many workers.*",  # the packed cache is read faster than a worker could send it
@@ -124,7 +125,7 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
         config_yaml=command.parser.dump(for_a_new_run, skip_none=False),
     )
     trainer: pl.Trainer = command.trainer
-    trainer.callbacks += [*([Progress()] if config.trainer.enable_progress_bar else []), folder]
+    trainer.callbacks += [*([Progress()] if config.trainer.enable_progress_bar else []), Tracker(), folder]
     if config.trainer.logger is None or config.trainer.logger is True:
         purge_step = None if checkpoint is None else step_of(checkpoint) + 1  # what will be logged again
         trainer.logger = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=purge_step)

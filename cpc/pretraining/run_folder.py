@@ -4,17 +4,19 @@ run_dir/
   config.yaml             what was asked for, in full
   bound.jsonl             one line per evaluation and strategy
   probe.jsonl             one line per evaluation of the online probe
+  health.jsonl            one line per recorded step: gradient, speed, variance and rank of z and c
+  events.jsonl            one line per start and end
   checkpoints/last.ckpt   to resume from
   checkpoints/best.ckpt   the best held-out bound so far
   model/                  model.safetensors and config.json: cpc.load_pretrained(run_dir)
   tensorboard/
 """
 
-import json
 import math
 import os
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -29,8 +31,12 @@ from cpc.bounds import Bound
 from cpc.checkpoint import save_pretrained
 from cpc.data.atomic import write_atomically
 from cpc.data.batch import Batch
+from cpc.data.records import append_record, drop_records_after
 from cpc.pretraining.module import Pretraining
 from cpc.probes.online import OnlineProbe
+from cpc.probes.tracker import Tracker, event_record
+
+_OF_HEALTH = ("windows_per_second", "learning_rate", "gradient_norm", "gradient_norm_max")  # beside those of z and c
 
 
 class RunFolder(Checkpoint):
@@ -97,11 +103,14 @@ class RunFolder(Checkpoint):
             self.folder.mkdir(parents=True, exist_ok=True)
             with write_atomically(self.folder / "config.yaml") as new:
                 new.write_text(self.config_yaml, encoding="utf-8")
-            for name in ("bound.jsonl", "probe.jsonl"):
+            for name in ("bound.jsonl", "probe.jsonl", "health.jsonl"):
                 drop_records_after(self.folder / name, trainer.global_step)
+        self._tell(trainer, "resumed" if trainer.global_step else "started")
         signal.signal(signal.SIGINT, self._stop_softly)  # `pretrain` gives it back, however training ends
 
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Pretraining, *_: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: Pretraining, outputs: Any, batch: Batch, batch_index: int
+    ) -> None:
         """Record, evaluate and save at the steps asked for, once each under gradient accumulation."""
         step = trainer.global_step
         if step == self._last_step:
@@ -115,15 +124,29 @@ class RunFolder(Checkpoint):
         saves = step % self.checkpoint_every_steps == 0 or is_last or trainer.should_stop
         if evaluates or saves:
             pl_module.require_finite()
+        trackers = [callback for callback in trainer.callbacks if isinstance(callback, Tracker)]
         if step % self.record_every_steps == 0 or is_last:
             self._record(trainer, pl_module.take_training_bound(), step)
+            for tracker in trackers:
+                self._record_health(trainer, tracker.record(trainer, pl_module, step, outputs, batch))
         if evaluates:
             self._evaluate(trainer, pl_module, step)
         if saves:
             self._save(trainer, self.last_checkpoint)
+        if evaluates or saves:
+            for tracker in trackers:
+                tracker.restart_clock()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Put on record why the run ended."""
+        ends = {KeyboardInterrupt: "interrupted", FloatingPointError: "not_finite"}
+        event = next((word for kind, word in ends.items() if isinstance(exception, kind)), "failed")
+        with suppress(OSError):  # a full disk may be why it ended, and is the error to be seen
+            self._tell(trainer, event, f"{type(exception).__name__}: {exception}" if str(exception) else "")
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Say how to go on after Ctrl-C."""
+        """Put on record how the run ended, and say how to go on after Ctrl-C."""
+        self._tell(trainer, "interrupted" if self.is_interrupted else "finished")
         if self.is_interrupted and trainer.is_global_zero:
             print(
                 f"\ninterrupted at step {trainer.global_step} of {trainer.max_steps}, saved; continue with "
@@ -150,7 +173,8 @@ class RunFolder(Checkpoint):
         for probe in probes:
             record = probe.held_out_record(trainer, step, bounds[0])
             if record["accuracy"] is not None:  # some of the held-out examples have a label
-                self._log(trainer, {f"probe/{probe.task}/accuracy": record["accuracy"]}, step)
+                names = ("accuracy", "label_information_nats")
+                self._log(trainer, {f"probe/{probe.task}/{name}": record[name] for name in names}, step)
             if trainer.is_global_zero:
                 append_record(self.folder / "probe.jsonl", record)
         if bounds[0].mean("mi_bound_nats") > self.best_bound_nats:
@@ -171,6 +195,18 @@ class RunFolder(Checkpoint):
         self._log(trainer, metrics, step)
         if trainer.is_global_zero:
             append_record(self.folder / "bound.jsonl", bound.record(step))
+
+    def _record_health(self, trainer: pl.Trainer, record: dict[str, Any]) -> None:
+        names = [*_OF_HEALTH, *(f"{x}_{measure}" for x in "zc" for measure in ("variance", "effective_rank"))]
+        measured = {f"health/{name}": record[name] for name in names if record[name] is not None}
+        self._log(trainer, measured, record["step"])
+        if trainer.is_global_zero:
+            append_record(self.folder / "health.jsonl", record)
+
+    def _tell(self, trainer: pl.Trainer, event: str, message: str = "") -> None:
+        has_begun = self._last_step >= 0  # a start that is refused is no event of the run whose folder it is
+        if trainer.is_global_zero and has_begun:
+            append_record(self.folder / "events.jsonl", event_record(trainer.global_step, event, message))
 
     def _log(self, trainer: pl.Trainer, metrics: dict[str, float], step: int) -> None:
         for logger in trainer.loggers:
@@ -203,29 +239,6 @@ class RunFolder(Checkpoint):
                 "held_out": [bound.record(trainer.global_step) for bound in bounds],
             }
             save_pretrained(module.model, self.folder / "model", provenance=provenance)
-
-
-def append_record(path: Path, record: dict[str, Any]) -> None:
-    """Add one line of JSON in a single write, so that a kill tears at most the last line."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
-
-
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """All whole lines of a JSONL file; a torn last line is left out."""
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1]]  # what follows the last newline is empty or torn
-
-
-def drop_records_after(path: Path, step: int) -> None:
-    """Keep the records up to `step`: what a resumed run will write again must not stand twice."""
-    if not path.exists():
-        return
-    kept = [record for record in read_records(path) if record["step"] <= step]
-    with write_atomically(path) as new:
-        new.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
 
 
 def step_of(checkpoint: Path) -> int:

@@ -19,6 +19,7 @@ _HOME_OF = {
     "ProbeResult": "results",
     "SupervisedProtocol": "supervised",
     "Task": "targets",
+    "Tracker": "tracker",
     "fit_probe": "linear",
     "format_report": "report",
     "probe_report": "report",

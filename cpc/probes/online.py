@@ -134,13 +134,14 @@ class OnlineProbe(pl.Callback):
         num_examples = int(counts.sum())
         self._clear()
         measures: dict[str, float | None] = dict.fromkeys(
-            ("accuracy", "label_entropy_nats", "cross_entropy_nats", "label_information_nats")
+            ("accuracy", "majority_accuracy", "label_entropy_nats", "cross_entropy_nats", "label_information_nats")
         )
         if num_examples:
             shares = counts / num_examples
             entropy = -torch.special.xlogy(shares, shares).sum().item()
             measures = {
                 "accuracy": num_correct / num_examples,
+                "majority_accuracy": counts.max().item() / num_examples,
                 "label_entropy_nats": entropy,
                 "cross_entropy_nats": cross_entropy / num_examples,
                 "label_information_nats": entropy - cross_entropy / num_examples,

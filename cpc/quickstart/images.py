@@ -10,10 +10,10 @@ from cpc.checkpoint import build
 from cpc.data.atomic import write_json
 from cpc.data.patch_grid import PatchGrid
 from cpc.data.photographs import CORPORA, write_image_corpora
+from cpc.data.records import read_records
 from cpc.evaluation import evaluate
 from cpc.model import CPC
 from cpc.pretraining.command import pretrain
-from cpc.pretraining.run_folder import read_records
 from cpc.probes.clock import Clock
 from cpc.probes.comparison import Extraction
 from cpc.probes.features import Precision

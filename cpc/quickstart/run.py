@@ -11,11 +11,11 @@ from cpc.data.alignments import read_alignments, window_labels
 from cpc.data.atomic import write_json
 from cpc.data.audio import AudioFiles
 from cpc.data.manifest import Manifest
+from cpc.data.records import read_records
 from cpc.data.synthesis import synthesize
 from cpc.evaluation import evaluate
 from cpc.model import CPC
 from cpc.pretraining.command import pretrain
-from cpc.pretraining.run_folder import read_records
 from cpc.probes.clock import Clock
 from cpc.probes.comparison import Extraction
 from cpc.probes.features import Features, Precision

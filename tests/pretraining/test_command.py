@@ -18,6 +18,7 @@ from cpc.checkpoint import read_config
 from cpc.cli import main
 from cpc.data.batches import UniformBatches
 from cpc.data.index import index_folder
+from cpc.data.records import read_records
 from cpc.evaluation import EVALUATION_SEED, evaluate
 from cpc.pretraining.command import _WITHOUT_EFFECT, parse, pretrain
 from cpc.pretraining.module import Pretraining
@@ -243,10 +244,11 @@ def test_a_folder_with_a_run_is_not_written_over(run: Callable[..., Path], capsy
 def test_a_checkpoint_of_another_architecture_is_refused(
     run: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run()
+    folder = run()
     with pytest.raises(SystemExit):
         run("--ckpt_path=last", "--trainer.max_steps=6", "--model.encoder.init_args.dim=12")
     assert "model.encoder.dim is 8 in the checkpoint, 12 here" in capsys.readouterr().err
+    assert event_names(folder) == ["started", "finished"]  # a refused start is no event of the run
 
 
 @pytest.mark.parametrize("name", sorted(_WITHOUT_EFFECT))
@@ -328,6 +330,9 @@ def test_tensorboard_shows_each_step_once_after_a_resume(
     errors = [event.value for event in events.Scalars("train/k=01/standard_error_nats")]
     recorded = [r["standard_error_nats"][0] for r in records(folder) if r["split"] == "train"]
     assert errors == pytest.approx(recorded, rel=1e-5)
+    healths = read_records(folder / "health.jsonl")
+    norms = {event.step: event.value for event in events.Scalars("health/gradient_norm")}
+    assert norms == pytest.approx({record["step"]: record["gradient_norm"] for record in healths}, rel=1e-5)
 
 
 def test_changed_settings_hold_after_a_resume_and_are_named(
@@ -448,6 +453,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(
     monkeypatch.setattr(Pretraining, "training_step", step)
     folder = run("--ckpt_path=last", "--trainer.max_steps=3")
     assert records(folder)[-1]["step"] == 3
+    assert event_names(folder) == ["started", "interrupted", "resumed", "finished"]
 
 
 def test_a_second_ctrl_c_stops_at_once_and_leaves_the_process_as_it_was(
@@ -464,14 +470,18 @@ def test_a_second_ctrl_c_stops_at_once_and_leaves_the_process_as_it_was(
     assert exit_.value.code == 130
     assert signal.getsignal(signal.SIGINT) is handler
     assert not (tmp_path / "run" / "checkpoints").exists()
+    assert event_names(tmp_path / "run") == ["started", "interrupted"]
 
 
-def test_ctrl_c_is_given_back_when_training_fails(run: Callable[..., Path], break_at: Callable[[int], None]) -> None:
+def test_ctrl_c_is_given_back_when_training_fails(
+    run: Callable[..., Path], tmp_path: Path, break_at: Callable[[int], None]
+) -> None:
     handler = signal.getsignal(signal.SIGINT)
     break_at(1)
     with pytest.raises(SystemExit):
         run()
     assert signal.getsignal(signal.SIGINT) is handler
+    assert event_names(tmp_path / "run") == ["started", "failed"]
 
 
 def test_bad_audio_is_named(run: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -488,3 +498,7 @@ def test_bad_audio_is_named(run: Callable[..., Path], tmp_path: Path, capsys: py
     with pytest.raises(SystemExit):
         run(f"--data.manifest={folder}")
     assert "broken.wav" in capsys.readouterr().err
+
+
+def event_names(folder: Path) -> list[str]:
+    return [record["event"] for record in read_records(folder / "events.jsonl")]

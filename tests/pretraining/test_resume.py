@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cpc.data.index import index_folder
+from cpc.data.records import read_records
 
 OPTIONS = [
     "--model.encoder=cpc.encoders.AudioEncoder",
@@ -87,9 +88,16 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, manifest: Path)
 
     subprocess.run(command(manifest, broken, "--ckpt_path=last"), check=True, env=environment, capture_output=True)
     assert outcome(broken) == outcome(whole)
+    assert steps_in(broken / "health.jsonl") == steps_in(whole / "health.jsonl") == list(range(5, 61, 5))
+    events = [record["event"] for record in read_records(broken / "events.jsonl")]
+    assert events == ["started", "resumed", "finished"]
 
 
 def recorded_steps(run_dir: Path) -> list[int]:
     path = run_dir / "bound.jsonl"
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return [json.loads(line)["step"] for line in lines]
+
+
+def steps_in(path: Path) -> list[int]:
+    return [record["step"] for record in read_records(path)]

@@ -214,7 +214,7 @@ def probe_images(
         write_json(report, out)
         if curve is not None:
             title = f"label efficiency: {len(task.classes)} classes, {len(task.test)} test images"
-            with write_atomically(out.with_name(CURVE_NAME)) as new:
+            with write_atomically(Path(out).with_name(CURVE_NAME)) as new:
                 picture_label_efficiency(curve, title).save(new, format="PNG", optimize=True)
     return report
 

@@ -1,0 +1,118 @@
+"""How long `cpc monitor` takes to index many runs and to draw them, and how much memory it holds.
+
+python -m benchmarks.monitor [--runs R] [--records n] [--steps K]
+
+The runs are made up, in a temporary folder: n training records, n lines of health and n/5 held-out records each. Every
+stage is a process of its own: the first index, then a monitor that finds it done, as on the next day.
+"""
+
+import argparse
+import json
+import multiprocessing
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.made_runs import write_run
+
+
+def first_index(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -> None:
+    """Read everything, with progress."""
+    from cpc.monitor.library import Library
+
+    start = time.perf_counter()
+    library = Library([folder])
+    library.read_all(lambda progress: print(progress, end="\r", flush=True))
+    seconds = time.perf_counter() - start
+    of_children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    figures.put(
+        {
+            "first_index_seconds": seconds,
+            "first_index_cpu_seconds": of_children.ru_utime + of_children.ru_stime,
+            "first_index_mib": _resident_mib(),
+        }
+    )
+    library.close()
+
+
+def overview(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -> None:
+    """Open the index, then draw the table and all charts as the page's first request does."""
+    from plotly.utils import PlotlyJSONEncoder
+
+    from cpc.monitor import overview as table
+    from cpc.monitor.app import build_app
+    from cpc.monitor.charts import charts
+    from cpc.monitor.library import Library
+    from cpc.monitor.view import View
+
+    start = time.perf_counter()
+    library = Library([folder])
+    library.read_all()
+    opened = time.perf_counter()
+    build_app(library)
+    names = tuple(library.runs)
+    view = View(runs=names, colours=tuple(range(len(names))), focus=names[0])
+    begun = time.perf_counter()
+    rows = table.overview(library, view)
+    found = charts(list(library.runs.values()), view)
+    text = json.dumps([chart.figure for chart in found], cls=PlotlyJSONEncoder)
+    figures.put(
+        {
+            "open_index_seconds": opened - start,
+            "draw_seconds": time.perf_counter() - begun,
+            "figures_mb": len(text) / 1e6,
+            "num_rows": len(rows),
+            "resident_mib": _resident_mib(),
+            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 if sys.platform == "darwin" else 1024),
+        }
+    )
+    library.close()
+
+
+def _resident_mib() -> float:
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def measured(folder: Path) -> dict[str, float]:
+    """Both stages' figures."""
+    context = multiprocessing.get_context("spawn")
+    figures: dict[str, float] = {}
+    for stage in (first_index, overview):
+        queue = context.Queue()
+        process = context.Process(target=stage, args=(folder, queue))
+        process.start()
+        figures |= queue.get()
+        process.join()
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--records", type=int, default=10_000)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--folder", type=Path, help="made before; not made anew, and its index is removed")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        if options.folder is None:
+            first = write_run(folder / "run000", options.records, num_steps=options.steps, seed=0)
+            for number in range(1, options.runs):
+                shutil.copytree(first, folder / f"run{number:03}")
+        for index in folder.glob("*/.cpc_monitor"):
+            shutil.rmtree(index)
+        figures = measured(folder)
+    for name, value in figures.items():
+        print(f"{name:20} {value:8.2f}")
+    from benchmarks.machine import machine_state  # imports torch, which the stages' memory must not hold
+
+    rounded = {name: round(value, 2) for name, value in figures.items()}
+    print(json.dumps(rounded | {"machine": machine_state(allocator_keeps_memory=False)}))
+
+
+if __name__ == "__main__":
+    main()

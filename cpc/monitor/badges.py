@@ -1,0 +1,137 @@
+"""What a glance at a run should tell: saturated, biased, stalled, stale, NaN, collapsed, and how it ended.
+
+n records.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from cpc.monitor.kinds import BOUND, HEALTH
+from cpc.monitor.run import Run
+from cpc.monitor.table import Table
+
+SATURATION_NATS = 0.3
+STALLED_NATS = 0.01
+STALLED_RECORDS = 40  # below, a slow start would be called a standstill
+STALE_SECONDS = 120.0
+STALE_INTERVALS = 5.0
+
+
+class Badge(NamedTuple):
+    """A word, and the sentence behind it."""
+
+    name: str
+    reason: str
+
+
+NAMES = ("saturated", "biased", "stalled", "stale", "NaN", "collapsed", "failed", "interrupted", "finished", "deleted")
+
+
+def badges(run: Run, now_unix_seconds: float) -> list[Badge]:
+    """What there is to say about a run, what is worst first.
+
+    - NaN: the last record of a curve has a value that is not finite where there were rows, or training stopped on one.
+    - collapsed: the last line of health.jsonl says so of z or c.
+    - failed, interrupted, finished, deleted: how it ended.
+    - stale: neither ended nor written to for two minutes and five times its usual interval.
+    - stalled: see `stalled_for`.
+    - saturated, biased: steps k of which the last record says so.
+    """
+    found = []
+    last_event = run.events[-1] if run.events else {}
+    ending = last_event.get("event", "")
+    if run.is_deleted:
+        found.append(Badge("deleted", "its folder is gone; what had been read is still shown, in part"))
+    if ending == "not_finite":
+        found.append(Badge("NaN", last_event["message"]))
+    else:
+        found += [Badge("NaN", where) for where in _not_finite(run)]
+    if ending == "failed":
+        found.append(Badge("failed", last_event["message"]))
+    for table in run.tables(HEALTH):
+        if collapsed := table.last.get("collapsed"):
+            found.append(Badge("collapsed", f"{' and '.join(collapsed)}: inputs are hardly told apart any more"))
+    if not ending or ending in ("started", "resumed"):
+        silence = now_unix_seconds - max(run.written_at, last_event.get("time_unix_seconds", 0.0))
+        if silence > max(STALE_SECONDS, STALE_INTERVALS * _usual_interval_seconds(run)):
+            found.append(Badge("stale", f"no record for {words_of_seconds(silence)}, and no word of an end"))
+    train = next((table for table in run.tables(BOUND) if table.key.names[0] == "train"), None)
+    tables = run.tables(BOUND)
+    if train is not None and (standstill := stalled_for(train)):
+        found.append(Badge("stalled", standstill))
+    for name, text in (("saturated", "within 0.3 nats of the ceiling log N"), ("biased", "reads 0.3 nats too little")):
+        of = [f"{' '.join(t.key.names)} at {', '.join(steps)}" for t in tables if (steps := _flagged(t, name))]
+        if of:
+            advice = ": more candidates (batch size, num_negatives) would show more"
+            found.append(Badge(name, f"{text}: {'; '.join(of)}{advice}"))
+    if ending in ("interrupted", "finished"):
+        found.append(Badge(ending, f"at step {last_event['step']}"))
+    return found
+
+
+def stalled_for(table: Table) -> str:
+    """Why the training bound is called stalled; empty if it is not, or has fewer than 40 records.
+
+    Stalled: from the third to the last quarter of the records the mean over k rose by less than 0.01 nats, or by less
+    than two standard errors of the difference, and it lies more than 0.3 nats below the ceiling.
+    A run that has learnt all it can is stalled too: the word says that going on as before will not change much.
+    """
+    bound = table.mean("mi_bound_nats")
+    if len(bound) < STALLED_RECORDS:
+        return ""
+    quarter = len(bound) // 4
+    before, after = bound[-2 * quarter : -quarter], bound[-quarter:]
+    before, after = before[np.isfinite(before)], after[np.isfinite(after)]
+    if min(len(before), len(after)) < 2:
+        return ""
+    rise = float(after.mean() - before.mean())
+    noise = math.sqrt(before.var(ddof=1) / len(before) + after.var(ddof=1) / len(after))
+    is_below = float(table.last_mean("mi_ceiling_nats") - bound[-1]) > SATURATION_NATS
+    if rise >= max(STALLED_NATS, 2 * noise) or not is_below:
+        return ""
+    steps = table.mean("step")
+    return f"the training bound changed by {rise:+.3f} nats over the last {steps[-1] - steps[-2 * quarter]:.0f} steps"
+
+
+def words_of_seconds(seconds: float) -> str:
+    """A length of time in its largest unit: `45 s`, `3 min`, `5 h`, `2 d`."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def _not_finite(run: Run) -> list[str]:
+    found = []
+    for table in run.tables(BOUND):
+        last, words = table.last, table.key.step_words
+        num_rows = last.get("num_rows") or [0] * len(words)
+        losses = last.get("loss_nats") or []
+        broken = [
+            word
+            for word, rows, loss in zip(words, num_rows, losses, strict=False)
+            if (loss is None and rows) or (loss is not None and not math.isfinite(loss))
+        ]
+        if broken:
+            found.append(f"the loss of {' '.join(table.key.names)} is not finite at {', '.join(broken)}")
+    for table in run.tables(HEALTH):
+        if table.num_rows and not math.isfinite(table.last_mean("gradient_norm")):
+            found.append(f"the gradient's norm is not finite at step {table.last_mean('step'):.0f}")
+    return found
+
+
+def _flagged(table: Table, name: str) -> list[str]:
+    """Steps that the last record flags; what it does not say of saturation is worked out."""
+    flags = table.last.get(name)
+    if flags is None and name == "saturated":
+        pairs = zip(table.last["mi_bound_nats"], table.last.get("mi_ceiling_nats", []), strict=False)
+        flags = [b is not None and c is not None and c - b < SATURATION_NATS for b, c in pairs]
+    return [words for words, flag in zip(table.key.step_words, flags or [], strict=False) if flag]
+
+
+def _usual_interval_seconds(run: Run) -> float:
+    """Between two lines of health.jsonl; 0 where there are none."""
+    times = [time for table in run.tables(HEALTH) for time in table.mean("time_unix_seconds")[-20:]]
+    return float(np.median(np.diff(times))) if len(times) > 1 else 0.0

@@ -1,0 +1,65 @@
+"""Fewer points that draw the same line: the lowest and the highest of every bucket stay, and so do gaps.
+
+n records.
+"""
+
+import numpy as np
+
+
+def extremes(values: np.ndarray, max_points: int) -> np.ndarray:
+    """Indices of the points to draw, in order: first, last, and each bucket's lowest, highest and first NaN.
+
+    Buckets hold equally many points, and are narrower than what a screen tells apart when `max_points` is about four
+    times the pixels; unlike averages, extremes keep spikes and the gaps where a value is not finite.
+
+    Args:
+        values: `[n]`.
+        max_points: at most so many indices, save for the two ends.
+
+    Raises:
+        ValueError: if `max_points` is below 3.
+    """
+    if max_points < 3:
+        raise ValueError(f"max_points={max_points} must be at least 3: a bucket keeps up to three points")
+    num = len(values)
+    if num <= max_points:
+        return np.arange(num)
+    width = -(-num // (max_points // 3))
+    padding = -num % width
+    x = np.concatenate([values, np.full(padding, np.nan, values.dtype)]).reshape(-1, width)
+    starts = np.arange(len(x)) * width
+    is_gap = ~np.isfinite(x)
+    is_gap_of_padding = np.zeros_like(is_gap)
+    is_gap_of_padding.reshape(-1)[num:] = True
+    has_value = ~is_gap.all(1)
+    has_gap = (is_gap & ~is_gap_of_padding).any(1)
+    lowest = starts + np.where(is_gap, np.inf, x).argmin(1)
+    highest = starts + np.where(is_gap, -np.inf, x).argmax(1)
+    gaps = starts + is_gap.argmax(1)
+    chosen = [lowest[has_value], highest[has_value], gaps[has_gap], np.array([0, num - 1])]
+    return np.unique(np.concatenate(chosen))
+
+
+def moving_mean(values: np.ndarray, width: int) -> np.ndarray:
+    """The mean over the `width` records around each, fewer at the ends; what is NaN stays NaN, and counts for no other.
+
+    Args:
+        values: `[n]` or `[n, K]`.
+        width: odd; 1 changes nothing.
+
+    Raises:
+        ValueError: on an even or negative width.
+    """
+    if width < 1 or width % 2 == 0:
+        raise ValueError(f"width={width} must be odd and at least 1")
+    if width == 1 or not len(values):
+        return values
+    is_finite = np.isfinite(values)
+    zero = np.zeros((1, *values.shape[1:]))
+    sums = np.concatenate([zero, np.cumsum(np.where(is_finite, values, 0), 0, dtype=np.float64)])
+    counts = np.concatenate([zero, np.cumsum(is_finite, 0)])
+    ends = np.clip(np.arange(len(values)) + width // 2 + 1, None, len(values))
+    starts = np.clip(np.arange(len(values)) - width // 2, 0, None)
+    num = counts[ends] - counts[starts]
+    means = np.divide(sums[ends] - sums[starts], num, out=np.full(values.shape, np.nan), where=is_finite & (num > 0))
+    return means.astype(values.dtype)

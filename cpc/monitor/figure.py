@@ -1,0 +1,316 @@
+"""Series of values as a Plotly figure, a plain dict that needs no Plotly, with the same values in a table.
+
+n records, K steps.
+"""
+
+import base64
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import Any, NamedTuple, SupportsFloat
+
+import numpy as np
+
+from cpc.monitor.downsample import extremes, moving_mean
+from cpc.monitor.view import View
+
+# Okabe and Ito's colour-blind-safe hues, at luminances that stand out from white and from near-black alike.
+RUN_COLOURS = (
+    "#2079b8",
+    "#d55e00",
+    "#00906a",
+    "#bf6597",
+    "#c08500",
+    "#3b9ed0",
+    "#8a6ad0",
+    "#a5622a",
+    "#5b8f22",
+    "#c2465c",
+)
+STEP_COLOURS = ("#2079b8", "#a868b8", "#d55e00")  # from the first step to the last
+GREY = "#858b94"
+INK = {"light": ("#1d2129", "#d5d9df"), "dark": ("#e6e8ec", "#3a414c"), "page": ("#858b94", "#858b9455")}
+MAX_POINTS = 24_000  # in a chart: a browser redraws so many every second without effort
+MAX_POINTS_OF_SERIES = 1500
+MIN_POINTS_OF_SERIES = 120
+MANY = 16  # series from which on legends, bands and long tables hide more than they show
+NUM_TABLE_STEPS = 6
+_FADED = "26"  # 15 % opaque
+
+
+class Series(NamedTuple):
+    """One line of a chart.
+
+    Attributes:
+        name: in legend and table.
+        steps: `[n]` of training.
+        values: `[n]`.
+        colour: `#rrggbb`.
+        dash: of the line.
+        error: `[n]`, half the width of a band around it; None: no band.
+        is_reference: a ceiling or chance: thin, never smoothed.
+    """
+
+    name: str
+    steps: np.ndarray
+    values: np.ndarray
+    colour: str
+    dash: str = "solid"
+    error: np.ndarray | None = None
+    is_reference: bool = False
+
+
+class Chart(NamedTuple):
+    """A figure with its words and its values.
+
+    Attributes:
+        name: of the place on the page.
+        title: as its heading says.
+        caption: what is drawn, and how to read it.
+        alt: the figure in words.
+        figure: `data` and `layout`, as Plotly names them.
+        header: of the table.
+        rows: of the table; the first cell names the row.
+    """
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    figure: dict[str, Any]
+    header: list[str]
+    rows: list[list[str]]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to draw yet."""
+        return not self.rows
+
+
+def line_chart(
+    name: str,
+    title: str,
+    caption: str,
+    y_title: str,
+    series: Sequence[Series],
+    view: View,
+    *,
+    may_be_log: bool = False,
+    from_zero: bool = False,
+) -> Chart:
+    """Draw series over the training step.
+
+    Args:
+        name: of the place on the page.
+        title: its heading.
+        caption: what is drawn.
+        y_title: what the values are, with their unit.
+        series: in the order of the legend.
+        view: settings.
+        may_be_log: whether `view.log_y` applies: the values are positive.
+        from_zero: whether a linear axis begins at zero.
+    """
+    max_points = min(max(MAX_POINTS // max(1, len(series)), MIN_POINTS_OF_SERIES), MAX_POINTS_OF_SERIES)
+    shown = [each for each in (_in_view(one, view) for one in series) if len(each.steps)]
+    bands, lines = [], []
+    for each in shown:
+        kept = extremes(each.values, max_points)
+        steps, values = each.steps[kept], each.values[kept]
+        if each.error is not None and len(shown) <= MANY:
+            bands.append(_band(each, steps, values, each.error[kept]))
+        width = 1.2 if each.is_reference or len(shown) > MANY else 2
+        label = escape(each.name)
+        lines.append(
+            {
+                "type": "scatter",
+                "mode": "lines" if len(steps) > 1 else "markers",
+                "x": encoded(steps),
+                "y": encoded(values),
+                "name": label,
+                "line": {"color": each.colour, "width": width, "dash": each.dash},
+                "marker": {"color": each.colour},
+                "hovertemplate": f"{label}<br>step %{{x}}: %{{y:.4~g}}<extra></extra>",
+                "legendgroup": label,
+            }
+        )
+    is_log = view.log_y and may_be_log
+    axes = {"yaxis": _axis(y_title, view, is_log=is_log, revision=f"{view.unit} {is_log}")}
+    axes["yaxis"]["rangemode"] = "tozero" if from_zero else "normal"
+    figure = {"data": bands + lines, "layout": layout(view, len(shown)) | axes}
+    header, rows = _table(shown)
+    ends = "; ".join(f"{each.name}: {number(_last(each.values))}" for each in shown[:MANY])
+    return Chart(name, title, caption, f"{title}. At the end: {ends}.", figure, header, rows)
+
+
+def heat_map(
+    name: str,
+    title: str,
+    caption: str,
+    steps: np.ndarray,
+    values: np.ndarray,
+    labels: Sequence[str],
+    value_title: str,
+    view: View,
+    max_columns: int = 240,
+) -> Chart:
+    """Draw values `[n, K]` over the training step, a row per prediction; of many records, means of neighbours.
+
+    Colours run from zero to the highest value.
+
+    Args:
+        name: of the place on the page.
+        title: its heading.
+        caption: what is drawn.
+        steps: `[n]` of training.
+        values: `[n, K]`.
+        labels: of the K rows.
+        value_title: what the values are, with their unit.
+        view: settings.
+        max_columns: drawn at most.
+    """
+    inside = _is_in_view(steps, view)
+    steps, values = steps[inside], values[inside]
+    width = -(-len(steps) // max_columns) or 1
+    starts = np.arange(0, len(steps), width)
+    if len(starts):
+        counts = np.add.reduceat(np.isfinite(values), starts).astype(float)
+        sums = np.add.reduceat(np.where(np.isfinite(values), values, 0.0), starts)
+        values = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+        steps = steps[np.minimum(starts + width - 1, len(steps) - 1)]
+    cells = {
+        "type": "heatmap",
+        "x": encoded(steps),
+        "y": list(labels),
+        "z": [[None if not math.isfinite(v) else round(v, 4) for v in row] for row in values.T.tolist()],
+        "zmin": 0.0,
+        "zmax": max(0.1, float(np.nanmax(values, initial=0.0))),
+        "colorscale": "Viridis",
+        "colorbar": {"title": {"text": value_title, "side": "right"}, "thickness": 12, "outlinewidth": 0},
+        "hovertemplate": f"step %{{x}}, %{{y}}: %{{z:.3f}} {escape(view.unit)}<extra></extra>",
+        "hoverongaps": False,
+    }
+    axes = {"yaxis": _axis("", view, is_log=False, revision="heat") | {"type": "category", "ticklabelstandoff": 4}}
+    figure = {"data": [cells] if len(steps) else [], "layout": layout(view, 1) | axes}
+    num_chosen = min(NUM_TABLE_STEPS, len(steps))
+    chosen = np.unique(np.linspace(0, len(steps) - 1, num_chosen).round().astype(int))
+    header = ["step k", *(f"step {steps[i]:.0f}" for i in chosen)]
+    rows = [[label, *(number(values[i, k]) for i in chosen)] for k, label in enumerate(labels)] if len(steps) else []
+    ends = "; ".join(f"{row[0]}: {row[-1]}" for row in rows)
+    return Chart(name, title, caption, f"{title}. At the end: {ends}.", figure, header, rows)
+
+
+def layout(view: View, num_series: int) -> dict[str, Any]:
+    """What all figures share. Without background, the page's own shows; `uirevision` keeps the reader's zoom."""
+    ink, _ = INK[view.theme]
+    transparent = "rgba(0,0,0,0)"
+    x_axis = _axis("training step", view, is_log=view.log_x, revision=f"{view.log_x}") | {"showspikes": True}
+    x_axis |= {"spikemode": "across", "spikethickness": 1, "spikedash": "dot", "spikecolor": GREY}
+    if view.x_range is not None:
+        low, high = view.x_range
+        bounds = [math.log10(max(low, 1e-9)), math.log10(max(high, 1e-9))] if view.log_x else [low, high]
+        x_axis |= {"range": bounds, "autorange": False}
+    return {
+        "template": "none",
+        "autosize": True,
+        "uirevision": "kept",
+        "font": {"family": "system-ui, sans-serif", "size": 12, "color": ink},
+        "paper_bgcolor": transparent,
+        "plot_bgcolor": transparent,
+        "modebar": {"bgcolor": transparent, "color": GREY, "activecolor": RUN_COLOURS[0]},
+        "margin": {"l": 10, "r": 16, "t": 30, "b": 10},
+        "hovermode": "closest",
+        "dragmode": "zoom",
+        "showlegend": 1 < num_series <= MANY,
+        "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0},
+        "xaxis": x_axis,
+    }
+
+
+def encoded(values: np.ndarray) -> dict[str, str]:
+    """An array as Plotly's JavaScript reads it fastest: raw little-endian bytes; NaN draws a gap."""
+    kind = "f8" if values.dtype == np.float64 else "f4"
+    return {"dtype": kind, "bdata": base64.b64encode(values.astype(f"<{kind}").tobytes()).decode()}
+
+
+def number(value: SupportsFloat) -> str:
+    """A value in words.
+
+    >>> number(1.23456), number(1234567.0), number(float("nan"))
+    ('1.235', '1.235e+06', 'n/a')
+    """
+    return f"{float(value):.4g}" if math.isfinite(value) else "n/a"
+
+
+def step_colours(num_steps: int) -> list[str]:
+    """Colours from the first step to the last, linear in between."""
+    ends = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in STEP_COLOURS])
+    at = np.linspace(0, len(ends) - 1, num_steps)
+    channels = np.stack([np.interp(at, range(len(ends)), channel) for channel in ends.T], axis=1)
+    return ["#{:02x}{:02x}{:02x}".format(*colour) for colour in channels.round().astype(int)]
+
+
+def _axis(title: str, view: View, *, is_log: bool, revision: str) -> dict[str, Any]:
+    _, line = INK[view.theme]
+    axis = {"title": {"text": title}, "automargin": True, "gridcolor": line, "zerolinecolor": line, "linecolor": line}
+    return axis | {"type": "log" if is_log else "linear", "uirevision": revision}
+
+
+def _is_in_view(steps: np.ndarray, view: View) -> np.ndarray:
+    """Which records are shown: those in the range, and one beyond either end, so that lines run off the chart."""
+    inside = np.ones(len(steps), bool)
+    if view.x_range is not None:
+        inside = (steps >= view.x_range[0]) & (steps <= view.x_range[1])
+        inside = inside | np.append(inside[1:], False) | np.append(False, inside[:-1])
+    return inside & (steps > 0) if view.log_x else inside
+
+
+def _in_view(series: Series, view: View) -> Series:
+    values = series.values if series.is_reference else moving_mean(series.values, view.smoothing)
+    inside = _is_in_view(series.steps, view)
+    error = None if series.error is None else series.error[inside]
+    return series._replace(steps=series.steps[inside], values=values[inside], error=error)
+
+
+def _band(series: Series, steps: np.ndarray, values: np.ndarray, error: np.ndarray) -> dict[str, Any]:
+    is_known = np.isfinite(values) & np.isfinite(error)
+    x, y, e = steps[is_known], values[is_known], error[is_known]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": encoded(np.concatenate([x, x[::-1]])),
+        "y": encoded(np.concatenate([y + e, (y - e)[::-1]])),
+        "fill": "toself",
+        "fillcolor": series.colour + _FADED,
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "showlegend": False,
+        "legendgroup": escape(series.name),
+        "name": f"{escape(series.name)}, standard error",
+    }
+
+
+def _table(shown: Sequence[Series]) -> tuple[list[str], list[list[str]]]:
+    """A row per series: its last value, its extremes, and, where there are few series, values on the way."""
+    if not shown:
+        return [], []
+    low, high = (f(each.steps[i] for each in shown) for f, i in ((min, 0), (max, -1)))
+    at = np.unique(np.linspace(low, high, NUM_TABLE_STEPS).round()) if len(shown) <= MANY else np.array([])
+    header = ["curve", "last step", "last", "lowest", "highest", *(f"step {step:.0f}" for step in at)]
+    rows = []
+    for each in shown:
+        finite = each.values[np.isfinite(each.values)]
+        lowest, highest = (finite.min(), finite.max()) if len(finite) else (math.nan, math.nan)
+        cells = [f"{each.steps[-1]:.0f}", *map(number, (each.values[-1], lowest, highest))]
+        rows.append([each.name, *cells, *(number(_value_at(each, step)) for step in at)])
+    return header, rows
+
+
+def _value_at(series: Series, step: float) -> float:
+    """The last value recorded up to a step."""
+    before = np.flatnonzero(series.steps <= step)
+    return float(series.values[before[-1]]) if len(before) else math.nan
+
+
+def _last(values: np.ndarray) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite[-1]) if len(finite) else math.nan

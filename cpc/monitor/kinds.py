@@ -1,0 +1,188 @@
+"""What the records of docs/records.md hold, and how a line of JSON becomes a row.
+
+orjson takes a third of the time of Python's own json; a first index of many runs is nothing but that.
+
+n records, K steps (1 where a record has no lists).
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+
+class Kind(NamedTuple):
+    """One kind of record.
+
+    Attributes:
+        file: where they stand in a run's folder.
+        schema: the newest version known here.
+        key: fields that tell curves apart.
+        lists: fields with a value per step.
+        scalars: fields with one value.
+    """
+
+    file: str
+    schema: int
+    key: tuple[str, ...]
+    lists: tuple[str, ...]
+    scalars: tuple[str, ...]
+
+
+BOUND = Kind(
+    "bound.jsonl",
+    1,
+    ("split", "strategy"),
+    (
+        "loss_nats",
+        "num_candidates",
+        "mi_ceiling_nats",
+        "mi_bound_nats",
+        "standard_error_nats",
+        "accuracy",
+        "num_rows",
+    ),
+    (),
+)
+PROBE = Kind(
+    "probe.jsonl",
+    1,
+    ("task", "features"),
+    (),
+    ("accuracy", "majority_accuracy", "label_entropy_nats", "cross_entropy_nats", "label_information_nats"),
+)
+HEALTH = Kind(
+    "health.jsonl",
+    1,
+    (),
+    (),
+    (
+        "time_unix_seconds",
+        "trained_seconds",
+        "windows_per_second",
+        "learning_rate",
+        "gradient_norm",
+        "gradient_norm_max",
+        "z_variance",
+        "c_variance",
+        "z_effective_rank",
+        "c_effective_rank",
+        "z_dim",
+        "c_dim",
+    ),
+)
+KINDS = (BOUND, PROBE, HEALTH)
+EVENTS_FILE = "events.jsonl"
+
+
+class Key(NamedTuple):
+    """What one table holds: records of a kind with the same names and the same steps.
+
+    Attributes:
+        file: the kind's.
+        names: values of the kind's key fields.
+        steps: k of each column; (0,) of records without lists.
+        directions: of each column; empty in sequences.
+    """
+
+    file: str
+    names: tuple[str, ...]
+    steps: tuple[int, ...]
+    directions: tuple[str, ...]
+
+    @property
+    def step_words(self) -> list[str]:
+        """The columns in words: `k = 3`, `down, k = 2`."""
+        pairs = zip(self.directions, self.steps, strict=True)
+        return [f"{direction}, k = {k}" if direction else f"k = {k}" for direction, k in pairs]
+
+
+class Parsed(NamedTuple):
+    """Rows by table, in the order of the file, and what could not be used.
+
+    Attributes:
+        rows: by key: the step `[n]` and each field `[n, K]`, float32 but for steps and clocks.
+        last: by key: the last record as it stood.
+        problems: line and reason.
+        newest_schema: the highest version met.
+    """
+
+    rows: dict[Key, dict[str, np.ndarray]]
+    last: dict[Key, dict[str, Any]]
+    problems: list[str]
+    newest_schema: int
+
+
+def parse_lines(lines: Iterable[bytes], kind: Kind, first_line: int = 1) -> Parsed:
+    """Sort lines of JSON into columns.
+
+    A field that is missing or null becomes NaN: older and newer schemas are read as far as they go. A line that is no
+    record of this kind is left out, and reported.
+    """
+    grouped: dict[Key, list[dict[str, Any]]] = {}
+    problems, newest = [], 0
+    key, header = Key(kind.file, (), (), ()), None
+    for number, line in enumerate(lines, start=first_line):
+        try:
+            record = _decoded(line)
+            own = [record.get(name) for name in ("steps", "directions", *kind.key)]
+            own.append(len(record["mi_bound_nats"]) if kind.lists else 0)
+            if own != header:  # neighbours mostly share theirs
+                key, header = _key_of(record, kind), own
+            float(record["step"])
+            newest = max(newest, int(record.get("schema", 1)))
+            grouped.setdefault(key, []).append(record)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            problems.append(f"{kind.file}, line {number}: {type(error).__name__}: {error}")
+    rows = {}
+    for key, records in grouped.items():
+        rows[key] = {"step": np.array([record["step"] for record in records], np.float64)}
+        for name in kind.lists:
+            rows[key][name] = _numbers([record.get(name) for record in records], len(key.steps), np.float32)
+        if kind.scalars:
+            scalars = [[record.get(name) for name in kind.scalars] for record in records]
+            values = _numbers(scalars, len(kind.scalars), np.float64)
+            for name, column in zip(kind.scalars, values.T, strict=True):
+                rows[key][name] = column[:, None].astype(np.float64 if name.endswith("_seconds") else np.float32)
+    return Parsed(rows, {key: records[-1] for key, records in grouped.items()}, problems, newest)
+
+
+def _decoded(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return json.loads(line)  # which knows NaN and Infinity too
+
+
+def _key_of(record: dict[str, Any], kind: Kind) -> Key:
+    names = tuple(str(record[name]) for name in kind.key)
+    if not kind.lists:
+        return Key(kind.file, names, (0,), ("",))
+    num_steps = len(record["mi_bound_nats"])
+    steps = tuple(record.get("steps") or range(1, num_steps + 1))
+    directions = tuple(record.get("directions") or [""] * num_steps)
+    if not num_steps == len(steps) == len(directions):
+        raise ValueError(f"{num_steps} values for {len(steps)} steps and {len(directions)} directions")
+    return Key(kind.file, names, steps, directions)
+
+
+def _numbers(rows: list[Any], width: int, dtype: type) -> np.ndarray:
+    """`[n, width]`; NaN where a value is null or no number, or a row missing or of another length."""
+    values: np.ndarray
+    try:
+        values = np.array(rows, dtype)  # None becomes NaN
+        if values.shape == (len(rows), width):
+            return values
+    except (TypeError, ValueError):
+        pass  # some row has another shape, some value another type: one by one then
+    values = np.full((len(rows), width), np.nan, dtype)
+    for row, candidate in zip(values, rows, strict=True):
+        if isinstance(candidate, list) and len(candidate) == width:
+            row[:] = [_number(value) for value in candidate]
+    return values
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else float("nan")

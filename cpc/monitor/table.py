@@ -1,0 +1,121 @@
+"""The rows of one table in columns on disk, of which memory holds what is drawn.
+
+n records, K steps.
+"""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cpc.monitor.kinds import Key
+
+
+class Table:
+    """Records that share a key: one file per column, appended to, so that any of them is read without the others.
+
+    A hundred runs of 10,000 records with 12 steps are 300 MB of columns, more than a page that stays open for days may
+    hold. Their means over the steps, which the overview draws, have files of their own and stay in memory once asked
+    for: some 30 MB.
+
+    Args:
+        folder: of the columns' files; made with the first rows.
+        key: what the records share.
+        num_rows: rows whose columns are whole: what a kill has written beyond is cut off.
+        last: the last record as it stood.
+
+    Raises:
+        OSError: if there are rows, and not their files.
+    """
+
+    def __init__(self, folder: Path, key: Key, num_rows: int = 0, last: dict[str, Any] | None = None) -> None:
+        self.folder = folder
+        self.key = key
+        self.num_rows = num_rows
+        self.last = last or {}
+        self._means: dict[str, np.ndarray] = {}
+        if num_rows:
+            self._means["step"] = np.fromfile(folder / "step.mean.f64")[:num_rows]
+            for path in folder.iterdir():
+                with path.open("r+b") as file:
+                    file.truncate(num_rows * self._row_bytes(path))
+        else:
+            shutil.rmtree(folder, ignore_errors=True)  # left behind by a kill before the first index
+
+    def append(self, columns: Mapping[str, np.ndarray], last: dict[str, Any]) -> None:
+        """Add rows: `step` is `[n]`, every other column `[n, K]`.
+
+        Raises:
+            OSError: if they cannot be written.
+        """
+        self.folder.mkdir(exist_ok=True)  # not its parents: a run that was deleted must not come back
+        num_rows = columns.get("num_rows")
+        for name, values in columns.items():
+            mean = mean_over_steps(values.reshape(len(values), -1), num_rows)
+            self._write(f"{name}.mean", mean)
+            if len(self.key.steps) > 1 and name != "step":
+                self._write(name, values)
+            if name in self._means:
+                self._means[name] = np.concatenate([self._means[name], mean])
+        self._means.setdefault("step", columns["step"])
+        self.num_rows += len(columns["step"])
+        self.last = last
+
+    def mean(self, name: str) -> np.ndarray:
+        """A column's mean over the steps, `[n]`: of the step itself, the step.
+
+        NaN throughout if the run's folder was deleted before anybody asked.
+        """
+        if name not in self._means:
+            try:
+                self._means[name] = self._read(f"{name}.mean", 1)[:, 0]
+            except FileNotFoundError:
+                return np.full(self.num_rows, np.nan)
+        return self._means[name]
+
+    def last_mean(self, name: str) -> float:
+        """A column's last mean over the steps."""
+        return float(self.mean(name)[-1])
+
+    def column(self, name: str) -> np.ndarray:
+        """A column `[n, K]`, read from disk.
+
+        Raises:
+            FileNotFoundError: if the run's folder was deleted.
+        """
+        width = len(self.key.steps)
+        return self._read(name if width > 1 else f"{name}.mean", width)
+
+    def _write(self, name: str, values: np.ndarray) -> None:
+        suffix = "f64" if values.dtype == np.float64 else "f32"
+        with (self.folder / f"{name}.{suffix}").open("ab") as file:
+            values.tofile(file)
+
+    def _read(self, name: str, width: int) -> np.ndarray:
+        path = self.folder / f"{name}.f64"
+        dtype: type = np.float64
+        if not path.exists():
+            path, dtype = self.folder / f"{name}.f32", np.float32
+        return np.fromfile(path, dtype, self.num_rows * width).reshape(-1, width)
+
+    def _row_bytes(self, path: Path) -> int:
+        width = 1 if path.stem.endswith(".mean") else len(self.key.steps)
+        return width * (8 if path.suffix == ".f64" else 4)
+
+
+def mean_over_steps(values: np.ndarray, num_rows: np.ndarray | None) -> np.ndarray:
+    """`[n, K]` to `[n]`: the mean over the steps that had rows; NaN where one that had rows is not finite.
+
+    Args:
+        values: a column.
+        num_rows: rows per step `[n, K]`; where that is unknown, a NaN counts as a step without rows.
+    """
+    if values.shape[1] == 1:
+        return values[:, 0]
+    is_known = ~np.isnan(values)
+    had_rows = is_known if num_rows is None else is_known | (np.nan_to_num(num_rows) > 0)
+    count = had_rows.sum(1)
+    total = np.where(had_rows, values, 0).sum(1, dtype=np.float64)
+    return np.divide(total, count, out=np.full(len(values), np.nan), where=count > 0).astype(values.dtype)

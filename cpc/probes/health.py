@@ -1,0 +1,79 @@
+"""Whether features still tell inputs apart: their variance, and how many dimensions they fill.
+
+n features, D feature dim.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+NUM_FEATURES = 512  # looked at, at most: the rank of more costs as much as a step of a small model
+LEAST_RELATIVE_VARIANCE = 1e-4
+LEAST_EFFECTIVE_RANK = 1.5
+
+
+class Health(NamedTuple):
+    """What a sample of features shows.
+
+    Attributes:
+        variance: mean over the dimensions of the variance over the features.
+        relative_variance: variance over all dimensions, as a share of the features' mean square: 0 where all are one.
+        effective_rank: dimensions filled, from 1 to min(n - 1, D); see `effective_rank`.
+        is_collapsed: `relative_variance` below 1e-4, `effective_rank` below 1.5 in more than two dimensions, or a
+            feature that is not finite.
+    """
+
+    variance: float
+    relative_variance: float
+    effective_rank: float
+    is_collapsed: bool
+
+
+@torch.no_grad()
+def health(features: Float[Tensor, "n D"]) -> Health:
+    """Variance and effective rank of features, of 512 evenly chosen ones where there are more.
+
+    No random number is drawn: with or without it, training goes the same way.
+
+    Raises:
+        ValueError: if there are fewer than two features.
+    """
+    if len(features) < 2:
+        raise ValueError(f"{len(features)} features have no variance: at least 2 are needed")
+    if len(features) > NUM_FEATURES:
+        features = features[torch.linspace(0, len(features) - 1, NUM_FEATURES, device=features.device).long()]
+    x = features.double()
+    if not torch.isfinite(x).all():
+        return Health(math.nan, math.nan, math.nan, is_collapsed=True)
+    variances = x.var(0)
+    mean_square = x.square().sum(1).mean().item()
+    relative = variances.sum().item() / mean_square if mean_square > 0 else 0.0
+    rank = effective_rank(x)
+    is_flat = x.shape[1] > 2 and rank < LEAST_EFFECTIVE_RANK
+    return Health(variances.mean().item(), relative, rank, relative < LEAST_RELATIVE_VARIANCE or is_flat)
+
+
+def effective_rank(features: Float[Tensor, "n D"]) -> float:
+    """Exp of the entropy of the normalised singular values of the centred features: 1 on a line, D for white noise.
+
+    Definition 1 of Roy and Vetterli 2007, "The effective rank: a measure of effective dimensionality"; Garrido et al.
+    2023 (arXiv:2210.02885) use it to find collapse without labels. The singular values are taken from the smaller Gram
+    matrix in float64, so those below 1e-8 of the largest are noise; they weigh nothing.
+
+    Returns:
+        1 where all features are the same: nothing is filled, and no rank below one is defined.
+    """
+    x = features.double()
+    x = x - x.mean(0)
+    if x.shape[0] < x.shape[1]:
+        x = rearrange(x, "n d -> d n")
+    values = torch.linalg.eigvalsh(x.T @ x).clamp(min=0).sqrt()
+    total = values.sum()
+    if total == 0:
+        return 1.0
+    shares = values / total
+    return math.exp(-torch.special.xlogy(shares, shares).sum().item())

@@ -1,0 +1,142 @@
+"""What stands beside the bound at the same steps: the encoder's health, the gradient, the speed, how a run ended.
+
+B windows or images, T frames, D feature dim.
+"""
+
+import math
+import sys
+import time
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from cpc.data.batch import Batch
+from cpc.probes.health import health
+
+SCHEMA = 1
+
+
+class Tracker(pl.Callback):
+    """Watches every step, and says at a recorded one what was seen: a line of `health.jsonl`.
+
+    A step costs one norm of all gradients and a clock; variance and rank are computed at recorded steps alone, on at
+    most 512 features of one batch. Speed leaves out what `restart_clock` has cut away: held-out evaluation and
+    saving. Of several ranks, rank 0 speaks for its own batch; windows are those of all ranks.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trained_seconds = 0.0  # before this process
+        self._collapsed: set[str] = set()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The seconds trained so far."""
+        return {"trained_seconds": self._seconds_so_far()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Count on from the checkpoint's seconds."""
+        self.trained_seconds = state_dict["trained_seconds"]
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clocks."""
+        self._started = time.monotonic()
+        self._begin_interval()
+
+    def restart_clock(self) -> None:
+        """The time since the last step was not spent on training: leave it out of the speed."""
+        self._since = time.monotonic()
+
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Measure the gradient before it is clipped; on an accelerator nothing waits for the outcome."""
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        self._gradient_norms.append(torch.nn.utils.get_total_norm(gradients))
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_index: int
+    ) -> None:
+        """Count the windows, and the seconds since the step before."""
+        now = time.monotonic()
+        self._seconds += now - self._since
+        self._since = now
+        self._num_windows += len(batch.x) * trainer.world_size
+
+    def record(
+        self, trainer: pl.Trainer, module: pl.LightningModule, step: int, outputs: dict[str, Tensor], batch: Batch
+    ) -> dict[str, Any]:
+        """What was seen since the last record; starts anew, and warns once of each collapse.
+
+        Args:
+            trainer: of the run.
+            module: holds the model.
+            step: of training.
+            outputs: `latents` and `contexts` of the last batch.
+            batch: the last batch.
+
+        Returns:
+            A line of `health.jsonl`; None where a value is not finite or there are too few features.
+        """
+        norms = torch.stack(self._gradient_norms).double().tolist() if self._gradient_norms else [math.nan]
+        measures: dict[str, float] = {
+            "time_unix_seconds": time.time(),
+            "trained_seconds": self._seconds_so_far(),
+            "windows_per_second": self._num_windows / self._seconds if self._seconds > 0 else math.nan,
+            "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
+            "gradient_norm": sum(norms) / len(norms),
+            "gradient_norm_max": max(norms) if all(map(math.isfinite, norms)) else math.nan,
+        }
+        collapsed = []
+        for name, features in (("z", outputs["latents"]), ("c", outputs["contexts"])):
+            x = _valid(features, batch, module)
+            if len(x) < 2:
+                measures |= dict.fromkeys((f"{name}_variance", f"{name}_effective_rank"), math.nan)
+                continue
+            found = health(x)
+            measures |= {f"{name}_variance": found.variance, f"{name}_effective_rank": found.effective_rank}
+            if found.is_collapsed:
+                collapsed.append(name)
+                if name not in self._collapsed and trainer.is_global_zero:
+                    print(
+                        f"\nstep {step}: {name} has collapsed (variance {found.variance:.3g}, effective rank "
+                        f"{found.effective_rank:.2f} of {x.shape[1]}): inputs are hardly told apart any more; lower "
+                        "model.learning_rate, or try data initialisation or another norm",
+                        file=sys.stderr,
+                    )
+        self._collapsed = set(collapsed)
+        self._begin_interval()
+        finite = {name: value if math.isfinite(value) else None for name, value in measures.items()}
+        dims = {"z_dim": outputs["latents"].shape[-1], "c_dim": outputs["contexts"].shape[-1]}
+        return {"schema": SCHEMA, "step": step, **finite, **dims, "collapsed": collapsed}
+
+    def _begin_interval(self) -> None:
+        self._gradient_norms: list[Tensor] = []
+        self._num_windows = 0
+        self._seconds = 0.0
+        self._since = time.monotonic()
+
+    def _seconds_so_far(self) -> float:
+        return self.trained_seconds + (time.monotonic() - self._started if hasattr(self, "_started") else 0.0)
+
+
+def event_record(step: int, event: str, message: str = "") -> dict[str, Any]:
+    """A line of `events.jsonl`.
+
+    Args:
+        step: of training.
+        event: `started`, `resumed`, `finished`, `interrupted`, `not_finite` or `failed`.
+        message: of an error.
+    """
+    return {"schema": SCHEMA, "step": step, "time_unix_seconds": time.time(), "event": event, "message": message}
+
+
+def _valid(features: Tensor, batch: Batch, module: pl.LightningModule) -> Tensor:
+    """Features `[n, D]` of what is not padding: of sequences `[B, T, D]`, or all of grids `[B, H, W, D]`."""
+    if features.ndim != 3:
+        return rearrange(features, "b ... d -> (b ...) d")
+    num_valid = module.model.encoder.num_latents(batch.num_valid)  # type: ignore[operator, union-attr]
+    is_valid = torch.arange(features.shape[1], device=features.device) < rearrange(num_valid, "b -> b 1")
+    return features[is_valid]

@@ -1,0 +1,129 @@
+"""Each badge where it belongs, and nowhere else."""
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
+
+from benchmarks.made_runs import NUM_CANDIDATES, bound_record, event_record, health_record
+from cpc.data.records import append_record
+from cpc.monitor.badges import badges, words_of_seconds
+from cpc.monitor.run import Run
+
+NOW = time.time()
+
+
+def found(
+    folder: Path, bounds: Iterable[dict[str, Any]] = (), after_seconds: float = 0, **files: Any
+) -> dict[str, str]:
+    """Badges, by name, of a run with these records."""
+    folder.mkdir(exist_ok=True)
+    (folder / "bound.jsonl").write_text("".join(json.dumps(record) + "\n" for record in bounds))
+    for name, records in files.items():
+        for record in records:
+            append_record(folder / f"{name}.jsonl", record)
+    run = Run(folder, "run")
+    run.refresh()
+    named = {badge.name: badge.reason for badge in badges(run, time.time() + after_seconds)}
+    run.close()
+    return named
+
+
+def rising(num: int = 20) -> list[dict[str, Any]]:
+    return [bound_record(step) for step in range(50, 50 * num + 1, 50)]
+
+
+def test_a_run_that_learns_has_none(tmp_path: Path) -> None:
+    healths = [health_record(step) for step in (50, 100)]
+    assert found(tmp_path / "run", rising(), health=healths, events=[event_record("started")]) == {}
+
+
+def test_saturated_names_strategy_and_steps(tmp_path: Path) -> None:
+    ceiling = math.log(NUM_CANDIDATES)
+    near = [ceiling - 0.2, ceiling - 0.4, 1.0, 0.5]
+    flags = {"mi_bound_nats": near, "saturated": [True, False, False, False]}
+    reason = found(tmp_path / "a", [bound_record(50, **flags)])["saturated"]
+    assert "train mixed at k = 1:" in reason
+    record = bound_record(50, mi_bound_nats=near)
+    del record["saturated"]
+    assert "train mixed at k = 1:" in found(tmp_path / "b", [record])["saturated"]  # worked out
+
+
+def test_biased_is_what_the_record_says(tmp_path: Path) -> None:
+    assert "at k = 2, k = 3" in found(tmp_path / "run", [bound_record(50, biased=[False, True, True, False])])["biased"]
+
+
+@pytest.mark.parametrize(("num_records", "is_stalled"), [(20, False), (200, True)])
+def test_stalled_is_a_flat_end_of_a_long_curve(tmp_path: Path, num_records: int, is_stalled: bool) -> None:
+    rng = np.random.default_rng(0)
+    flat = [bound_record(step, level=1 + 0.01 * rng.standard_normal()) for step in range(5000, 5000 + num_records)]
+    assert ("stalled" in found(tmp_path / "run", flat)) == is_stalled
+
+
+def test_a_slow_rise_in_noise_is_no_standstill_and_saturation_neither(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    slow = [bound_record(10**5 + i, level=1 + 0.005 * i + 0.05 * rng.standard_normal()) for i in range(200)]
+    assert "stalled" not in found(tmp_path / "slow", slow)
+    full = [bound_record(10**5 + i, level=math.log(NUM_CANDIDATES), num_steps=1) for i in range(200)]
+    named = found(tmp_path / "full", full)
+    assert "saturated" in named
+    assert "stalled" not in named
+
+
+def test_nan_by_record_by_gradient_and_by_event(tmp_path: Path) -> None:
+    broken = bound_record(50, loss_nats=[None, 1.0, 1.0, math.nan])
+    assert "not finite at k = 1, k = 4" in found(tmp_path / "a", [broken])["NaN"]
+    empty = bound_record(50, loss_nats=[None, 1.0, 1.0, 1.0], num_rows=[0, 9, 9, 9])
+    assert "NaN" not in found(tmp_path / "b", [empty])
+    assert "gradient" in found(tmp_path / "c", rising(), health=[health_record(50, gradient_norm=None)])["NaN"]
+    events = [event_record("started"), event_record("not_finite", 70, "the loss is nan at training step 70")]
+    assert found(tmp_path / "d", rising(), events=events) == {"NaN": "the loss is nan at training step 70"}
+
+
+def test_collapsed(tmp_path: Path) -> None:
+    reason = found(tmp_path / "run", rising(), health=[health_record(50, collapsed=["z", "c"])])["collapsed"]
+    assert reason.startswith("z and c:")
+
+
+@pytest.mark.parametrize("ending", ["finished", "interrupted", "failed"])
+def test_how_it_ended_and_what_has_ended_is_not_stale(tmp_path: Path, ending: str) -> None:
+    events = [event_record("started"), event_record(ending, 100, "no reason")]
+    assert list(found(tmp_path / "run", rising(), events=events, after_seconds=10**6)) == [ending]
+
+
+def test_stale_after_two_minutes_or_five_intervals(tmp_path: Path) -> None:
+    assert "stale" not in found(tmp_path / "a", rising(), after_seconds=100)
+    assert "no record for 3 min" in found(tmp_path / "a", rising(), after_seconds=181)["stale"]
+    slow = [health_record(step, time_unix_seconds=NOW + step) for step in (0, 100, 200)]
+    assert "stale" not in found(tmp_path / "b", rising(), health=slow, after_seconds=400)
+    assert "stale" in found(tmp_path / "b", rising(), after_seconds=600)
+    resumed = [event_record("failed"), event_record("resumed")]
+    assert list(found(tmp_path / "c", rising(), events=resumed, after_seconds=10**6)) == ["stale"]
+
+
+def test_deleted(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    found(folder, rising())
+    run = Run(folder, "run")
+    shutil.rmtree(folder)
+    run.refresh()
+    assert "deleted" in {badge.name for badge in badges(run, time.time())}
+    run.close()
+
+
+def test_lengths_of_time_in_words() -> None:
+    assert [words_of_seconds(s) for s in (0.0, 119.0, 120.0, 7200.0, 200_000.0)] == [
+        "0 s",
+        "119 s",
+        "2 min",
+        "2 h",
+        "2 d",
+    ]

@@ -1,0 +1,229 @@
+"""The page in a real Chromium: what a reader sees and does; what would leave the machine is blocked, and counted."""
+
+import math
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.made_runs import NUM_CANDIDATES, add_step, write_run
+from cpc.data.records import read_records
+
+pytest.importorskip("dash", reason="the extra 'dashboard' is not installed")
+pytest.importorskip("playwright.sync_api", reason="the group 'dev' is not installed")
+
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+
+from cpc.monitor.app import build_app
+from cpc.monitor.export import write_export
+from cpc.monitor.library import Library
+from cpc.monitor.server import Server
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
+SECONDS = 1000  # of playwright's milliseconds
+PATIENCE = 30 * SECONDS  # for a machine that is busy with other things
+
+expect.set_options(timeout=PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as driver:
+        # The sandbox needs privileges that a container lacks; the pages are our own.
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_run(tmp_path / "runs" / "one", level=1.0)
+    write_run(tmp_path / "runs" / "two", level=2.0)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def address(folder: Path) -> Iterator[str]:
+    library = Library([folder])
+    library.read_all()
+    server = Server(build_app(library).server, port=0)
+    library.start()
+    server.start()
+    yield server.url
+    server.close()
+    library.close()
+
+
+@pytest.fixture
+def opened(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """A page that may reach its own address alone; what it tried besides, and every error, fails the test."""
+    outside: list[str] = []
+    errors: list[str] = []
+    contexts = []
+
+    def open_page(address: str, **options: Any) -> Page:
+        context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
+        contexts.append(context)
+
+        def let_through(route: Route) -> None:
+            if route.request.url.startswith((address, "data:", "blob:")):
+                route.continue_()
+            else:
+                outside.append(route.request.url)
+                route.abort()
+
+        context.route("**/*", let_through)
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.goto(address)
+        until(page, "document.querySelectorAll('.js-plotly-plot .main-svg').length > 0")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert outside == []
+    assert errors == []
+
+
+def figure(name: str) -> str:
+    """JavaScript for a chart's figure; Dash writes its ids as JSON."""
+    return f"""document.getElementById('{{"name":"{name}","type":"chart"}}').querySelector('.js-plotly-plot')"""
+
+
+def drawn(page: Page, name: str) -> dict[str, list[float | None]]:
+    """y of every line by its name, as Plotly has it in the browser."""
+    return page.evaluate(
+        f"""() => Object.fromEntries({figure(name)}._fullData.filter(t => t.fill !== 'toself')
+            .map(t => [t.name, Array.from(t.y)]))"""
+    )
+
+
+def x_range(page: Page, name: str) -> list[float]:
+    return page.evaluate(f"() => {figure(name)}._fullLayout.xaxis.range.map(Number)")
+
+
+def until(page: Page, javascript: str) -> None:
+    """Wait; not by `wait_for_function`, whose eval the page's policy forbids."""
+    deadline = time.monotonic() + PATIENCE / SECONDS
+    while not page.evaluate(f"() => {{ try {{ return {javascript}; }} catch (error) {{ return false; }} }}"):
+        assert time.monotonic() < deadline, f"in vain: {javascript}"
+        page.wait_for_timeout(50)
+
+
+def test_what_a_reader_sees_of_two_runs(opened: Callable[..., Page], address: str, folder: Path) -> None:
+    page = opened(address)
+    until(page, f"{figure('bound')}._fullData.length >= 3")
+    lines = drawn(page, "bound")
+    for name in ("one", "two"):
+        records = [r for r in read_records(folder / name / "bound.jsonl") if r["split"] == "train"]
+        expected = [sum(r["mi_bound_nats"]) / 4 for r in records]
+        assert lines[name] == pytest.approx(expected, rel=1e-4)
+    assert lines["ceiling log N = 4.85"] == pytest.approx([math.log(NUM_CANDIDATES)] * 40, rel=1e-4)
+    assert list(drawn(page, "steps"))[:4] == ["k = 1", "k = 2", "k = 3", "k = 4"]
+    assert page.evaluate(f"() => {figure('heat')}._fullData[0].type") == "heatmap"
+    assert page.evaluate(f"() => {figure('heat')}._fullData[0].z.length") == 4
+    values = page.get_by_role("region", name="Values of the chart bound")
+    expect(values.get_by_role("row", name=re.compile("^two 2000 1.04"))).to_be_visible()
+    expect(page.get_by_role("region", name="Table of runs").get_by_role("row")).to_have_count(3)
+    page.get_by_text("Configurations: where they differ").click()
+    expect(page.get_by_role("row", name="model.learning_rate 0.001 0.002")).to_be_visible()
+
+
+def test_new_points_come_by_themselves_and_the_zoom_stays(
+    opened: Callable[..., Page], address: str, folder: Path
+) -> None:
+    page = opened(address)
+    until(page, f"{figure('loss')}._fullData.length >= 2")
+    page.evaluate("window.isSamePage = true")
+    page.evaluate(f"() => Plotly.relayout({figure('loss')}, {{'xaxis.range[0]': 1000, 'xaxis.range[1]': 3000}})")
+    until(page, f"{figure('bound')}._fullLayout.xaxis.range[0] === 1000")  # every chart follows
+    button = page.get_by_role("checkbox", name="show two")
+    button.focus()
+    for step in (2050, 2100, 2150):
+        add_step(folder / "one", step)
+        until(page, f"{figure('bound')}._fullData.find(t => t.name === 'one').x.at(-1) === {step}")
+    assert page.evaluate("window.isSamePage")
+    assert x_range(page, "bound") == x_range(page, "loss") == [1000, 3000]
+    expect(button).to_be_focused()  # the table was drawn anew under a reader who uses the keyboard
+    expect(page.get_by_role("row", name=re.compile("^show one one .*2150"))).to_be_visible()
+    box = page.evaluate(f"() => {{ const r = {figure('bound')}.getBoundingClientRect(); return [r.left, r.top]; }}")
+    page.mouse.dblclick(box[0] + 200, box[1] + 120)
+    until(page, f"{figure('loss')}._fullLayout.xaxis.range[0] < 900")
+
+
+def test_settings_search_sort_and_hide(opened: Callable[..., Page], address: str) -> None:
+    page = opened(address)
+    until(page, f"{figure('bound')}._fullData.length >= 3")
+    nats = drawn(page, "bound")["two"][-1]
+    page.get_by_text("bits", exact=True).click()
+    until(page, f"{figure('bound')}._fullLayout.yaxis.title.text === 'log N - L (bits)'")
+    assert drawn(page, "bound")["two"][-1] == pytest.approx(nats / math.log(2), rel=1e-4)
+    page.get_by_text("values", exact=True).first.click()
+    until(page, f"{figure('loss')}._fullLayout.yaxis.type === 'log'")
+    assert page.evaluate(f"() => {figure('bound')}._fullLayout.yaxis.type") == "linear"
+    page.get_by_text("held-out", exact=True).first.click()
+    until(page, f"{figure('bound')}._fullData.find(t => t.name === 'two').x.length === 4")
+    page.get_by_text("21 records").click()
+    page.get_by_role("checkbox", name="show one").click()
+    until(page, f"!{figure('bound')}._fullData.some(t => t.name === 'one')")
+    expect(page.get_by_role("checkbox", name="show one")).to_have_attribute("aria-checked", "false")
+    page.get_by_role("button", name="step", exact=True).click()
+    expect(page.get_by_role("columnheader", name="step \u2193")).to_have_attribute("aria-sort", "descending")
+    page.get_by_placeholder("search names and badges").fill("on")
+    expect(page.get_by_role("region", name="Table of runs").get_by_role("row")).to_have_count(2)
+    page.get_by_role("button", name="show all found").click()
+    until(page, f"{figure('bound')}._fullData.some(t => t.name === 'one')")
+    page.get_by_text("dark", exact=True).click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    until(page, f"{figure('bound')}._fullLayout.font.color === '#e6e8ec'")
+
+
+def test_a_phone_in_the_dark(opened: Callable[..., Page], address: str) -> None:
+    page = opened(address, viewport={"width": 390, "height": 800}, color_scheme="dark", has_touch=True)
+    until(page, f"{figure('bound')}._fullLayout.font.color === '#e6e8ec'")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate(f"() => {figure('bound')}.getBoundingClientRect().width") < 390
+
+
+def test_an_empty_folder_waits_for_a_run_and_a_deleted_one_leaves_the_page_up(
+    opened: Callable[..., Page], tmp_path: Path
+) -> None:
+    (tmp_path / "later").mkdir()
+    library = Library([tmp_path / "later"])
+    server = Server(build_app(library).server, port=0)
+    library.start()
+    server.start()
+    try:
+        page = opened(server.url)
+        expect(page.get_by_role("status")).to_contain_text("No run below")
+        write_run(tmp_path / "later" / "first")
+        until(page, f"{figure('bound')}._fullData.length >= 2")
+        shutil.rmtree(tmp_path / "later" / "first")
+        expect(page.locator(".badge.deleted")).to_be_visible()
+        assert len(drawn(page, "bound")["first"]) == 40
+    finally:
+        server.close()
+        library.close()
+
+
+def test_the_export_opens_from_a_file(opened: Callable[..., Page], folder: Path, tmp_path: Path) -> None:
+    library = Library([folder])
+    library.read_all()
+    write_export(tmp_path / "page.html", library)
+    library.close()
+    page = opened((tmp_path / "page.html").as_uri(), color_scheme="dark")
+    plot = "document.getElementById('bound-training')"
+    last = page.evaluate(f"() => {plot}._fullData.find(t => t.name === 'two').y.at(-1)")
+    assert last == pytest.approx(2 * (1 - math.exp(-2000 / 300)) * (1 + 1 / 2 + 1 / 3 + 1 / 4) / 4, rel=1e-4)
+    page.evaluate(f"() => Plotly.relayout({plot}, {{'xaxis.range[0]': 500, 'xaxis.range[1]': 900}})")
+    until(page, "document.getElementById('loss-training')._fullLayout.xaxis.range[0] === 500")
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+    expect(page.get_by_role("region", name="Table of runs").get_by_role("row")).to_have_count(3)

@@ -1,0 +1,198 @@
+"""Which records a chart draws, decoded from the figure, against the records themselves."""
+
+import base64
+import dataclasses
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
+
+from benchmarks.made_runs import NUM_CANDIDATES, bound_record, write_run
+from cpc.data.records import append_record, read_records
+from cpc.monitor.charts import NAMES, charts
+from cpc.monitor.figure import MAX_POINTS, Chart
+from cpc.monitor.library import Library
+from cpc.monitor.view import View
+
+
+def drawn(library: Library, **settings: Any) -> dict[str, Chart]:
+    names = settings.pop("runs", tuple(library.runs))
+    places = tuple(list(library.runs).index(name) for name in names)
+    view = View(runs=names, colours=places, **({"focus": names[0] if names else None} | settings))
+    found = charts([library.runs[name] for name in names], view)
+    assert tuple(chart.name for chart in found) == NAMES
+    json.dumps([chart.figure for chart in found], allow_nan=False)  # what a browser can read
+    return {chart.name: chart for chart in found}
+
+
+def decoded(array: dict[str, str]) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(array["bdata"]), f"<{array['dtype']}")
+
+
+def lines(chart: Chart) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """x and y by name, without bands."""
+    return {
+        trace["name"]: (decoded(trace["x"]), decoded(trace["y"]))
+        for trace in chart.figure["data"]
+        if "fill" not in trace
+    }
+
+
+def of_run(library: Library, name: str, split: str = "train", strategy: str = "mixed") -> list[dict[str, Any]]:
+    records = read_records(library.runs[name].folder / "bound.jsonl")
+    return [record for record in records if (record["split"], record["strategy"]) == (split, strategy)]
+
+
+def test_the_bound_is_the_mean_over_k_with_its_ceiling_and_band(library: Library) -> None:
+    chart = drawn(library)["bound"]
+    records = of_run(library, "first")
+    x, y = lines(chart)["first"]
+    assert x.tolist() == [record["step"] for record in records]
+    np.testing.assert_allclose(y, [np.mean(record["mi_bound_nats"]) for record in records], rtol=1e-5)
+    assert set(lines(chart)) == {"first", "deeper/second", "ceiling log N = 4.85"}
+    np.testing.assert_allclose(lines(chart)["ceiling log N = 4.85"][1], math.log(NUM_CANDIDATES), rtol=1e-6)
+    band = next(trace for trace in chart.figure["data"] if trace["name"] == "first, standard error")
+    upper, lower = np.split(decoded(band["y"]), 2)
+    np.testing.assert_allclose(upper - y, 0.05, atol=1e-6)
+    np.testing.assert_allclose(y - lower[::-1], 0.05, atol=1e-6)
+    assert "an estimate, no bound" in chart.caption
+
+
+def test_bits_are_nats_over_ln_2(library: Library) -> None:
+    nats, bits = drawn(library), drawn(library, unit="bits")
+    for name in ("bound", "steps", "loss", "information"):
+        for (_, y), (_, z) in zip(lines(nats[name]).values(), lines(bits[name]).values(), strict=True):
+            np.testing.assert_allclose(z, y / math.log(2), rtol=1e-5)
+    assert lines(nats["accuracy"])["first"][1].tolist() == lines(bits["accuracy"])["first"][1].tolist()
+    assert bits["bound"].figure["layout"]["yaxis"]["title"]["text"] == "log N - L (bits)"
+
+
+def test_steps_are_lines_and_rows_of_the_heat_map(library: Library) -> None:
+    found = drawn(library, focus="deeper/second")
+    records = of_run(library, "deeper/second")
+    bounds = np.array([record["mi_bound_nats"] for record in records])
+    for k in range(4):
+        np.testing.assert_allclose(lines(found["steps"])[f"k = {k + 1}"][1], bounds[:, k], rtol=1e-5)
+    (cells,) = found["heat"].figure["data"]
+    assert cells["y"] == ["k = 1", "k = 2", "k = 3", "k = 4"]
+    np.testing.assert_allclose(np.array(cells["z"]), bounds.T, atol=1e-4)
+    assert found["heat"].rows[0][0] == "k = 1"
+
+
+def test_held_out_records_and_other_strategies(library: Library) -> None:
+    found = drawn(library, split="held-out", strategy="mixed_excluding")["bound"]
+    records = of_run(library, "first", "valid", "mixed_excluding")
+    assert lines(found)["first"][0].tolist() == [record["step"] for record in records] == [500, 1000, 1500, 2000]
+    np.testing.assert_allclose(lines(found)["first"][1][-1], np.mean(records[-1]["mi_bound_nats"]), rtol=1e-5)
+    as_trained = drawn(library, split="held-out")["bound"]
+    last = of_run(library, "first", "valid")[-1]
+    np.testing.assert_allclose(lines(as_trained)["first"][1][-1], np.mean(last["mi_bound_nats"]), rtol=1e-5)
+    assert drawn(library, strategy="sequence_only")["bound"].is_empty
+
+
+def test_accuracy_has_chance_and_probes_have_their_references(library: Library) -> None:
+    found = drawn(library, runs=("first",))
+    np.testing.assert_allclose(lines(found["accuracy"])["chance 1/N = 0.781 %"][1], 100 / NUM_CANDIDATES, rtol=1e-5)
+    probe = lines(found["probe"])
+    np.testing.assert_allclose(probe["majority = 12 %"][1], 12, rtol=1e-5)
+    information = lines(found["information"])
+    np.testing.assert_allclose(information["H(Y) = 3.4"][1], 3.4, rtol=1e-5)
+    np.testing.assert_allclose(information["first: phones from c"][1][-1], 2 * (1 - math.exp(-4)), rtol=1e-5)
+    assert set(lines(found["rank"])) == {"first: z", "first: c"}
+
+
+def test_smoothing_averages_neighbours_and_leaves_ceilings_alone(library: Library) -> None:
+    raw, smooth = drawn(library)["bound"], drawn(library, smoothing=5)["bound"]
+    np.testing.assert_allclose(
+        lines(smooth)["first"][1][10], lines(raw)["first"][1][8:13].astype(float).mean(), rtol=1e-5
+    )
+    ceiling = "ceiling log N = 4.85"
+    assert lines(smooth)[ceiling][1].tolist() == lines(raw)[ceiling][1].tolist()
+
+
+def test_the_range_in_view_is_drawn_with_a_neighbour_at_each_end(library: Library) -> None:
+    chart = drawn(library, x_range=(500.0, 700.0))["bound"]
+    assert lines(chart)["first"][0].tolist() == [450, 500, 550, 600, 650, 700, 750]
+    assert chart.figure["layout"]["xaxis"]["range"] == [500.0, 700.0]
+    log = drawn(library, x_range=(100.0, 1000.0), log_x=True)["bound"].figure["layout"]["xaxis"]
+    assert (log["type"], log["range"]) == ("log", [2.0, 3.0])
+
+
+def test_only_positive_quantities_take_a_logarithmic_axis(library: Library) -> None:
+    found = drawn(library, log_y=True)
+    kinds = {name: chart.figure["layout"]["yaxis"]["type"] for name, chart in found.items()}
+    assert {name for name, kind in kinds.items() if kind == "log"} == {
+        "loss",
+        "rank",
+        "variance",
+        "gradient",
+        "speed",
+        "rate",
+    }
+
+
+def test_the_table_holds_ends_extremes_and_values_on_the_way(library: Library) -> None:
+    chart = drawn(library, runs=("first",))["loss"]
+    records = of_run(library, "first")
+    losses = [float(np.mean(record["loss_nats"])) for record in records]
+    (row,) = chart.rows
+    cells = dict(zip(chart.header, row, strict=True))
+    assert cells["curve"] == "first"
+    assert cells["last step"] == "2000"
+    assert float(cells["last"]) == pytest.approx(losses[-1], rel=1e-3)
+    assert float(cells["highest"]) == pytest.approx(max(losses), rel=1e-3)
+    assert float(cells["step 440"]) == pytest.approx(losses[7], rel=1e-3)  # of step 400, the last before
+
+
+def test_many_long_runs_stay_few_points_and_keep_their_spikes(tmp_path: Path) -> None:
+    write_run(tmp_path / "spiky", num_records=3000)
+    spike = bound_record(150_050, loss_nats=[9.0] * 4)
+    append_record(tmp_path / "spiky" / "bound.jsonl", spike)
+    for record in (bound_record(step) for step in range(150_100, 151_000, 50)):
+        append_record(tmp_path / "spiky" / "bound.jsonl", record)
+    library = Library([tmp_path])
+    library.read_all()
+    (line,) = lines(drawn(library)["loss"]).values()
+    assert len(line[0]) < MAX_POINTS / 10
+    assert line[1].max() == 9
+    library.close()
+
+
+def test_names_cannot_smuggle_markup(tmp_path: Path) -> None:
+    write_run(tmp_path / "<img src=x>")
+    library = Library([tmp_path])
+    library.read_all()
+    assert "&lt;img src=x&gt;" in lines(drawn(library)["bound"])
+    library.close()
+
+
+def test_nothing_to_draw_is_empty(library: Library) -> None:
+    assert all(chart.is_empty for chart in drawn(library, runs=()).values())
+
+
+def test_a_deleted_run_keeps_its_mean_and_says_why_the_steps_are_gone(library: Library) -> None:
+    drawn(library)
+    shutil.rmtree(library.runs["first"].folder)
+    library.runs["first"].refresh()
+    found = drawn(library, focus="first")
+    assert "first" in lines(found["bound"])
+    assert found["steps"].is_empty
+    assert "was deleted" in found["steps"].caption
+
+
+def test_a_change_of_colours_is_only_one_of_place(library: Library) -> None:
+    both = drawn(library)["loss"].figure["data"]
+    alone = drawn(library, runs=("first",))["loss"].figure["data"]
+    colours = {trace["name"]: trace["line"]["color"] for trace in both}
+    assert {trace["name"]: trace["line"]["color"] for trace in alone}["first"] == colours["first"]
+    assert len(set(colours.values())) == 2
+
+
+def test_a_view_is_a_value() -> None:
+    assert dataclasses.replace(View(), unit="bits").per_nat == pytest.approx(1 / math.log(2))

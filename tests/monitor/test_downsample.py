@@ -1,0 +1,67 @@
+"""Fewer points, the same picture; against loops."""
+
+import math
+
+import numpy as np
+import pytest
+
+from cpc.monitor.downsample import extremes, moving_mean
+
+
+@pytest.mark.parametrize("num", [1, 10, 99, 100, 101, 1000, 12345])
+def test_extremes_ends_and_gaps_survive(num: int) -> None:
+    rng = np.random.default_rng(num)
+    values = rng.standard_normal(num).astype(np.float32)
+    if num > 100:
+        values[num // 2] = 50
+        values[num // 3] = -50
+        values[num // 4] = math.nan
+        values[num // 5] = math.inf
+    kept = extremes(values, 99)
+    assert (np.diff(kept) > 0).all()
+    assert (kept[0], kept[-1]) == (0, num - 1)
+    assert len(kept) <= max(99 + 2, 1)
+    finite = values[np.isfinite(values)]
+    assert np.nanmax(values[kept][np.isfinite(values[kept])]) == finite.max()
+    assert np.nanmin(values[kept][np.isfinite(values[kept])]) == finite.min()
+    assert np.isfinite(values[kept]).all() == np.isfinite(values).all()
+
+
+def test_every_bucket_keeps_its_lowest_and_highest() -> None:
+    values = np.random.default_rng(0).standard_normal(1000)
+    kept, width = set(extremes(values, 30).tolist()), 100
+    for start in range(0, 1000, width):
+        bucket = values[start : start + width]
+        assert {start + int(bucket.argmin()), start + int(bucket.argmax())} <= kept
+
+
+def test_a_bucket_without_a_number_keeps_its_gap() -> None:
+    values = np.ones(300)
+    values[100:200] = math.nan
+    assert 100 in extremes(values, 9)
+
+
+def test_few_points_all_stay_and_too_few_are_refused() -> None:
+    assert extremes(np.arange(5.0), 5).tolist() == [0, 1, 2, 3, 4]
+    assert extremes(np.zeros(0), 5).tolist() == []
+    with pytest.raises(ValueError, match="max_points=2 must be at least 3"):
+        extremes(np.arange(5.0), 2)
+
+
+@pytest.mark.parametrize("width", [1, 3, 7, 51])
+@pytest.mark.parametrize("shape", [(30,), (30, 4), (0,)])
+def test_moving_mean_is_that_of_a_loop(width: int, shape: tuple[int, ...]) -> None:
+    values = np.random.default_rng(0).standard_normal(shape)
+    values[values > 1.2] = math.nan
+    expected = np.full(shape, math.nan)
+    for index in np.ndindex(shape):
+        start = max(0, index[0] - width // 2)
+        window = values[(slice(start, index[0] + width // 2 + 1), *index[1:])]
+        if not math.isnan(values[index]):
+            expected[index] = window[np.isfinite(window)].mean()
+    np.testing.assert_allclose(moving_mean(values, width), expected, rtol=1e-10)
+
+
+def test_an_even_width_is_refused() -> None:
+    with pytest.raises(ValueError, match="width=4 must be odd"):
+        moving_mean(np.zeros(3), 4)

@@ -1,0 +1,67 @@
+"""The table of runs: values, search, order, notes, and options that differ."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
+
+from cpc.data.records import read_records
+from cpc.monitor.library import Library
+from cpc.monitor.overview import COLUMNS, Row, arranged, differences, overview
+from cpc.monitor.view import View
+
+
+def row(name: str, bound: float = math.nan) -> Row:
+    return Row(name, 0, [], dict.fromkeys(list(COLUMNS)[1:], math.nan) | {"bound": bound}, [])
+
+
+def test_values_are_the_latest_in_the_unit_asked_for(library: Library) -> None:
+    (of_first,) = [row for row in overview(library, View(unit="bits")) if row.name == "first"]
+    records = read_records(library.runs["first"].folder / "bound.jsonl")
+    last = {record["split"]: record for record in records if record["strategy"] == "mixed"}
+    for column, split in (("bound", "train"), ("held_out", "valid")):
+        expected = sum(last[split]["mi_bound_nats"]) / 4 / math.log(2)
+        assert of_first.values[column] == pytest.approx(expected, rel=1e-5)
+    assert of_first.values["step"] == 2000
+    assert of_first.values["probe"] == pytest.approx(60 * (1 - math.exp(-4)), rel=1e-5)
+    assert of_first.words("probe") == "58.9 %"
+    assert of_first.words("age").endswith(" ago")
+
+
+def test_a_run_that_has_only_begun_has_empty_cells(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "events.jsonl").touch()
+    library = Library([tmp_path])
+    library.read_all()
+    (begun,) = overview(library, View())
+    assert [begun.words(column) for column in COLUMNS] == ["new", "", "", "", "", "", "", ""]
+    library.close()
+
+
+def test_search_takes_every_word_and_order_puts_the_unknown_last() -> None:
+    rows = [row("speech/a", 1.0), row("speech/b"), row("image/a", 3.0), row("speech/c", 2.0)]
+    assert [r.name for r in arranged(rows, "SPEECH a", "name", False)] == ["speech/a"]
+    assert [r.name for r in arranged(rows, "", "name", True)] == ["speech/c", "speech/b", "speech/a", "image/a"]
+    assert [r.name for r in arranged(rows, "", "bound", False)] == ["speech/a", "speech/c", "image/a", "speech/b"]
+    assert [r.name for r in arranged(rows, "", "bound", True)] == ["image/a", "speech/c", "speech/a", "speech/b"]
+
+
+def test_only_options_that_differ_are_listed(library: Library) -> None:
+    runs = [library.runs["first"], library.runs["deeper/second"]]
+    (runs[1].folder / "config.yaml").write_text("model:\n  learning_rate: 0.002\n  negatives: mixed\n  new: 1\n")
+    header, rows = differences(runs)
+    assert header == ["option", "first", "deeper/second"]
+    assert rows == [["model.learning_rate", "0.001", "0.002"], ["model.new", "", "1"]]
+
+
+def test_lines_that_could_not_be_used_are_noted(runs: Path) -> None:
+    with (runs / "first" / "bound.jsonl").open("a") as file:
+        file.write("not JSON\n")
+    library = Library([runs])
+    library.read_all()
+    notes = {row.name: row.notes for row in overview(library, View())}
+    assert notes["deeper/second"] == []
+    assert notes["first"][0].startswith("1 lines could not be used: bound.jsonl, line 49: JSONDecodeError")
+    library.close()

@@ -1,0 +1,97 @@
+"""Who is let in, on which port, and what the page may load."""
+
+import http.client
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("flask", reason="the extra 'dashboard' is not installed")
+
+import flask
+
+from cpc.monitor.server import COOKIE, Server, is_loopback
+
+
+@pytest.fixture
+def app() -> flask.Flask:
+    app = flask.Flask("page")
+    app.add_url_rule("/", "page", lambda: "hello")
+    return app
+
+
+@pytest.fixture
+def local(app: flask.Flask) -> Iterator[Server]:
+    server = Server(app, port=0)
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def open_to_others(app: flask.Flask) -> Iterator[Server]:
+    server = Server(app, "0.0.0.0", 0)
+    server.start()
+    yield server
+    server.close()
+
+
+def asked(port: int, path: str = "/", **headers: str) -> tuple[int, str, dict[str, str]]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", path, headers=headers)
+    answer = connection.getresponse()
+    found = answer.status, answer.read().decode(), dict(answer.getheaders())
+    connection.close()
+    return found
+
+
+def test_loopback_serves_this_machine_without_a_token(local: Server) -> None:
+    assert local.url == f"http://127.0.0.1:{local.port}/"
+    status, text, headers = asked(local.port)
+    assert (status, text) == (200, "hello")
+    assert "connect-src 'self'" in headers["Content-Security-Policy"]
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize("name", ["example.org", "example.org:80", "127.0.0.1.example.org", "10.0.0.1", ""])
+def test_a_name_that_was_made_to_point_here_is_refused(local: Server, name: str) -> None:
+    assert asked(local.port, Host=name)[0] in (400, 403)
+    assert asked(local.port, Host=f"localhost:{local.port}")[0] == 200
+
+
+def test_other_addresses_ask_for_a_token_once(open_to_others: Server) -> None:
+    port, token = open_to_others.port, open_to_others.token
+    assert token is not None
+    assert open_to_others.url.endswith(f"/?token={token}")
+    status, text, _ = asked(port)
+    assert status == 403
+    assert token not in text
+    assert asked(port, "/?token=wrong")[0] == 403
+    status, _, headers = asked(port, f"/?token={token}")
+    assert status == 200
+    assert headers["Set-Cookie"].startswith(f"{COOKIE}={token};")
+    assert "HttpOnly" in headers["Set-Cookie"]
+    assert asked(port, Cookie=f"{COOKIE}={token}")[0] == 200
+    assert asked(port, Cookie=f"{COOKIE}=wrong")[0] == 403
+    assert asked(port, Authorization=f"Bearer {token}")[0] == 200
+
+
+def test_a_port_in_use_is_a_clear_message(local: Server, app: flask.Flask) -> None:
+    with pytest.raises(ValueError, match=rf"cannot serve at 127.0.0.1, port {local.port}: .*; name another --port"):
+        Server(app, port=local.port)
+    with pytest.raises(ValueError, match="port 70000 is none"):
+        Server(app, port=70000)
+
+
+def test_a_closed_server_frees_its_port(app: flask.Flask) -> None:
+    server = Server(app, port=0)
+    server.start()
+    server.close()
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(server.url, timeout=2)
+
+
+def test_loopback_addresses() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "127.1.2.3", "::1", "localhost")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "192.168.0.1", "example.org", "localhost.example.org")))

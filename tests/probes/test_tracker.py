@@ -1,0 +1,136 @@
+"""What the tracker writes down, against values worked out apart from it."""
+
+import itertools
+import math
+from unittest.mock import Mock
+
+import lightning.pytorch as pl
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import cpc
+from cpc.data.batch import Batch
+from cpc.probes import Tracker, tracker
+
+NUM_FRAMES = 6
+
+
+class Module(pl.LightningModule):
+    def __init__(self, model: cpc.CPC) -> None:
+        super().__init__()
+        self.model = model
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds of a clock that the test sets."""
+    now = [100.0]
+    monkeypatch.setattr(tracker.time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def module(model: cpc.CPC) -> Module:
+    return Module(model)
+
+
+@pytest.fixture
+def trainer(module: Module) -> pl.Trainer:
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.25)
+    return Mock(spec=pl.Trainer, world_size=2, is_global_zero=True, optimizers=[optimiser])
+
+
+def batch(num_valid: list[int]) -> Batch:
+    size = len(num_valid)
+    return Batch(
+        x=torch.zeros(size, 160 * NUM_FRAMES),
+        num_valid=160 * torch.tensor(num_valid),
+        sequence_id=torch.arange(size),
+        group_id=torch.zeros(size, dtype=torch.int64),
+        labels=torch.zeros(size, 0, dtype=torch.int64),
+    )
+
+
+def outputs(generator: torch.Generator, size: int) -> dict[str, Tensor]:
+    return {name: torch.randn(size, NUM_FRAMES, 9, generator=generator) for name in ("latents", "contexts")}
+
+
+def test_speed_leaves_out_what_is_not_training(
+    clock: list[float], trainer: pl.Trainer, module: Module, generator: torch.Generator
+) -> None:
+    watched, seen = Tracker(), outputs(generator, 4)
+    watched.on_train_start(trainer, module)
+    for seconds, evaluation in ((2.0, 50.0), (3.0, 0.0)):
+        clock[0] += seconds
+        watched.on_train_batch_end(trainer, module, seen, batch([6, 6, 6, 6]), 0)
+        clock[0] += evaluation
+        watched.restart_clock()
+    record = watched.record(trainer, module, 2, seen, batch([6, 6, 6, 6]))
+    assert record["windows_per_second"] == pytest.approx(2 * 4 * 2 / 5)  # two batches of four on two ranks
+    assert record["trained_seconds"] == 55
+    continued = Tracker()
+    continued.load_state_dict(watched.state_dict())
+    continued.on_train_start(trainer, module)
+    clock[0] += 5
+    assert continued.state_dict() == {"trained_seconds": 60}
+
+
+def test_gradient_norm_is_that_of_all_parameters_at_every_step(
+    trainer: pl.Trainer, module: Module, generator: torch.Generator
+) -> None:
+    watched, norms = Tracker(), []
+    watched.on_train_start(trainer, module)
+    (optimiser,) = trainer.optimizers
+    for scale in (1.0, 30.0):
+        squares = 0.0
+        for parameter in itertools.islice(module.parameters(), 3):  # the others have none
+            parameter.grad = scale * torch.randn(parameter.shape, generator=generator)
+            squares += float(np.sum(np.square(parameter.grad.double().numpy())))
+        norms.append(math.sqrt(squares))
+        watched.on_before_optimizer_step(trainer, module, optimiser)
+    record = watched.record(trainer, module, 2, outputs(generator, 2), batch([6, 6]))
+    assert record["gradient_norm"] == pytest.approx(sum(norms) / 2, rel=1e-5)
+    assert record["gradient_norm_max"] == pytest.approx(norms[1], rel=1e-5)
+    assert record["learning_rate"] == 0.25
+
+
+def test_padding_is_no_feature_and_grids_have_none(
+    trainer: pl.Trainer, module: Module, generator: torch.Generator
+) -> None:
+    watched, seen = Tracker(), outputs(generator, 2)
+    watched.on_train_start(trainer, module)
+    record = watched.record(trainer, module, 1, seen, batch([6, 2]))
+    kept = torch.cat([seen["latents"][0], seen["latents"][1, :2]])
+    assert record["z_variance"] == pytest.approx(kept.double().var(0).mean().item())
+    assert (record["z_dim"], record["c_dim"]) == (9, 9)
+    grids = {name: x.reshape(2, 2, 3, 9) for name, x in seen.items()}
+    record = watched.record(trainer, module, 1, grids, batch([0, 0]))
+    assert record["z_variance"] == pytest.approx(seen["latents"].reshape(12, 9).double().var(0).mean().item())
+
+
+def test_collapse_is_on_record_and_told_once(
+    trainer: pl.Trainer, module: Module, generator: torch.Generator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watched, seen = Tracker(), outputs(generator, 2)
+    watched.on_train_start(trainer, module)
+    flat = seen | {"contexts": torch.ones(2, NUM_FRAMES, 9)}
+    records = [watched.record(trainer, module, step, flat, batch([6, 6])) for step in (10, 20)]
+    assert [record["collapsed"] for record in records] == [["c"], ["c"]]
+    told = capsys.readouterr().err
+    assert told.count("collapsed") == 1
+    assert "step 10: c has collapsed (variance 0, effective rank 1.00 of 9)" in told
+    assert watched.record(trainer, module, 30, seen, batch([6, 6]))["collapsed"] == []
+    watched.record(trainer, module, 40, flat, batch([6, 6]))
+    assert "step 40: c has collapsed" in capsys.readouterr().err
+
+
+def test_what_is_not_finite_is_none(trainer: pl.Trainer, module: Module, generator: torch.Generator) -> None:
+    watched, seen = Tracker(), outputs(generator, 1)
+    watched.on_train_start(trainer, module)
+    seen["latents"][0, 0, 0] = math.nan
+    record = watched.record(trainer, module, 1, seen, batch([6]))
+    assert record["z_variance"] is None
+    assert record["collapsed"] == ["z"]
+    assert record["gradient_norm"] is None  # no step of the optimiser was seen
