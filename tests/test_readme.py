@@ -16,6 +16,7 @@ REPOSITORY = Path(__file__).parents[1]
 SMALLER = {
     "pretrain": """--model.encoder.init_args.dim 8 --model.context.init_args.dim 8 --data.window_samples 3200
         --data.eval_batches 2 --trainer.max_steps 2 --trainer.accelerator cpu --eval_every_steps 2""",
+    "monitor": "--export report.html",  # the page itself would serve until it is stopped
     "evaluate": "--num_batches 2",
     "probe": "--supervised_seconds 1 --num_seeds 1",
 }
@@ -65,12 +66,13 @@ def test_every_command_works_from_a_plain_folder_to_features(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = commands()
-    assert [words[0] for words in asked] == ["data", "pretrain", "pretrain", "evaluate", "probe", "embed"]
+    assert [words[0] for words in asked] == ["data", "pretrain", "monitor", "pretrain", "evaluate", "probe", "embed"]
     for words in asked:
         run(words, folder)
         capsys.readouterr()
     lines = (tmp_path / "runs/mine/bound.jsonl").read_text().splitlines()
     assert {json.loads(line)["split"] for line in lines} == {"train", "valid"}
+    assert "mine" in (tmp_path / "report.html").read_text(encoding="utf-8")
     report = json.loads((tmp_path / "runs/mine/probe.json").read_text())
     assert report["tasks"]["speaker"]["protocol"]["classes"] == ["speaker0", "speaker1", "speaker2"]
     written = sorted(path.relative_to(tmp_path / "features").as_posix() for path in tmp_path.glob("features/**/*.npy"))
