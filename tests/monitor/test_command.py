@@ -18,7 +18,13 @@ pytest.importorskip("dash", reason="the extra 'dashboard' is not installed")
 
 def test_serves_until_ctrl_c_and_answers_prometheus(runs: Path) -> None:
     command = [sys.executable, "-W", "error", "-m", "cpc.cli", "monitor", str(runs), "--port", "0", "--prometheus"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore Ctrl-C
+    )
     try:
         assert server.stdout is not None
         told = server.stdout.readline()
