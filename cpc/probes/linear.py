@@ -230,5 +230,5 @@ def _prefetch(values: np.ndarray, first: int, last: int) -> None:
 
 
 def _read(examples: Examples, which: slice | np.ndarray) -> Float[Tensor, "n D"]:
-    values = examples.values[examples.rows[which]]
-    return torch.from_numpy(np.ascontiguousarray(values, np.float32))
+    # By index, hence a copy; float16 is widened by torch, in a third of numpy's time.
+    return torch.from_numpy(examples.values[examples.rows[which]]).float()
