@@ -18,6 +18,7 @@ from cpc.losses.contrast import Contrast
 from cpc.predictors import Step
 
 SCHEMA = 1
+NUM_SUMS = len(Contrast._fields) - 1
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Bound:
         mi_bound_nats: mean log N - L.
         standard_error_nats: of `mi_bound_nats`, over batches; over the sequences of a single batch.
         accuracy: rate at which no negative scores higher than the positive, ties shared.
+        draw_excess_nats: mean of what repeated draws may have added to `mi_bound_nats`; 0 without draws.
     """
 
     steps: list[int]
@@ -51,6 +53,7 @@ class Bound:
     mi_bound_nats: list[float]
     standard_error_nats: list[float]
     accuracy: list[float]
+    draw_excess_nats: list[float]
 
     @property
     def saturated(self) -> list[bool]:
@@ -65,7 +68,8 @@ class Bound:
     @property
     def reading(self) -> str:
         """What `mi_bound_nats` is, in words."""
-        return reading_of(self.strategy, on_grid=any(self.directions))
+        excess = max((e for e in self.draw_excess_nats if not math.isnan(e)), default=0.0)
+        return reading_of(self.strategy, any(self.directions), excess)
 
     def mean(self, name: str) -> float:
         """The unweighted mean of a list over the steps that had rows."""
@@ -108,7 +112,7 @@ class BoundTally:
 
     def __init__(self, steps: Sequence[Step] | None = None) -> None:
         self.steps = steps
-        self.sums: list[Tensor] = []  # one [5, K, B] per batch
+        self.sums: list[Tensor] = []  # one [6, K, B] per batch
 
     def update(self, contrast: Contrast) -> None:
         """Add a batch."""
@@ -123,10 +127,10 @@ class BoundTally:
         if not self.sums:
             raise ValueError(f"no batch of split {split!r} to compute a bound from")
         if len(self.sums) > 1:
-            units = torch.stack([batch.sum(2) for batch in self.sums])  # [G, 5, K]
+            units = torch.stack([batch.sum(2) for batch in self.sums])  # [G, 6, K]
         else:
-            units = self.sums[0].permute(2, 0, 1)  # [B, 5, K]
-        num_rows, loss, log_n, n, accuracy = units.sum(0)
+            units = self.sums[0].permute(2, 0, 1)  # [B, 6, K]
+        num_rows, loss, log_n, n, accuracy, excess = units.sum(0)
         bound = (log_n - loss) / num_rows
         residuals = units[:, 2] - units[:, 1] - units[:, 0] * bound  # a ratio of sums: linearised, unit by unit
         num_units = len(units)
@@ -146,4 +150,5 @@ class BoundTally:
             mi_bound_nats=bound.tolist(),
             standard_error_nats=standard_error.tolist(),
             accuracy=(accuracy / num_rows).tolist(),
+            draw_excess_nats=(excess / num_rows).tolist(),
         )

@@ -39,13 +39,13 @@ class BoundMetric(Metric):
         self.sums: Tensor
         self.products: Tensor
         self.add_state("num_batches", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-        # of rows, loss, log N, N and accuracy; then of gap^2, gap * rows and rows^2 of each batch, gap = log N - L
-        self.add_state("sums", zeros.repeat(5, 1), dist_reduce_fx="sum")
+        # of what a contrast adds up; then of gap^2, gap * rows and rows^2 of each batch, gap = log N - L
+        self.add_state("sums", zeros.repeat(6, 1), dist_reduce_fx="sum")
         self.add_state("products", zeros.repeat(3, 1), dist_reduce_fx="sum")
 
     def update(self, contrast: Contrast) -> None:
         """Add a batch."""
-        sums = torch.stack(contrast[1:]).detach().double().sum(2)  # [5, K]
+        sums = torch.stack(contrast[1:]).detach().double().sum(2)  # [6, K]
         rows, loss, log_n = sums[:3]
         gap = log_n - loss
         self.num_batches += 1
@@ -60,7 +60,7 @@ class BoundMetric(Metric):
         """
         if self.num_batches == 0:
             raise ValueError("no batch was added: there is no bound to compute")
-        rows, loss, log_n, n, accuracy = self.sums
+        rows, loss, log_n, n, accuracy, excess = self.sums
         bound = (log_n - loss) / rows
         gap_gap, gap_rows, rows_rows = self.products
         squares = (gap_gap - 2 * bound * gap_rows + bound.square() * rows_rows).clamp(min=0)
@@ -75,6 +75,7 @@ class BoundMetric(Metric):
             "mi_bound_nats": bound,
             "standard_error_nats": (correction * squares).sqrt() / rows,
             "accuracy": accuracy / rows,
+            "draw_excess_nats": excess / rows,
         }
 
     def bound(self, strategy: str, split: str) -> Bound:
