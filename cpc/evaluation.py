@@ -305,7 +305,7 @@ def evaluate(
     if too_few:
         raise ValueError(f"num_negatives={too_few[0]} must be at least 1, or all")
     others = tuple(dict.fromkeys(name for name in estimators if name != INFO_NCE))
-    check_readable(others)
+    check_readable(others, asked)
     given = {name: value for name, value in protocol_options.items() if value is not None}
     protocol = _protocol(model_folder, model.encoder.modality, config["provenance"].get("evaluation", {}), given)
     corpus = protocol.corpus(source, model.encoder, cache_dir=cache_dir, skip_bad=skip_bad)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpc.bounds.estimators import ESTIMATORS, Reading, pooled, split_baseline
+from cpc.bounds.estimators import ESTIMATORS, Reading, mean_baseline, pooled
 from cpc.bounds.metrics import ReadingMetric
 from cpc.bounds.sequences import ScoredRows, scored_rows
 from cpc.candidates import bounds_information, reading_of
@@ -21,22 +21,29 @@ from cpc.model import CPC
 READABLE = tuple(name for name, each in ESTIMATORS.items() if not each.needs_conditional and name != "mine")
 
 
-def check_readable(estimators: Iterable[str]) -> None:
-    """Refuse an estimator that a model cannot be read with.
+def check_readable(estimators: Iterable[str], strategies: Iterable[str] = ()) -> None:
+    """Refuse an estimator that a model cannot be read with, at all or with one of the strategies.
 
     Raises:
         ValueError: naming it.
     """
+    strategies = tuple(strategies)
     for name in estimators:
         if name not in READABLE:
             raise ValueError(f"estimators names {name!r}: a model is read by one of {', '.join(READABLE)}")
+        if ESTIMATORS[name].needs_baseline and "sequence_only" in strategies:
+            raise ValueError(
+                f"estimators names {name!r}, whose baseline takes half of the sequences that candidates come from: "
+                "with negatives=sequence_only there is one; leave out the one or the other"
+            )
 
 
 class HeldOutReadings:
     """Adds up readings of every step over batches; `held_out_tallies` calls it with each batch of each strategy.
 
     Every estimator reads the model's own scores. TUBA and I_alpha get the row's constant, which InfoNCE leaves open,
-    from half of the negatives (`split_baseline`); the others take the scores at their word, and most read little.
+    from half of the sequences that negatives come from, and read the other half; the others take the scores at their
+    word, and most read little.
 
     Args:
         model: whose queries score.
@@ -60,19 +67,22 @@ class HeldOutReadings:
             sequence_id=batch.sequence_id,
             group_id=batch.group_id,
         )
+        kinds = {name: ESTIMATORS[name].needs_baseline for name in self.estimators}
         for direction, (queries, z, identities) in enumerate(predictions):
-            for place, rows in scored_rows(
-                queries,
-                z,
-                strategy=strategy,
-                num_negatives=self.model.num_negatives,
-                skip_steps=self.model.skip_steps,
-                generator=self.generators[strategy],
-                **identities,
-            ):
-                for name in self.estimators:
+            for with_baseline in sorted(set(kinds.values())):
+                for place, rows in scored_rows(
+                    queries,
+                    z,
+                    strategy=strategy,
+                    num_negatives=self.model.num_negatives,
+                    skip_steps=self.model.skip_steps,
+                    with_baseline=with_baseline,
+                    generator=self.generators[strategy],
+                    **identities,
+                ):
                     step = direction * len(queries) + place
-                    readings.setdefault((name, step), []).append(_read(name, rows))
+                    for name in (name for name, needs in kinds.items() if needs == with_baseline):
+                        readings.setdefault((name, step), []).append(_read(name, rows))
         for (name, step), of_step in readings.items():
             self.metrics[strategy, name][step].update(pooled(of_step))
 
@@ -124,11 +134,9 @@ def readings_table(records: Sequence[dict[str, Any]]) -> str:
 
 
 def _read(name: str, rows: ScoredRows) -> Reading:
-    scores, positives, candidates = rows
-    if not ESTIMATORS[name].needs_baseline:
-        return ESTIMATORS[name].read(scores, positives, candidates)
-    log_baseline, candidates = split_baseline(scores, positives, candidates)
-    return ESTIMATORS[name].read(scores, positives, candidates, log_baseline=log_baseline)
+    scores, positives, candidates, baseline = rows
+    options = {"log_baseline": mean_baseline(scores, baseline)} if ESTIMATORS[name].needs_baseline else {}
+    return ESTIMATORS[name].read(scores, positives, candidates, **options)
 
 
 def _cell(nats: float | None, error: float | None) -> str:

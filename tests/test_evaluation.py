@@ -176,5 +176,7 @@ def test_estimators_and_numbers_that_cannot_be(model: cpc.CPC, manifest: Path, t
         evaluate(tmp_path, manifest, estimators=["leave_one_out"])
     with pytest.raises(ValueError, match="num_negatives=0 must be at least 1, or all"):
         evaluate(tmp_path, manifest, nums_negatives=[0])
-    with pytest.raises(ValueError, match="two negatives in each row, N of at least 3"):
-        evaluate(tmp_path, manifest, nums_negatives=[1], estimators=["tuba"])
+    with pytest.raises(ValueError, match=r"'tuba', whose baseline .* with negatives=sequence_only there is one"):
+        evaluate(tmp_path, manifest, strategies=["sequence_only"], estimators=["tuba"])
+    with pytest.raises(ValueError, match=r"takes half of the sequences .* here 1: raise data\.batch_size"):
+        evaluate(tmp_path, manifest, strategies=["mixed_excluding"], batch_size=2, estimators=["tuba"])
