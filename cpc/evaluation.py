@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpc.bounds import Bound, BoundTally, advice
+from cpc.bounds import Bound, BoundTally
 from cpc.candidates import STRATEGIES
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.data.atomic import write_json
@@ -325,7 +325,7 @@ def evaluate(
         tallies = held_out_tallies(model, held_out, asked, on_strategy=readings if others else None)
         for strategy, tally in tallies.items():
             bound = tally.compute(strategy, protocol.split)
-            print(table(bound))
+            print(table(bound, "batch_size" if num_negatives is None else "num_negatives"))
             of_strategy = [readings.record(strategy, name) for name in others]
             if of_strategy:
                 print(readings_table(of_strategy))
@@ -372,17 +372,21 @@ def _options_of(kind: type[Protocol]) -> dict[str, Field]:
     return {option.name: option for option in fields(kind) if option.init}
 
 
-def table(bound: Bound) -> str:
-    """A bound as text: one line per step, with the ceiling and what the number is."""
+def table(bound: Bound, change: str) -> str:
+    """A bound as text: one line per step, with the ceiling and what the number is.
+
+    Args:
+        bound: what was measured.
+        change: the option that raises N.
+    """
     lines = [
         f"log N - L in nats, {bound.strategy} on {bound.split!r}, {bound.num_batches} batches ({bound.reading})",
         f"{'k':>8} {'bound':>8} {'+-':>6} {'ceiling':>8} {'loss':>8} {'N':>8} {'accuracy':>9}",
     ]
-    warnings = zip(bound.saturated, bound.biased, strict=True)
+    warnings = zip(bound.saturated, bound.biased, bound.advice(change), strict=True)
     names = [Step(direction, k).name for direction, k in zip(bound.directions, bound.steps, strict=True)]
-    for k, (saturated, biased) in enumerate(warnings):
+    for k, (saturated, biased, told) in enumerate(warnings):
         word = "saturated" if saturated else "biased" if biased else ""
-        told = advice(bound.mi_bound_nats[k], bound.num_candidates[k])
         warning = f"  {word}: {told}" if told else f"  {word}".rstrip()
         lines.append(
             f"{names[k]:>8} {bound.mi_bound_nats[k]:>8.3f} {bound.standard_error_nats[k]:>6.3f} "

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpc.bounds.advice import is_saturated
+from cpc.bounds.advice import advice, is_saturated
 from cpc.bounds.gaussian import is_biased
-from cpc.candidates import reading_of
+from cpc.candidates import MOST_DRAW_EXCESS_NATS, bounds_information, reading_of
 from cpc.losses.contrast import Contrast
 from cpc.predictors import Step
 
@@ -57,19 +57,47 @@ class Bound:
 
     @property
     def saturated(self) -> list[bool]:
-        """Steps whose bound is within 0.3 nats of the ceiling: more candidates would show more."""
+        """Steps that read within 0.3 nats of the ceiling, which every strategy has: more candidates would show more."""
         return [is_saturated(b, c) for b, c in zip(self.mi_bound_nats, self.mi_ceiling_nats, strict=True)]
 
     @property
     def biased(self) -> list[bool]:
-        """Steps where an exact critic on Gaussians would need 0.3 nats more information than it reads; indicative."""
-        return [is_biased(b, n) for b, n in zip(self.mi_bound_nats, self.num_candidates, strict=True)]
+        """Steps where an exact critic on Gaussians would need 0.3 nats more information than it reads; indicative.
+
+        None unless the number bounds information: what reads too much as well cannot be said to read too little.
+        """
+        return [self.is_bound and is_biased(*each) for each in self._at_num_candidates]
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether `mi_bound_nats` bounds the information itself: no grid's rows and no repeated draws give it away."""
+        return bounds_information(self.strategy) and not any(self.directions) and not self._draws_repeat
+
+    def advice(self, change: str) -> list[str]:
+        """What to make of each step, and what to change; empty where nothing is to be said, or it is no bound.
+
+        Args:
+            change: the option that raises N.
+        """
+        return [advice(*each, change) if self.is_bound else "" for each in self._at_num_candidates]
 
     @property
     def reading(self) -> str:
         """What `mi_bound_nats` is, in words."""
-        excess = max((e for e in self.draw_excess_nats if not math.isnan(e)), default=0.0)
-        return reading_of(self.strategy, any(self.directions), excess)
+        return reading_of(self.strategy, any(self.directions), self._most_draw_excess_nats)
+
+    @property
+    def _most_draw_excess_nats(self) -> float:
+        return max((excess for excess in self.draw_excess_nats if not math.isnan(excess)), default=0.0)
+
+    @property
+    def _draws_repeat(self) -> bool:
+        return self._most_draw_excess_nats > MOST_DRAW_EXCESS_NATS
+
+    @property
+    def _at_num_candidates(self) -> list[tuple[float, float]]:
+        """The reading of each step and the N whose logarithm its ceiling is: of ragged rows less than the mean N."""
+        return [(b, math.exp(c)) for b, c in zip(self.mi_bound_nats, self.mi_ceiling_nats, strict=True)]
 
     def mean(self, name: str) -> float:
         """The unweighted mean of a list over the steps that had rows."""
