@@ -37,11 +37,16 @@ def test_directions_of_a_grid_follow_one_another(generator: torch.Generator) -> 
     assert "right 3" in readings_table([record])
 
 
+@pytest.mark.parametrize("on_grid", [False, True])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name", READABLE)
-def test_only_bounds_are_called_bounds(name: str, strategy: str) -> None:
-    is_bound = strategy == "mixed_excluding" and name not in ("dv", "smile")
-    assert reading_by(name, strategy).startswith("lower bound") == is_bound
+def test_only_bounds_are_called_bounds(name: str, strategy: str, on_grid: bool) -> None:
+    words, is_bound = reading_by(name, strategy, on_grid), name not in ("dv", "smile")
+    if strategy == "mixed_excluding":
+        assert words.startswith("lower bound on I(z; c)" if is_bound else "estimate of I(z; c)")
+        assert ("plus up to log(H / (H - k))" in words) == on_grid
+    else:
+        assert words.endswith("no bound on I(z; c)")
 
 
 def test_a_step_without_rows_or_with_an_infinite_reading_says_so() -> None:
