@@ -130,8 +130,9 @@ def _check(
     ):
         if min(values) < least:
             raise ValueError(f"{option}={min(values)} must be at least {least}")
-    if not all(0 < information < math.inf for information in informations_nats):
-        raise ValueError(f"mi={min(informations_nats)}: informations must be positive and finite")
+    wrong = [information for information in informations_nats if not 0 < information < math.inf]
+    if wrong:
+        raise ValueError(f"mi={wrong[0]}: informations must be positive and finite")
 
 
 def _reachable(name: str, informations_nats: Sequence[float], dim: int) -> Iterator[Task]:

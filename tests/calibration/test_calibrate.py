@@ -131,6 +131,7 @@ def test_training_is_the_seeds() -> None:
         ({"num_steps": 0}, "steps=0 must be at least 1"),
         ({"num_matrices": 1}, "num_matrices=1 must be at least 2"),
         ({"informations_nats": [2.0, -1.0]}, r"mi=-1\.0"),
+        ({"informations_nats": [2.0, math.inf]}, "mi=inf"),
         ({"tasks": ["discrete"], "dims": [1], "informations_nats": [4.0]}, "none of the tasks discrete reaches any"),
         ({"critics": ["separable"], "estimators": ["leave_one_out"]}, "leave_one_out has the exact critic alone"),
     ],
