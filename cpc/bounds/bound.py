@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from cpc.bounds.advice import advice, is_saturated
+from cpc.bounds.averages import averages, products_of
 from cpc.bounds.gaussian import is_biased
 from cpc.candidates import MOST_DRAW_EXCESS_NATS, bounds_information, reading_of
 from cpc.losses.contrast import Contrast
 from cpc.predictors import Step
 
 SCHEMA = 1
-NUM_SUMS = len(Contrast._fields) - 1
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Bound:
         num_candidates: mean N, the positive included.
         mi_ceiling_nats: mean log N, which no critic exceeds.
         mi_bound_nats: mean log N - L.
-        standard_error_nats: of `mi_bound_nats`, over batches; over the sequences of a single batch.
+        standard_error_nats: of `mi_bound_nats`, over the batches that have rows of the step, NaN of one; over the
+            sequences of a single batch.
         accuracy: rate at which no negative scores higher than the positive, ties shared.
         draw_excess_nats: mean of what repeated draws may have added to `mi_bound_nats`; 0 without draws.
     """
@@ -54,6 +55,15 @@ class Bound:
     standard_error_nats: list[float]
     accuracy: list[float]
     draw_excess_nats: list[float]
+
+    @classmethod
+    def of(
+        cls, found: dict[str, Tensor], steps: Sequence[Step], strategy: str, split: str, num_batches: int
+    ) -> "Bound":
+        """From what `cpc.bounds.averages.averages` gives."""
+        lists = {name: values.tolist() for name, values in found.items()}
+        ks, directions = [step.k for step in steps], [step.direction for step in steps]
+        return cls(ks, directions, strategy, split, num_batches, **lists)
 
     @property
     def saturated(self) -> list[bool]:
@@ -158,25 +168,7 @@ class BoundTally:
             units = torch.stack([batch.sum(2) for batch in self.sums])  # [G, 6, K]
         else:
             units = self.sums[0].permute(2, 0, 1)  # [B, 6, K]
-        num_rows, loss, log_n, n, accuracy, excess = units.sum(0)
-        bound = (log_n - loss) / num_rows
-        residuals = units[:, 2] - units[:, 1] - units[:, 0] * bound  # a ratio of sums: linearised, unit by unit
-        num_units = len(units)
-        correction = num_units / (num_units - 1) if num_units > 1 else math.nan
-        standard_error = (correction * residuals.square().sum(0)).sqrt() / num_rows
-        steps = self.steps or [Step("", k) for k in range(1, len(num_rows) + 1)]
-        return Bound(
-            steps=[step.k for step in steps],
-            directions=[step.direction for step in steps],
-            strategy=strategy,
-            split=split,
-            num_batches=len(self.sums),
-            num_rows=[int(v) for v in num_rows],
-            loss_nats=(loss / num_rows).tolist(),
-            num_candidates=(n / num_rows).tolist(),
-            mi_ceiling_nats=(log_n / num_rows).tolist(),
-            mi_bound_nats=bound.tolist(),
-            standard_error_nats=standard_error.tolist(),
-            accuracy=(accuracy / num_rows).tolist(),
-            draw_excess_nats=(excess / num_rows).tolist(),
-        )
+        sums = units.sum(0)
+        steps = self.steps or [Step("", k) for k in range(1, sums.shape[1] + 1)]
+        found = averages(sums, products_of(units).sum(0))
+        return Bound.of(found, steps, strategy, split, num_batches=len(self.sums))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cpc.bounds import Bound, BoundTally
-from cpc.bounds.bound import NUM_SUMS
+from cpc.bounds.averages import SUMMED
 from cpc.checkpoint import describe, with_defaults
 from cpc.data.batch import Batch
 from cpc.evaluation import HeldOut, OnBatch, held_out_tallies
@@ -255,7 +255,7 @@ class Pretraining(pl.LightningModule):
             torch.cuda.set_rng_state(state["cuda"], self.device)
         # checkpoints from before `draw_excess_nats` was added up hold one sum less
         self.tally.sums = [
-            torch.cat([sums, sums.new_zeros(NUM_SUMS - len(sums), *sums.shape[1:])]) for sums in state["tally"]
+            torch.cat([sums, sums.new_zeros(len(SUMMED) - len(sums), *sums.shape[1:])]) for sums in state["tally"]
         ]
 
     def _settings(self) -> dict[str, Any]:
