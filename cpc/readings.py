@@ -5,7 +5,7 @@ K steps.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from cpc.bounds.estimators import ESTIMATORS, Reading, mean_baseline, pooled
 from cpc.bounds.metrics import ReadingMetric
 from cpc.bounds.sequences import ScoredRows, scored_rows
-from cpc.candidates import reading_of
+from cpc.candidates import bounds_information, reading_of
 from cpc.data.batch import Batch
 from cpc.model import CPC
 
@@ -38,8 +38,15 @@ def check_readable(estimators: Iterable[str], strategies: Iterable[str] = ()) ->
             )
 
 
+class Measure(NamedTuple):
+    """What a number is measured with: a strategy, and how many negatives are drawn per row, None for all."""
+
+    strategy: str
+    num_negatives: int | None
+
+
 class HeldOutReadings:
-    """Adds up readings of every step over batches; `held_out_tallies` calls it with each batch of each strategy.
+    """Adds up readings of every step over batches; `measured_tallies` calls it with each batch of each measure.
 
     Every estimator reads the model's own scores. TUBA and I_alpha get the row's constant, which InfoNCE leaves open,
     from half of the sequences that negatives come from, and read the other half; the others take the scores at their
@@ -48,16 +55,16 @@ class HeldOutReadings:
     Args:
         model: whose queries score.
         estimators: names in `READABLE`.
-        generators: of the negatives' draws, by strategy.
+        generators: of the negatives' draws, by measure.
     """
 
-    def __init__(self, model: CPC, estimators: Sequence[str], generators: Mapping[str, torch.Generator]) -> None:
+    def __init__(self, model: CPC, estimators: Sequence[str], generators: Mapping[Measure, torch.Generator]) -> None:
         self.model, self.estimators, self.generators = model, tuple(estimators), generators
-        self.metrics = {
-            (strategy, name): [ReadingMetric() for _ in model.steps] for strategy in generators for name in estimators
-        }
+        keys = [(measure, name) for measure in generators for name in estimators]
+        self.metrics = {key: [ReadingMetric() for _ in model.steps] for key in keys}
+        self.num_met = {key: [0] * len(model.steps) for key in keys}  # candidates, added up over rows
 
-    def __call__(self, strategy: str, batch: Batch, latents: Tensor, contexts: Tensor) -> None:
+    def __call__(self, measure: Measure, batch: Batch, latents: Tensor, contexts: Tensor) -> None:
         """Add a batch."""
         readings: dict[tuple[str, int], list[Reading]] = {}
         predictions = self.model.predictions(
@@ -73,35 +80,51 @@ class HeldOutReadings:
                 for place, rows in scored_rows(
                     queries,
                     z,
-                    strategy=strategy,
-                    num_negatives=self.model.num_negatives,
+                    strategy=measure.strategy,
+                    num_negatives=measure.num_negatives,
                     skip_steps=self.model.skip_steps,
                     with_baseline=with_baseline,
-                    generator=self.generators[strategy],
+                    generator=self.generators[measure],
                     **identities,
                 ):
                     step = direction * len(queries) + place
                     for name in (name for name, needs in kinds.items() if needs == with_baseline):
                         readings.setdefault((name, step), []).append(_read(name, rows))
+                        self.num_met[measure, name][step] += rows.num_met
         for (name, step), of_step in readings.items():
-            self.metrics[strategy, name][step].update(pooled(of_step))
+            self.metrics[measure, name][step].update(pooled(of_step))
 
-    def record(self, strategy: str, name: str) -> dict[str, Any]:
-        """What an estimator read with a strategy, lists over the steps; None where not finite, or without a row."""
+    def record(self, measure: Measure, name: str, split: str) -> dict[str, Any]:
+        """What an estimator read with a measure, lists over the steps; None where not finite, or without a row.
+
+        Args:
+            measure: one of those given.
+            name: of an estimator.
+            split: the part of the data.
+        """
         nothing = (math.nan, math.nan)
-        metrics = self.metrics[strategy, name]
+        metrics = self.metrics[measure, name]
         found = [metric.compute() if len(metric.num_rows) else nothing for metric in metrics]
         nats, errors = ([_finite(float(value)) for value in values] for values in zip(*found, strict=True))
+        num_rows = [int(sum(counts.sum() for counts in metric.num_rows)) for metric in metrics]
+        means = zip(self.num_met[measure, name], num_rows, strict=True)
+        on_grid = any(step.direction for step in self.model.steps)
+        is_bound = bounds_information(measure.strategy) and not on_grid
         return {
             "estimator": name,
-            "side": ESTIMATORS[name].side,
-            "strategy": strategy,
-            "num_negatives": self.model.num_negatives,
+            "side": ESTIMATORS[name].side if is_bound else "neither",
+            "strategy": measure.strategy,
+            "split": split,
+            "num_negatives": measure.num_negatives,
+            "baseline": "half of the sequences" if ESTIMATORS[name].needs_baseline else None,
             "steps": [step.k for step in self.model.steps],
             "directions": [step.direction for step in self.model.steps],
+            "num_batches": max(len(metric.num_rows) for metric in metrics),
+            "num_rows": num_rows,
+            "num_candidates": [num_met / rows if rows else None for num_met, rows in means],
             "estimate_nats": nats,
             "standard_error_nats": errors,
-            "reading": reading_by(name, strategy, on_grid=any(step.direction for step in self.model.steps)),
+            "reading": reading_by(name, measure.strategy, on_grid),
         }
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cpc.bounds.advice import advice, is_saturated
 from cpc.bounds.averages import averages, products_of
-from cpc.bounds.gaussian import is_biased
+from cpc.bounds.gaussian import information_at_reading_nats, is_biased
 from cpc.candidates import MOST_DRAW_EXCESS_NATS, bounds_information, reading_of
 from cpc.losses.contrast import Contrast
 from cpc.predictors import Step
@@ -82,6 +82,12 @@ class Bound:
     def is_bound(self) -> bool:
         """Whether `mi_bound_nats` bounds the information itself: no grid's rows and no repeated draws give it away."""
         return bounds_information(self.strategy) and not any(self.directions) and not self._draws_repeat
+
+    @property
+    def information_for_gaussians_nats(self) -> list[float | None]:
+        """What an exact critic on Gaussians would need to read this; None where that is unbounded, or this no bound."""
+        found = [information_at_reading_nats(*each) if self.is_bound else math.nan for each in self._at_num_candidates]
+        return [nats if math.isfinite(nats) else None for nats in found]
 
     def advice(self, change: str) -> list[str]:
         """What to make of each step, and what to change; empty where nothing is to be said, or it is no bound.

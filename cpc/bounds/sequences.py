@@ -31,6 +31,12 @@ class ScoredRows(NamedTuple):
     candidates: Tensor
     baseline: Tensor
 
+    @property
+    def num_met(self) -> int:
+        """Candidates, added up over rows, with each row's positive."""
+        is_candidate = self.candidates.scatter(1, rearrange(self.positives, "m -> m 1"), True)
+        return int(is_candidate.sum())
+
 
 def scored_rows(
     queries: Float[Tensor, "K B T D"],
