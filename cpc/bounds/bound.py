@@ -61,7 +61,7 @@ class Bound:
         cls, found: dict[str, Tensor], steps: Sequence[Step], strategy: str, split: str, num_batches: int
     ) -> "Bound":
         """From what `cpc.bounds.averages.averages` gives."""
-        lists = {name: values.tolist() for name, values in found.items()}
+        lists = {name: values.reshape(-1).tolist() for name, values in found.items()}  # metrics squeeze K = 1
         ks, directions = [step.k for step in steps], [step.direction for step in steps]
         return cls(ks, directions, strategy, split, num_batches, **lists)
 

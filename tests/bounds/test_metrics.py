@@ -92,6 +92,15 @@ def test_one_batch_has_no_standard_error(contrasts: list[Contrast]) -> None:
     assert bound.num_batches == 1
 
 
+def test_a_single_step_keeps_its_list(contrasts: list[Contrast]) -> None:
+    """torchmetrics hands results of one number out without an axis."""
+    metric = BoundMetric(STEPS[:1])
+    for each in contrasts:
+        metric.update(each._replace(**{name: getattr(each, name)[:1] for name in each._fields[1:]}))
+    whole = a_metric(contrasts).bound("mixed", "valid")
+    assert metric.bound("mixed", "valid").mi_bound_nats == pytest.approx(whole.mi_bound_nats[:1])
+
+
 def some_scores(num_matrices: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     sizes = torch.randint(3, 9, (num_matrices,), generator=generator).tolist()
