@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpc.bounds import Bound, BoundTally, advice
+from cpc.bounds import Bound, BoundTally
 from cpc.candidates import STRATEGIES
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.data.atomic import write_json
@@ -20,12 +20,12 @@ from cpc.data.image_corpus import ImageCorpus
 from cpc.data.image_sources import DEFAULT_VALID_SHARE
 from cpc.model import CPC
 from cpc.predictors import Step
-from cpc.readings import HeldOutReadings, check_readable, readings_table
+from cpc.readings import HeldOutReadings, Measure, check_readable, readings_table
 
 EVALUATION_SEED = 0
 INFO_NCE = "info_nce"
 OnBatch = Callable[[Batch, Tensor, Tensor], None]
-OnStrategy = Callable[[str, Batch, Tensor, Tensor], None]
+OnMeasure = Callable[[Measure, Batch, Tensor, Tensor], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +200,6 @@ class HeldOut:
         return self._drawn[drawn_as]
 
 
-@torch.no_grad()
 def held_out_tallies(
     model: CPC,
     held_out: HeldOut,
@@ -208,11 +207,8 @@ def held_out_tallies(
     *,
     forward_context: Callable[[], AbstractContextManager[Any]] = nullcontext,
     on_batch: OnBatch | None = None,
-    on_strategy: OnStrategy | None = None,
 ) -> dict[str, BoundTally]:
-    """Contrast this rank's held-out batches with each strategy; those that share batches share their encoding.
-
-    The model is put in eval mode for the duration. Negatives come from generators of their own, the same at each call.
+    """Contrast this rank's held-out batches with each strategy, with as many negatives as the model trains with.
 
     Args:
         model: what is measured.
@@ -220,36 +216,66 @@ def held_out_tallies(
         strategies: names in `cpc.candidates.STRATEGIES`.
         forward_context: entered around the model's computation: autocast.
         on_batch: called with each batch of the training strategy, its latents and its contexts.
-        on_strategy: called with each strategy, each of its batches, latents and contexts.
 
     Raises:
         ValueError: if a strategy leaves a row without negatives.
     """
-    tallies = {strategy: BoundTally(model.steps) for strategy in strategies}
-    draws = {strategy: torch.Generator().manual_seed(held_out.seed) for strategy in tallies}
+    measures = [Measure(strategy, model.num_negatives) for strategy in strategies]
+    tallies = measured_tallies(model, held_out, measures, forward_context=forward_context, on_batch=on_batch)
+    return {measure.strategy: tally for measure, tally in tallies.items()}
+
+
+@torch.no_grad()
+def measured_tallies(
+    model: CPC,
+    held_out: HeldOut,
+    measures: Iterable[Measure],
+    *,
+    forward_context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    on_batch: OnBatch | None = None,
+    on_measure: OnMeasure | None = None,
+) -> dict[Measure, BoundTally]:
+    """Contrast this rank's held-out batches with each measure; those that share batches share their encoding.
+
+    The model is put in eval mode for the duration. Negatives come from generators of their own, the same at each call.
+
+    Args:
+        model: what is measured.
+        held_out: the batches.
+        measures: strategies, each with the number of negatives drawn.
+        forward_context: entered around the model's computation: autocast.
+        on_batch: called with each batch of the training strategy, its latents and its contexts.
+        on_measure: called with each measure, each of its batches, latents and contexts.
+
+    Raises:
+        ValueError: if a strategy leaves a row without negatives.
+    """
+    tallies = {measure: BoundTally(model.steps) for measure in measures}
+    draws = {measure: torch.Generator().manual_seed(held_out.seed) for measure in tallies}
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
-    for drawn_as in dict.fromkeys(map(held_out.drawn_as, tallies)):
-        sharing = [strategy for strategy in tallies if held_out.drawn_as(strategy) == drawn_as]
-        for windows in held_out.batches(sharing[0]):
+    for drawn_as in dict.fromkeys(held_out.drawn_as(measure.strategy) for measure in tallies):
+        sharing = [measure for measure in tallies if held_out.drawn_as(measure.strategy) == drawn_as]
+        for windows in held_out.batches(sharing[0].strategy):
             batch = Batch(*(field.to(device) for field in held_out.windows.__getitems__(windows)))
             with forward_context():
                 latents, contexts, _ = model(batch.x)
-                for strategy in sharing:
+                for measure in sharing:
                     contrast = model.contrast(
                         latents,
                         contexts,
                         num_valid=model.encoder.num_latents(batch.num_valid),
                         sequence_id=batch.sequence_id,
                         group_id=batch.group_id,
-                        strategy=strategy,
-                        generator=draws[strategy],
+                        strategy=measure.strategy,
+                        num_negatives=measure.num_negatives,
+                        generator=draws[measure],
                     )
-                    tallies[strategy].update(contrast)
-                    if on_strategy is not None:
-                        on_strategy(strategy, batch, latents, contexts)
-            if on_batch is not None and held_out.negatives in sharing:
+                    tallies[measure].update(contrast)
+                    if on_measure is not None:
+                        on_measure(measure, batch, latents, contexts)
+            if on_batch is not None and any(measure.strategy == held_out.negatives for measure in sharing):
                 on_batch(batch, latents, contexts)
     model.train(was_training)
     return tallies
@@ -305,7 +331,7 @@ def evaluate(
     if too_few:
         raise ValueError(f"num_negatives={too_few[0]} must be at least 1, or all")
     others = tuple(dict.fromkeys(name for name in estimators if name != INFO_NCE))
-    check_readable(others)
+    check_readable(others, asked)
     given = {name: value for name, value in protocol_options.items() if value is not None}
     protocol = _protocol(model_folder, model.encoder.modality, config["provenance"].get("evaluation", {}), given)
     corpus = protocol.corpus(source, model.encoder, cache_dir=cache_dir, skip_bad=skip_bad)
@@ -316,28 +342,33 @@ def evaluate(
             f"which is not among those asked for ({', '.join(asked)}): leave it out"
         )
     corpus.check(protocol.split, needs_speakers=any(held_out.drawn_as(s)[0] == "same_speaker" for s in asked))
-    num_negatives_of_the_run = model.num_negatives
+    draws = {Measure(strategy, num): torch.Generator().manual_seed(seed) for num in nums for strategy in asked}
+    readings = HeldOutReadings(model, others, draws)
+    tallies = measured_tallies(model, held_out, draws, on_measure=readings if others else None)
     bounds, estimates = [], []
-    for num_negatives in nums:
-        model.num_negatives = num_negatives
-        draws = {strategy: torch.Generator().manual_seed(seed) for strategy in asked}
-        readings = HeldOutReadings(model, others, draws)
-        tallies = held_out_tallies(model, held_out, asked, on_strategy=readings if others else None)
-        for strategy, tally in tallies.items():
-            bound = tally.compute(strategy, protocol.split)
-            print(table(bound))
-            of_strategy = [readings.record(strategy, name) for name in others]
-            if of_strategy:
-                print(readings_table(of_strategy))
-            record = bound.record(config["provenance"].get("step"))
-            bounds.append(record | {"num_negatives": num_negatives, "sampler": held_out.drawn_as(strategy)[0]})
-            estimates += of_strategy
+    for measure, tally in tallies.items():
+        bound = tally.compute(measure.strategy, protocol.split)
+        change = "batch_size" if measure.num_negatives is None else "num_negatives"
+        print(table(bound, change))
+        of_measure = [readings.record(measure, name, protocol.split) for name in others]
+        if of_measure:
+            print(readings_table(of_measure))
+        bounds.append(
+            bound.record(config["provenance"].get("step"))
+            | {
+                "num_negatives": measure.num_negatives,
+                "sampler": held_out.drawn_as(measure.strategy)[0],
+                "information_for_gaussians_nats": bound.information_for_gaussians_nats,
+                "advice": bound.advice(change),
+            }
+        )
+        estimates += of_measure
     report = {
         "model": str(model_folder),
         "model_sha256": config["sha256"],
         "source": str(source),
         **asdict(protocol),
-        "num_negatives": num_negatives_of_the_run,
+        "num_negatives": model.num_negatives,
         "seed": seed,
         "bounds": bounds,
         "estimates": estimates,
@@ -372,17 +403,21 @@ def _options_of(kind: type[Protocol]) -> dict[str, Field]:
     return {option.name: option for option in fields(kind) if option.init}
 
 
-def table(bound: Bound) -> str:
-    """A bound as text: one line per step, with the ceiling and what the number is."""
+def table(bound: Bound, change: str) -> str:
+    """A bound as text: one line per step, with the ceiling and what the number is.
+
+    Args:
+        bound: what was measured.
+        change: the option that raises N.
+    """
     lines = [
         f"log N - L in nats, {bound.strategy} on {bound.split!r}, {bound.num_batches} batches ({bound.reading})",
         f"{'k':>8} {'bound':>8} {'+-':>6} {'ceiling':>8} {'loss':>8} {'N':>8} {'accuracy':>9}",
     ]
-    warnings = zip(bound.saturated, bound.biased, strict=True)
+    warnings = zip(bound.saturated, bound.biased, bound.advice(change), strict=True)
     names = [Step(direction, k).name for direction, k in zip(bound.directions, bound.steps, strict=True)]
-    for k, (saturated, biased) in enumerate(warnings):
+    for k, (saturated, biased, told) in enumerate(warnings):
         word = "saturated" if saturated else "biased" if biased else ""
-        told = advice(bound.mi_bound_nats[k], bound.num_candidates[k])
         warning = f"  {word}: {told}" if told else f"  {word}".rstrip()
         lines.append(
             f"{names[k]:>8} {bound.mi_bound_nats[k]:>8.3f} {bound.standard_error_nats[k]:>6.3f} "

@@ -6,7 +6,7 @@ grids `[B, H, W, D]`, whose columns are the sequences.
 
 from collections.abc import Iterator
 from copy import deepcopy
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from einops import repeat
@@ -156,14 +156,17 @@ class CPC(nn.Module):
         sequence_id: Int[Tensor, " B"] | None = None,
         group_id: Int[Tensor, " B"] | None = None,
         strategy: str | None = None,
+        num_negatives: int | Literal["trained"] | None = "trained",
         generator: torch.Generator | None = None,
     ) -> Contrast:
         """The loss from latents and contexts at hand; `num_valid` counts latents here.
 
         With auxiliary strategies `.loss` is the mean of all, weighted by their shares; all else is of `negatives`.
+        `num_negatives` is the model's unless evaluation asks for others, None for all candidates.
         """
+        num_negatives = self.num_negatives if num_negatives == "trained" else num_negatives
         of_directions = [
-            self._contrast_sequences(queries, z, strategy, generator, identities)
+            self._contrast_sequences(queries, z, strategy, num_negatives, generator, identities)
             for queries, z, identities in self.predictions(
                 latents, contexts, num_valid=num_valid, sequence_id=sequence_id, group_id=group_id
             )
@@ -196,6 +199,7 @@ class CPC(nn.Module):
         queries: Float[Tensor, "K S T D"],
         latents: Float[Tensor, "S T D"],
         strategy: str | None,
+        num_negatives: int | None,
         generator: torch.Generator | None,
         identities: dict[str, Tensor | None],
     ) -> Contrast:
@@ -206,7 +210,7 @@ class CPC(nn.Module):
                 queries,
                 latents,
                 strategy=strategy,
-                num_negatives=self.num_negatives,
+                num_negatives=num_negatives,
                 shared_across_steps=self.shared_across_steps,
                 skip_steps=self.skip_steps,
                 generator=generator,

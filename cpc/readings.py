@@ -5,12 +5,12 @@ K steps.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cpc.bounds.estimators import ESTIMATORS, Reading, pooled, split_baseline
+from cpc.bounds.estimators import ESTIMATORS, Reading, mean_baseline, pooled
 from cpc.bounds.metrics import ReadingMetric
 from cpc.bounds.sequences import ScoredRows, scored_rows
 from cpc.candidates import bounds_information, reading_of
@@ -21,36 +21,50 @@ from cpc.model import CPC
 READABLE = tuple(name for name, each in ESTIMATORS.items() if not each.needs_conditional and name != "mine")
 
 
-def check_readable(estimators: Iterable[str]) -> None:
-    """Refuse an estimator that a model cannot be read with.
+def check_readable(estimators: Iterable[str], strategies: Iterable[str] = ()) -> None:
+    """Refuse an estimator that a model cannot be read with, at all or with one of the strategies.
 
     Raises:
         ValueError: naming it.
     """
+    strategies = tuple(strategies)
     for name in estimators:
         if name not in READABLE:
             raise ValueError(f"estimators names {name!r}: a model is read by one of {', '.join(READABLE)}")
+        if ESTIMATORS[name].needs_baseline and "sequence_only" in strategies:
+            raise ValueError(
+                f"estimators names {name!r}, whose baseline takes half of the sequences that candidates come from: "
+                "with negatives=sequence_only there is one; leave out the one or the other"
+            )
+
+
+class Measure(NamedTuple):
+    """What a number is measured with: a strategy, and how many negatives are drawn per row, None for all."""
+
+    strategy: str
+    num_negatives: int | None
 
 
 class HeldOutReadings:
-    """Adds up readings of every step over batches; `held_out_tallies` calls it with each batch of each strategy.
+    """Adds up readings of every step over batches; `measured_tallies` calls it with each batch of each measure.
 
     Every estimator reads the model's own scores. TUBA and I_alpha get the row's constant, which InfoNCE leaves open,
-    from half of the negatives (`split_baseline`); the others take the scores at their word, and most read little.
+    from half of the sequences that negatives come from, and read the other half; the others take the scores at their
+    word, and most read little.
 
     Args:
         model: whose queries score.
         estimators: names in `READABLE`.
-        generators: of the negatives' draws, by strategy.
+        generators: of the negatives' draws, by measure.
     """
 
-    def __init__(self, model: CPC, estimators: Sequence[str], generators: Mapping[str, torch.Generator]) -> None:
+    def __init__(self, model: CPC, estimators: Sequence[str], generators: Mapping[Measure, torch.Generator]) -> None:
         self.model, self.estimators, self.generators = model, tuple(estimators), generators
-        self.metrics = {
-            (strategy, name): [ReadingMetric() for _ in model.steps] for strategy in generators for name in estimators
-        }
+        keys = [(measure, name) for measure in generators for name in estimators]
+        self.metrics = {key: [ReadingMetric() for _ in model.steps] for key in keys}
+        self.num_met = {key: [0] * len(model.steps) for key in keys}  # candidates, added up over rows
 
-    def __call__(self, strategy: str, batch: Batch, latents: Tensor, contexts: Tensor) -> None:
+    def __call__(self, measure: Measure, batch: Batch, latents: Tensor, contexts: Tensor) -> None:
         """Add a batch."""
         readings: dict[tuple[str, int], list[Reading]] = {}
         predictions = self.model.predictions(
@@ -60,38 +74,57 @@ class HeldOutReadings:
             sequence_id=batch.sequence_id,
             group_id=batch.group_id,
         )
+        kinds = {name: ESTIMATORS[name].needs_baseline for name in self.estimators}
         for direction, (queries, z, identities) in enumerate(predictions):
-            for place, rows in scored_rows(
-                queries,
-                z,
-                strategy=strategy,
-                num_negatives=self.model.num_negatives,
-                skip_steps=self.model.skip_steps,
-                generator=self.generators[strategy],
-                **identities,
-            ):
-                for name in self.estimators:
+            for with_baseline in sorted(set(kinds.values())):
+                for place, rows in scored_rows(
+                    queries,
+                    z,
+                    strategy=measure.strategy,
+                    num_negatives=measure.num_negatives,
+                    skip_steps=self.model.skip_steps,
+                    with_baseline=with_baseline,
+                    generator=self.generators[measure],
+                    **identities,
+                ):
                     step = direction * len(queries) + place
-                    readings.setdefault((name, step), []).append(_read(name, rows))
+                    for name in (name for name, needs in kinds.items() if needs == with_baseline):
+                        readings.setdefault((name, step), []).append(_read(name, rows))
+                        self.num_met[measure, name][step] += rows.num_met
         for (name, step), of_step in readings.items():
-            self.metrics[strategy, name][step].update(pooled(of_step))
+            self.metrics[measure, name][step].update(pooled(of_step))
 
-    def record(self, strategy: str, name: str) -> dict[str, Any]:
-        """What an estimator read with a strategy, lists over the steps; None where not finite, or without a row."""
+    def record(self, measure: Measure, name: str, split: str) -> dict[str, Any]:
+        """What an estimator read with a measure, lists over the steps; None where not finite, or without a row.
+
+        Args:
+            measure: one of those given.
+            name: of an estimator.
+            split: the part of the data.
+        """
         nothing = (math.nan, math.nan)
-        metrics = self.metrics[strategy, name]
+        metrics = self.metrics[measure, name]
         found = [metric.compute() if len(metric.num_rows) else nothing for metric in metrics]
         nats, errors = ([_finite(float(value)) for value in values] for values in zip(*found, strict=True))
+        num_rows = [int(sum(counts.sum() for counts in metric.num_rows)) for metric in metrics]
+        means = zip(self.num_met[measure, name], num_rows, strict=True)
+        on_grid = any(step.direction for step in self.model.steps)
+        is_bound = bounds_information(measure.strategy) and not on_grid
         return {
             "estimator": name,
-            "side": ESTIMATORS[name].side,
-            "strategy": strategy,
-            "num_negatives": self.model.num_negatives,
+            "side": ESTIMATORS[name].side if is_bound else "neither",
+            "strategy": measure.strategy,
+            "split": split,
+            "num_negatives": measure.num_negatives,
+            "baseline": "half of the sequences" if ESTIMATORS[name].needs_baseline else None,
             "steps": [step.k for step in self.model.steps],
             "directions": [step.direction for step in self.model.steps],
+            "num_batches": max(len(metric.num_rows) for metric in metrics),
+            "num_rows": num_rows,
+            "num_candidates": [num_met / rows if rows else None for num_met, rows in means],
             "estimate_nats": nats,
             "standard_error_nats": errors,
-            "reading": reading_by(name, strategy, on_grid=any(step.direction for step in self.model.steps)),
+            "reading": reading_by(name, measure.strategy, on_grid),
         }
 
 
@@ -103,9 +136,8 @@ def reading_by(name: str, strategy: str, on_grid: bool = False) -> str:
         strategy: whose latents were the candidates.
         on_grid: latents are patches.
     """
-    if bounds_information(strategy) and ESTIMATORS[name].side == "neither":
-        return "estimate of I(z; c), no bound"
-    return reading_of(strategy, on_grid)
+    words = reading_of(strategy, on_grid)
+    return words.replace("lower bound on", "estimate of") if ESTIMATORS[name].side == "neither" else words
 
 
 def readings_table(records: Sequence[dict[str, Any]]) -> str:
@@ -124,11 +156,9 @@ def readings_table(records: Sequence[dict[str, Any]]) -> str:
 
 
 def _read(name: str, rows: ScoredRows) -> Reading:
-    scores, positives, candidates = rows
-    if not ESTIMATORS[name].needs_baseline:
-        return ESTIMATORS[name].read(scores, positives, candidates)
-    log_baseline, candidates = split_baseline(scores, positives, candidates)
-    return ESTIMATORS[name].read(scores, positives, candidates, log_baseline=log_baseline)
+    scores, positives, candidates, baseline = rows
+    options = {"log_baseline": mean_baseline(scores, baseline)} if ESTIMATORS[name].needs_baseline else {}
+    return ESTIMATORS[name].read(scores, positives, candidates, **options)
 
 
 def _cell(nats: float | None, error: float | None) -> str:

@@ -13,8 +13,8 @@ import cpc
 from cpc.checkpoint import save_pretrained
 from cpc.data.corpus import Corpus
 from cpc.data.index import index_folder
-from cpc.evaluation import AudioProtocol, HeldOut, evaluate, held_out_tallies
-from cpc.readings import HeldOutReadings
+from cpc.evaluation import AudioProtocol, HeldOut, evaluate, held_out_tallies, measured_tallies
+from cpc.readings import HeldOutReadings, Measure
 
 PROTOCOL = AudioProtocol(split="valid", window_samples=1600, batch_size=4, sampler="uniform", speakers_per_batch=1)
 
@@ -135,9 +135,14 @@ def test_any_strategy_estimator_and_number_of_candidates(
 ) -> None:
     save_pretrained(model, tmp_path, provenance={"step": 7, "evaluation": RUN})
     estimators, strategies = ("info_nce", "tuba", "dv", "smile"), ("mixed", "mixed_excluding")
-    report = evaluate(
-        tmp_path, manifest, strategies=strategies, nums_negatives=(None, 5), estimators=estimators, num_batches=3
-    )
+    encoded = []
+    with torch.nn.modules.module.register_module_forward_hook(
+        lambda module, *_: encoded.append(1) if isinstance(module, cpc.CPC) else None
+    ):
+        report = evaluate(
+            tmp_path, manifest, strategies=strategies, nums_negatives=(None, 5), estimators=estimators, num_batches=3
+        )
+    assert len(encoded) == 3  # every measure shares its batches' encoding
     of_bounds = [(bound["num_negatives"], bound["strategy"]) for bound in report["bounds"]]
     assert of_bounds == [(None, "mixed"), (None, "mixed_excluding"), (5, "mixed"), (5, "mixed_excluding")]
     assert report["bounds"][2]["num_candidates"] == pytest.approx([6, 6])
@@ -149,10 +154,18 @@ def test_any_strategy_estimator_and_number_of_candidates(
         assert all(error > 0 for error in each["standard_error_nats"])
         assert all(abs(nats) < 1 for nats in each["estimate_nats"])  # the model is untrained
         is_bound = each["strategy"] == "mixed_excluding" and each["estimator"] == "tuba"
-        assert ("lower bound" in each["reading"]) == is_bound
+        assert ("lower bound" in each["reading"]) == (each["side"] == "lower") == is_bound
+        assert each["num_batches"] == 3
+        assert each["baseline"] == ("half of the sequences" if each["estimator"] == "tuba" else None)
+        if each["num_negatives"] == 5:
+            assert all(1 < n <= 6 for n in each["num_candidates"])
+    for bound in report["bounds"]:
+        assert bound["advice"] == ["", ""]
+        of_bound = [nats is not None for nats in bound["information_for_gaussians_nats"]]
+        assert of_bound == [bound["reading"].startswith("lower bound")] * 2
     printed = capsys.readouterr().out
     assert printed.count("further estimates in nats") == 4
-    assert "dv: estimate of I(z; c), no bound" in printed
+    assert "dv: estimate of I(z; c), if latents mix fast" in printed
     assert json.loads((tmp_path / "bound.json").read_text()) == report
 
 
@@ -160,11 +173,14 @@ def test_readings_go_through_the_losss_rows(corpus: Corpus, model: cpc.CPC) -> N
     """InfoNCE, read from the scores, is the tally's, batch by batch pooled, with its standard error."""
     held_out = HeldOut(corpus, PROTOCOL, "mixed", num_batches=4)
     strategies = ("mixed", "mixed_excluding", "same_speaker")
-    generators = {strategy: torch.Generator() for strategy in strategies}
+    generators = {Measure(strategy, None): torch.Generator() for strategy in strategies}
     readings = HeldOutReadings(model, ["info_nce"], generators)
-    tallies = held_out_tallies(model, held_out, strategies, on_strategy=readings)
-    for strategy, tally in tallies.items():
-        bound, record = tally.compute(strategy, "valid"), readings.record(strategy, "info_nce")
+    tallies = measured_tallies(model, held_out, generators, on_measure=readings)
+    for measure, tally in tallies.items():
+        bound, record = tally.compute(measure.strategy, "valid"), readings.record(measure, "info_nce", "valid")
+        assert record["num_candidates"] == pytest.approx(bound.num_candidates)
+        for name in ("num_rows", "num_batches", "split"):
+            assert record[name] == getattr(bound, name)
         assert record["estimate_nats"] == pytest.approx(bound.mi_bound_nats, abs=1e-5)
         assert record["standard_error_nats"] == pytest.approx(bound.standard_error_nats, rel=1e-3)
         assert record["reading"] == bound.reading
@@ -176,5 +192,7 @@ def test_estimators_and_numbers_that_cannot_be(model: cpc.CPC, manifest: Path, t
         evaluate(tmp_path, manifest, estimators=["leave_one_out"])
     with pytest.raises(ValueError, match="num_negatives=0 must be at least 1, or all"):
         evaluate(tmp_path, manifest, nums_negatives=[0])
-    with pytest.raises(ValueError, match="two negatives in each row, N of at least 3"):
-        evaluate(tmp_path, manifest, nums_negatives=[1], estimators=["tuba"])
+    with pytest.raises(ValueError, match=r"'tuba', whose baseline .* with negatives=sequence_only there is one"):
+        evaluate(tmp_path, manifest, strategies=["sequence_only"], estimators=["tuba"])
+    with pytest.raises(ValueError, match=r"takes half of the sequences .* here 1: raise data\.batch_size"):
+        evaluate(tmp_path, manifest, strategies=["mixed_excluding"], batch_size=2, estimators=["tuba"])

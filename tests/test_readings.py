@@ -11,14 +11,16 @@ from cpc.encoders import TinyTrunk
 from cpc.encoders.patches import PatchEncoder
 from cpc.model import CPC
 from cpc.predictors import Bilinear
-from cpc.readings import READABLE, HeldOutReadings, check_readable, reading_by, readings_table
+from cpc.readings import READABLE, HeldOutReadings, Measure, check_readable, reading_by, readings_table
+
+MEASURE = Measure("mixed_excluding", None)
 
 
 def test_directions_of_a_grid_follow_one_another(generator: torch.Generator) -> None:
     torch.manual_seed(0)
     encoder = PatchEncoder(TinyTrunk(8, 1, (4,), (8,)), patch_size=8, stride=4)
     model = CPC(encoder, RowGRU(8, ("down", "right")), Bilinear(2), negatives="mixed_excluding", skip_steps=1)
-    readings = HeldOutReadings(model, ["info_nce"], {"mixed_excluding": generator})
+    readings = HeldOutReadings(model, ["info_nce"], {MEASURE: generator})
     tally = BoundTally(model.steps)
     for _ in range(2):
         x = torch.randn(3, 1, 24, 24, generator=generator)
@@ -27,8 +29,8 @@ def test_directions_of_a_grid_follow_one_another(generator: torch.Generator) -> 
         with torch.no_grad():
             latents, contexts, _ = model(x)
             tally.update(model.contrast(latents, contexts, sequence_id=ids))
-            readings("mixed_excluding", batch, latents, contexts)
-    bound, record = tally.compute("mixed_excluding", "test"), readings.record("mixed_excluding", "info_nce")
+            readings(MEASURE, batch, latents, contexts)
+    bound, record = tally.compute("mixed_excluding", "test"), readings.record(MEASURE, "info_nce", "test")
     assert record["directions"] == ["down", "down", "right", "right"]
     assert record["steps"] == [2, 3, 2, 3]
     assert record["estimate_nats"] == pytest.approx(bound.mi_bound_nats, abs=1e-5)
@@ -37,11 +39,16 @@ def test_directions_of_a_grid_follow_one_another(generator: torch.Generator) -> 
     assert "right 3" in readings_table([record])
 
 
+@pytest.mark.parametrize("on_grid", [False, True])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name", READABLE)
-def test_only_bounds_are_called_bounds(name: str, strategy: str) -> None:
-    is_bound = strategy == "mixed_excluding" and name not in ("dv", "smile")
-    assert reading_by(name, strategy).startswith("lower bound") == is_bound
+def test_only_bounds_are_called_bounds(name: str, strategy: str, on_grid: bool) -> None:
+    words, is_bound = reading_by(name, strategy, on_grid), name not in ("dv", "smile")
+    if strategy == "mixed_excluding":
+        assert words.startswith("lower bound on I(z; c)" if is_bound else "estimate of I(z; c)")
+        assert ("plus up to log(H / (H - k))" in words) == on_grid
+    else:
+        assert words.endswith("no bound on I(z; c)")
 
 
 def test_a_step_without_rows_or_with_an_infinite_reading_says_so() -> None:

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpc.bounds.advice import is_saturated
-from cpc.bounds.gaussian import is_biased
-from cpc.candidates import reading_of
+from cpc.bounds.advice import advice, is_saturated
+from cpc.bounds.averages import averages, products_of
+from cpc.bounds.gaussian import information_at_reading_nats, is_biased
+from cpc.candidates import MOST_DRAW_EXCESS_NATS, bounds_information, reading_of
 from cpc.losses.contrast import Contrast
 from cpc.predictors import Step
 
@@ -35,8 +36,10 @@ class Bound:
         num_candidates: mean N, the positive included.
         mi_ceiling_nats: mean log N, which no critic exceeds.
         mi_bound_nats: mean log N - L.
-        standard_error_nats: of `mi_bound_nats`, over batches; over the sequences of a single batch.
+        standard_error_nats: of `mi_bound_nats`, over the batches that have rows of the step, NaN of one; over the
+            sequences of a single batch.
         accuracy: rate at which no negative scores higher than the positive, ties shared.
+        draw_excess_nats: mean of what repeated draws may have added to `mi_bound_nats`; 0 without draws.
     """
 
     steps: list[int]
@@ -51,21 +54,66 @@ class Bound:
     mi_bound_nats: list[float]
     standard_error_nats: list[float]
     accuracy: list[float]
+    draw_excess_nats: list[float]
+
+    @classmethod
+    def of(
+        cls, found: dict[str, Tensor], steps: Sequence[Step], strategy: str, split: str, num_batches: int
+    ) -> "Bound":
+        """From what `cpc.bounds.averages.averages` gives."""
+        lists = {name: values.reshape(-1).tolist() for name, values in found.items()}  # metrics squeeze K = 1
+        ks, directions = [step.k for step in steps], [step.direction for step in steps]
+        return cls(ks, directions, strategy, split, num_batches, **lists)
 
     @property
     def saturated(self) -> list[bool]:
-        """Steps whose bound is within 0.3 nats of the ceiling: more candidates would show more."""
+        """Steps that read within 0.3 nats of the ceiling, which every strategy has: more candidates would show more."""
         return [is_saturated(b, c) for b, c in zip(self.mi_bound_nats, self.mi_ceiling_nats, strict=True)]
 
     @property
     def biased(self) -> list[bool]:
-        """Steps where an exact critic on Gaussians would need 0.3 nats more information than it reads; indicative."""
-        return [is_biased(b, n) for b, n in zip(self.mi_bound_nats, self.num_candidates, strict=True)]
+        """Steps where an exact critic on Gaussians would need 0.3 nats more information than it reads; indicative.
+
+        None unless the number bounds information: what reads too much as well cannot be said to read too little.
+        """
+        return [self.is_bound and is_biased(*each) for each in self._at_num_candidates]
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether `mi_bound_nats` bounds the information itself: no grid's rows and no repeated draws give it away."""
+        return bounds_information(self.strategy) and not any(self.directions) and not self._draws_repeat
+
+    @property
+    def information_for_gaussians_nats(self) -> list[float | None]:
+        """What an exact critic on Gaussians would need to read this; None where that is unbounded, or this no bound."""
+        found = [information_at_reading_nats(*each) if self.is_bound else math.nan for each in self._at_num_candidates]
+        return [nats if math.isfinite(nats) else None for nats in found]
+
+    def advice(self, change: str) -> list[str]:
+        """What to make of each step, and what to change; empty where nothing is to be said, or it is no bound.
+
+        Args:
+            change: the option that raises N.
+        """
+        return [advice(*each, change) if self.is_bound else "" for each in self._at_num_candidates]
 
     @property
     def reading(self) -> str:
         """What `mi_bound_nats` is, in words."""
-        return reading_of(self.strategy, on_grid=any(self.directions))
+        return reading_of(self.strategy, any(self.directions), self._most_draw_excess_nats)
+
+    @property
+    def _most_draw_excess_nats(self) -> float:
+        return max((excess for excess in self.draw_excess_nats if not math.isnan(excess)), default=0.0)
+
+    @property
+    def _draws_repeat(self) -> bool:
+        return self._most_draw_excess_nats > MOST_DRAW_EXCESS_NATS
+
+    @property
+    def _at_num_candidates(self) -> list[tuple[float, float]]:
+        """The reading of each step and the N whose logarithm its ceiling is: of ragged rows less than the mean N."""
+        return [(b, math.exp(c)) for b, c in zip(self.mi_bound_nats, self.mi_ceiling_nats, strict=True)]
 
     def mean(self, name: str) -> float:
         """The unweighted mean of a list over the steps that had rows."""
@@ -108,7 +156,7 @@ class BoundTally:
 
     def __init__(self, steps: Sequence[Step] | None = None) -> None:
         self.steps = steps
-        self.sums: list[Tensor] = []  # one [5, K, B] per batch
+        self.sums: list[Tensor] = []  # one [6, K, B] per batch
 
     def update(self, contrast: Contrast) -> None:
         """Add a batch."""
@@ -123,27 +171,10 @@ class BoundTally:
         if not self.sums:
             raise ValueError(f"no batch of split {split!r} to compute a bound from")
         if len(self.sums) > 1:
-            units = torch.stack([batch.sum(2) for batch in self.sums])  # [G, 5, K]
+            units = torch.stack([batch.sum(2) for batch in self.sums])  # [G, 6, K]
         else:
-            units = self.sums[0].permute(2, 0, 1)  # [B, 5, K]
-        num_rows, loss, log_n, n, accuracy = units.sum(0)
-        bound = (log_n - loss) / num_rows
-        residuals = units[:, 2] - units[:, 1] - units[:, 0] * bound  # a ratio of sums: linearised, unit by unit
-        num_units = len(units)
-        correction = num_units / (num_units - 1) if num_units > 1 else math.nan
-        standard_error = (correction * residuals.square().sum(0)).sqrt() / num_rows
-        steps = self.steps or [Step("", k) for k in range(1, len(num_rows) + 1)]
-        return Bound(
-            steps=[step.k for step in steps],
-            directions=[step.direction for step in steps],
-            strategy=strategy,
-            split=split,
-            num_batches=len(self.sums),
-            num_rows=[int(v) for v in num_rows],
-            loss_nats=(loss / num_rows).tolist(),
-            num_candidates=(n / num_rows).tolist(),
-            mi_ceiling_nats=(log_n / num_rows).tolist(),
-            mi_bound_nats=bound.tolist(),
-            standard_error_nats=standard_error.tolist(),
-            accuracy=(accuracy / num_rows).tolist(),
-        )
+            units = self.sums[0].permute(2, 0, 1)  # [B, 6, K]
+        sums = units.sum(0)
+        steps = self.steps or [Step("", k) for k in range(1, sums.shape[1] + 1)]
+        found = averages(sums, products_of(units).sum(0))
+        return Bound.of(found, steps, strategy, split, num_batches=len(self.sums))

@@ -54,12 +54,14 @@ def information_at_reading_nats(reading_nats: int | float, num_candidates: int |
     """The information that would read like this at best: the inverse of `optimal_reading_nats`.
 
     Infinite within 0.02 nats of the ceiling, where readings no longer tell informations apart; 0 for a reading of 0
-    or less.
+    or less; NaN for NaN.
 
     Args:
         reading_nats: log N - L.
         num_candidates: N, the positive included, at least 2.
     """
+    if math.isnan(reading_nats):
+        return math.nan
     if reading_nats <= 0:
         return 0.0
     if reading_nats > math.log(num_candidates) - INDISTINCT_NATS:
@@ -69,4 +71,7 @@ def information_at_reading_nats(reading_nats: int | float, num_candidates: int |
         return optimal_reading_nats(information_nats, num_candidates) - reading_nats
 
     # the optimum exceeds the information by quadrature's error at most, for which the lower end allows
-    return float(brentq(excess, max(reading_nats - 1e-3, 0.0), MOST_NATS, xtol=1e-3))
+    low = max(reading_nats - 1e-3, 0.0)
+    if excess(low) >= 0:  # a reading of less than that error
+        return low
+    return float(brentq(excess, low, MOST_NATS, xtol=1e-3))

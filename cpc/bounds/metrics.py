@@ -12,6 +12,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
+from cpc.bounds.averages import SUMMED, averages, products_of
 from cpc.bounds.bound import Bound
 from cpc.bounds.estimators import Reading
 from cpc.losses.contrast import Contrast
@@ -39,18 +40,15 @@ class BoundMetric(Metric):
         self.sums: Tensor
         self.products: Tensor
         self.add_state("num_batches", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-        # of rows, loss, log N, N and accuracy; then of gap^2, gap * rows and rows^2 of each batch, gap = log N - L
-        self.add_state("sums", zeros.repeat(5, 1), dist_reduce_fx="sum")
-        self.add_state("products", zeros.repeat(3, 1), dist_reduce_fx="sum")
+        self.add_state("sums", zeros.repeat(len(SUMMED), 1), dist_reduce_fx="sum")
+        self.add_state("products", zeros.repeat(4, 1), dist_reduce_fx="sum")
 
     def update(self, contrast: Contrast) -> None:
         """Add a batch."""
-        sums = torch.stack(contrast[1:]).detach().double().sum(2)  # [5, K]
-        rows, loss, log_n = sums[:3]
-        gap = log_n - loss
+        sums = torch.stack(contrast[1:]).detach().double().sum(2)  # [6, K]
         self.num_batches += 1
         self.sums += sums
-        self.products += torch.stack([gap * gap, gap * rows, rows * rows])
+        self.products += products_of(sums)
 
     def compute(self) -> dict[str, Tensor]:
         """The lists of `Bound`, each a tensor over the steps, over everything added on all ranks.
@@ -60,22 +58,7 @@ class BoundMetric(Metric):
         """
         if self.num_batches == 0:
             raise ValueError("no batch was added: there is no bound to compute")
-        rows, loss, log_n, n, accuracy = self.sums
-        bound = (log_n - loss) / rows
-        gap_gap, gap_rows, rows_rows = self.products
-        squares = (gap_gap - 2 * bound * gap_rows + bound.square() * rows_rows).clamp(min=0)
-        num_batches = int(self.num_batches)
-        correction = num_batches / (num_batches - 1) if num_batches > 1 else math.nan
-        return {
-            "num_batches": self.num_batches,
-            "num_rows": rows,
-            "loss_nats": loss / rows,
-            "num_candidates": n / rows,
-            "mi_ceiling_nats": log_n / rows,
-            "mi_bound_nats": bound,
-            "standard_error_nats": (correction * squares).sqrt() / rows,
-            "accuracy": accuracy / rows,
-        }
+        return {"num_batches": self.num_batches} | averages(self.sums, self.products)
 
     def bound(self, strategy: str, split: str) -> Bound:
         """What `compute` finds, as a `Bound`.
@@ -85,16 +68,8 @@ class BoundMetric(Metric):
             split: the part of the data.
         """
         found = dict(self.compute())  # the metric keeps its own for the next call
-        num_batches, num_rows = int(found.pop("num_batches")), found.pop("num_rows")
-        return Bound(
-            steps=[step.k for step in self.steps],
-            directions=[step.direction for step in self.steps],
-            strategy=strategy,
-            split=split,
-            num_batches=num_batches,
-            num_rows=[int(count) for count in num_rows.reshape(-1)],
-            **{name: values.reshape(-1).tolist() for name, values in found.items()},  # K = 1 comes without an axis
-        )
+        num_batches = int(found.pop("num_batches"))
+        return Bound.of(found, self.steps, strategy, split, num_batches)
 
 
 class ReadingMetric(Metric):

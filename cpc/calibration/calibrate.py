@@ -11,17 +11,30 @@ from typing import Any
 import torch
 
 from cpc.bounds.estimators import ESTIMATORS, estimator_named
+from cpc.bounds.estimators.donsker_varadhan import DEFAULT_CLIP, DEFAULT_DECAY
+from cpc.bounds.estimators.interpolated import DEFAULT_ALPHA
 from cpc.bounds.gaussian import optimal_reading_nats
 from cpc.bounds.tasks import TASKS, Task, task_named
+from cpc.bounds.tasks.ar1 import DEFAULT_LAG
+from cpc.bounds.tasks.student import DEFAULT_FREEDOM
 from cpc.calibration.critics import CRITICS
 from cpc.calibration.measured import Measured, measure_exact
 from cpc.calibration.page import write_calibration_page
-from cpc.calibration.training import train, trainable
+from cpc.calibration.training import LEARNING_RATE, MOST_GRADIENT, train, trainable
 from cpc.data.atomic import write_json
 
 SCHEMA = 1
 EXACT = "exact"
 CRITIC_NAMES = (EXACT, *CRITICS)
+CONSTANTS = {
+    "learning_rate": LEARNING_RATE,
+    "most_gradient_norm": MOST_GRADIENT,
+    "interpolated_alpha": DEFAULT_ALPHA,
+    "smile_clip": DEFAULT_CLIP,
+    "mine_decay": DEFAULT_DECAY,
+    "vector_ar1_lag": DEFAULT_LAG,
+    "student_degrees_of_freedom": DEFAULT_FREEDOM,
+}
 Row = dict[str, Any]
 
 
@@ -53,8 +66,9 @@ def calibrate(
         seed: of everything drawn.
 
     Returns:
-        What the JSON holds: the options, `rows` (one per task, dim, N, critic, estimator and information) and
-        `training` (estimates along the steps).
+        What the JSON holds: the options, `constants` that have none, `rows` (one per task, dim, N, critic, estimator
+        and information), `training` (estimates along the steps), and in words what was `left_out` of the grid, and
+        which training `diverged`.
 
     Raises:
         ValueError: on unknown names, numbers out of range, a grid of which no task reaches anything, or if plotly is
@@ -64,9 +78,11 @@ def calibrate(
     _check(tasks, estimators, critics, informations_nats, dims, nums_candidates, num_steps, num_matrices)
     rows: list[Row] = []
     training: list[Row] = []
+    left_out: list[str] = []
+    diverged: list[str] = []
     for name in dict.fromkeys(tasks):
         for dim in dict.fromkeys(dims):
-            levels = list(_reachable(name, sorted(set(informations_nats)), dim))
+            levels = list(_reachable(name, sorted(set(informations_nats)), dim, left_out))
             for num_candidates in dict.fromkeys(nums_candidates) if levels else ():
                 for critic in dict.fromkeys(critics):
                     place = {"task": name, "dim": dim, "num_candidates": num_candidates, "critic": critic}
@@ -74,7 +90,7 @@ def calibrate(
                     if critic == EXACT:
                         found = _exact(levels, *options)
                     else:
-                        found, along = _trained(levels, critic, num_steps, *options)
+                        found, along = _trained(levels, critic, num_steps, *options, diverged)
                         training += [place | row for row in along]
                     if found:
                         print(_table(place, found), flush=True)
@@ -86,11 +102,19 @@ def calibrate(
         )
     report = {
         "schema": SCHEMA,
+        "tasks": list(dict.fromkeys(tasks)),
+        "estimators": list(dict.fromkeys(estimators)),
+        "critics": list(dict.fromkeys(critics)),
+        "dims": list(dict.fromkeys(dims)),
+        "nums_candidates": list(dict.fromkeys(nums_candidates)),
         "mi": sorted(set(informations_nats)),
         "steps": num_steps,
         "num_matrices": num_matrices,
         "seed": seed,
         "seconds": round(time.monotonic() - start, 1),
+        "constants": CONSTANTS,
+        "left_out": left_out,
+        "diverged": diverged,
         "rows": rows,
         "training": training,
     }
@@ -130,16 +154,18 @@ def _check(
     ):
         if min(values) < least:
             raise ValueError(f"{option}={min(values)} must be at least {least}")
-    if not all(0 < information < math.inf for information in informations_nats):
-        raise ValueError(f"mi={min(informations_nats)}: informations must be positive and finite")
+    wrong = [information for information in informations_nats if not 0 < information < math.inf]
+    if wrong:
+        raise ValueError(f"mi={wrong[0]}: informations must be positive and finite")
 
 
-def _reachable(name: str, informations_nats: Sequence[float], dim: int) -> Iterator[Task]:
+def _reachable(name: str, informations_nats: Sequence[float], dim: int, left_out: list[str]) -> Iterator[Task]:
     for information in informations_nats:
         try:
             yield task_named(name, information, dim)
         except ValueError as error:
             print(f"left out: {error}", flush=True)
+            left_out.append(str(error))
 
 
 def _exact(
@@ -161,6 +187,7 @@ def _trained(
     num_candidates: int,
     num_matrices: int,
     seed: int,
+    diverged: list[str],
 ) -> tuple[list[Row], list[Row]]:
     """Rows, and the course of training, as far as it came."""
     rows, training = [], []
@@ -175,6 +202,7 @@ def _trained(
                     training.append({"estimator": name} | course)
         except FloatingPointError as error:
             print(f"diverged: {error}; its levels from there on are left out", flush=True)
+            diverged.append(f"{critic} critic, N = {num_candidates}: {error}")
     return rows, training
 
 
@@ -212,5 +240,5 @@ def _cell(row: Row | None) -> str:
     if row is None:
         return "-"
     if row["mean_nats"] is None:
-        return "infinite"
+        return "not finite"
     return f"{row['mean_nats']:.4g} ({row['standard_deviation_nats']:.2g})"

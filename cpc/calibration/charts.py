@@ -25,8 +25,14 @@ MARKS = ("circle", "square", "diamond", "cross", "x", "star", "pentagon", "hexag
 SYMBOLS = dict(zip(COLOURS, MARKS, strict=True))
 
 
-def estimate_chart(place: Row, rows: Sequence[Row]) -> Chart:
-    """Mean estimate, bias and variance by true information, one line per estimator."""
+def estimate_chart(place: Row, rows: Sequence[Row], exact: Sequence[Row] = ()) -> Chart:
+    """Mean estimate, bias and variance by true information, one line per estimator.
+
+    Args:
+        place: where.
+        rows: of that place.
+        exact: rows of InfoNCE with the exact critic, same task, dimensions and N: what a trained one can read at most.
+    """
     informations = sorted({row["true_nats"] for row in rows})
     top = 1.5 * max(informations)
     traces: list[Row] = [_line(informations, informations, "truth", GREY, line_dash="dot")]
@@ -45,14 +51,19 @@ def estimate_chart(place: Row, rows: Sequence[Row]) -> Chart:
         ]
         if name == "info_nce":
             optima = [row["gaussian_optimum_nats"] for row in own]
-            traces.append(_line(x, optima, "best InfoNCE on Gaussians", BLUE, line_dash="dash"))
+            traces.append(_line(x, optima, "InfoNCE, Gaussians of many dimensions", BLUE, line_dash="dash"))
+            if exact:
+                best = sorted((row["true_nats"], row["mean_nats"]) for row in exact)
+                truths, readings = zip(*best, strict=True)
+                traces.append(_line(truths, readings, "InfoNCE, exact critic", BLUE, line_dash="dot"))
     ceiling = math.log(place["num_candidates"])
     traces.append(_line([informations[0], informations[-1]], [ceiling] * 2, "ceiling log N", GREY, line_dash="dash"))
     table = _table(rows)
     return Chart(
         title=f"{_words(place)}: estimate against truth",
         caption="Above: means, whiskers one standard deviation of an estimate from one matrix; dotted, the truth; "
-        "dashed, the ceiling log N and what the exact critic reads by InfoNCE on Gaussians of many dimensions. Middle: "
+        "dashed, the ceiling log N and what the exact critic reads by InfoNCE on Gaussians of many dimensions; for "
+        "trained critics, dotted, what the exact one reads by InfoNCE on this task, if it was measured. Middle: "
         "bias. Below: variance. What leaves the picture is in the table.",
         alt=f"Line charts of estimates, bias and variance by true information for {_words(place)}. "
         + "; ".join(f"{cells[0]}, true {cells[2]}: {cells[3]}" for cells in table.rows),

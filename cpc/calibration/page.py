@@ -45,7 +45,9 @@ def write_calibration_page(path: Path, report: dict[str, Any]) -> None:
 
 def _charts(report: dict[str, Any]) -> Iterator[Chart]:
     for rows in _by_place(report["rows"]):
-        yield estimate_chart(rows[0], rows)
+        place = _place(rows[0])
+        exact = [row for row in report["rows"] if _place(row) == (*place[:3], "exact")] if place[3] != "exact" else []
+        yield estimate_chart(rows[0], rows, [row for row in exact if row["estimator"] == "info_nce"])
         courses = [course for course in report["training"] if _place(course) == _place(rows[0])]
         if courses:
             yield course_chart(rows[0], courses)

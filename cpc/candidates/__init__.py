@@ -1,6 +1,22 @@
 """Whom the positive is compared with."""
 
-from cpc.candidates.draws import draw_negatives
-from cpc.candidates.strategies import STRATEGIES, Strategy, allowed_matrix, bounds_information, reading_of
+from cpc.candidates.draws import draw_excess_nats, draw_negatives
+from cpc.candidates.strategies import (
+    MOST_DRAW_EXCESS_NATS,
+    STRATEGIES,
+    Strategy,
+    allowed_matrix,
+    bounds_information,
+    reading_of,
+)
 
-__all__ = ["STRATEGIES", "Strategy", "allowed_matrix", "bounds_information", "draw_negatives", "reading_of"]
+__all__ = [
+    "MOST_DRAW_EXCESS_NATS",
+    "STRATEGIES",
+    "Strategy",
+    "allowed_matrix",
+    "bounds_information",
+    "draw_excess_nats",
+    "draw_negatives",
+    "reading_of",
+]

@@ -1,11 +1,13 @@
-"""Uniform draws of negatives from each row's own set.
+"""Uniform draws of negatives from each row's own set, and what it costs that they repeat.
 
 B sequences, M rows (queries), N candidates, R draws per row.
 """
 
+import math
+
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -20,6 +22,8 @@ def draw_negatives(
 
     The r-th negative of sequence b is the r-th True of `pool[b]`, where the positive's own place is skipped by adding
     one to every draw at or behind it: the exclusion is exact, no draw is rejected.
+
+    Draws repeat where R is not small against the pool: `draw_excess_nats` says what `log N - L` may then read too much.
 
     Args:
         pool: candidates that the queries of each sequence may meet.
@@ -46,3 +50,18 @@ def draw_negatives(
         place = (pool.cumsum(1) - 1)[query_sequence, positives]  # [M]: where in `members` the positive stands
         draws += rearrange(positive_in_pool, "m -> m 1") & (draws >= rearrange(place, "m -> m 1"))
     return members[rearrange(query_sequence, "m -> m 1"), draws]
+
+
+def draw_excess_nats(num_negatives: int, num_eligible: Int[Tensor, " M"]) -> Float[Tensor, " M"]:
+    """How far `log N - L` may lie above the information because draws with replacement repeat: log(N / (1 + D)).
+
+    D is the number of distinct negatives that R draws from a pool of P come to, P (1 - (1 - 1/P)^R) in the mean. For R
+    small against P this is about R / (2 P); docs/theory.md derives it.
+
+    Args:
+        num_negatives: R.
+        num_eligible: P of each row, at least 1.
+    """
+    pool = num_eligible.double()
+    num_distinct = -pool * torch.expm1(num_negatives * torch.log1p(-1 / pool))
+    return math.log1p(num_negatives) - num_distinct.log1p()

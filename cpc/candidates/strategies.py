@@ -20,6 +20,7 @@ _RULES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sequence_only": lambda same, speaker: same,
 }
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
+MOST_DRAW_EXCESS_NATS = 0.1
 
 
 def allowed_matrix(
@@ -57,18 +58,24 @@ def bounds_information(strategy: str) -> bool:
     return strategy == "mixed_excluding"
 
 
-def reading_of(strategy: str, on_grid: bool = False) -> str:
+def reading_of(strategy: str, on_grid: bool = False, draw_excess_nats: float = 0.0) -> str:
     """What a curve of `log N - L` with this strategy is, in words for a legend.
 
     Args:
         strategy: whose latents were the candidates.
         on_grid: latents are patches; rows are not exchangeable then, and those that no positive can lie in give
             themselves away (docs/theory.md).
+        draw_excess_nats: what repeated draws may add (`cpc.candidates.draw_excess_nats`); beyond 0.1 nats, which a
+            fifth of the pool amounts to, the number is called no bound.
     """
-    if bounds_information(strategy) and on_grid:
-        return "lower bound on I(z; c) plus up to log(H / (H - k)), for H rows"
     if bounds_information(strategy):
-        return "lower bound on I(z; c), if latents mix fast within a sequence"
+        if draw_excess_nats > MOST_DRAW_EXCESS_NATS:
+            return "drawn negatives repeat, no bound on I(z; c)"
+        excesses = ["log(H / (H - k))"] * on_grid + [str(MOST_DRAW_EXCESS_NATS)] * (draw_excess_nats > 0)
+        plus = f" plus up to {' + '.join(excesses)}" if excesses else ""
+        return f"lower bound on I(z; c){plus}, " + (
+            "for H rows" if on_grid else "if latents mix fast within a sequence"
+        )
     if strategy == "same_speaker_excluding":
         return "information given the speaker, no bound on I(z; c)"
     return "in-sequence candidates, no bound on I(z; c)"

@@ -11,7 +11,7 @@ from einops import rearrange, reduce, repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.draws import draw_negatives
+from cpc.candidates.draws import draw_excess_nats, draw_negatives
 from cpc.candidates.strategies import allowed_matrix
 from cpc.losses.info_nce import Sequences, info_nce_of_rows
 
@@ -26,6 +26,7 @@ class Contrast(NamedTuple):
         log_num_candidates: `[K, B]`, sum over rows of log N_i.
         num_candidates: `[K, B]`, sum over rows of N_i.
         accuracy: `[K, B]`, sum over rows.
+        draw_excess_nats: `[K, B]`, sum over rows of what repeated draws may add to log N_i - L_i; 0 without draws.
     """
 
     loss: Tensor
@@ -34,6 +35,7 @@ class Contrast(NamedTuple):
     log_num_candidates: Tensor
     num_candidates: Tensor
     accuracy: Tensor
+    draw_excess_nats: Tensor
 
 
 def contrast(
@@ -96,7 +98,9 @@ def contrast(
 
     pool = allowed[:, candidate_sequence] & (time < length)
     negatives = None
+    excess = torch.zeros(len(positives), device=device)
     if num_negatives is not None:
+        excess = draw_excess_nats(num_negatives, pool.sum(1)[of_row] - pool[of_row, positives].long()).float()
         negatives = draw_negatives(pool, of_row, positives, num_negatives, generator)
         if shared_across_steps:
             has_row = is_row.any(1)
@@ -117,8 +121,8 @@ def contrast(
         compute=compute,
     )
     counts = row.num_candidates.float()
-    per_row = torch.stack([torch.ones_like(counts), row.loss_nats.float(), counts.log(), counts, row.accuracy])
-    sums = torch.zeros(5, num_steps * num_sequences, dtype=torch.float32, device=device)  # also in pure bfloat16
+    per_row = torch.stack([torch.ones_like(counts), row.loss_nats.float(), counts.log(), counts, row.accuracy, excess])
+    sums = torch.zeros(6, num_steps * num_sequences, dtype=torch.float32, device=device)  # also in pure bfloat16
     sums.index_add_(1, step * num_sequences + of_row, per_row)
     return Contrast(row.loss, *rearrange(sums, "n (k b) -> n k b", k=num_steps))
 

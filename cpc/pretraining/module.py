@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cpc.bounds import Bound, BoundTally
+from cpc.bounds.averages import SUMMED
 from cpc.checkpoint import describe, with_defaults
 from cpc.data.batch import Batch
 from cpc.evaluation import HeldOut, OnBatch, held_out_tallies
@@ -252,7 +253,10 @@ class Pretraining(pl.LightningModule):
         torch.set_rng_state(state["torch"])
         if state["cuda"] is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(state["cuda"], self.device)
-        self.tally.sums = list(state["tally"])
+        # checkpoints from before `draw_excess_nats` was added up hold one sum less
+        self.tally.sums = [
+            torch.cat([sums, sums.new_zeros(len(SUMMED) - len(sums), *sums.shape[1:])]) for sums in state["tally"]
+        ]
 
     def _settings(self) -> dict[str, Any]:
         """What may be changed when a run is continued, and changes how it goes on."""

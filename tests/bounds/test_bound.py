@@ -53,6 +53,25 @@ def test_standard_error_is_that_of_independent_batches() -> None:
     assert torch.tensor(claimed).mean().item() == pytest.approx(torch.tensor(estimates).std().item(), rel=0.15)
 
 
+def test_only_batches_with_rows_are_units() -> None:
+    """k = 2 has rows in two batches of four, then in one of three: two units, then none to tell an error from."""
+    short = [a_contrast(4, seed, num_valid=2) for seed in (2, 3)]
+    tally, of_two = BoundTally(), BoundTally()
+    for batch in (a_contrast(4, 0), a_contrast(4, 1)):
+        of_two.update(batch)
+        tally.update(batch)
+    for batch in short:
+        tally.update(batch)
+    expected = of_two.compute("mixed", "valid").standard_error_nats[1]
+    assert tally.compute("mixed", "valid").standard_error_nats[1] == pytest.approx(expected, rel=1e-9)
+    alone = BoundTally()
+    for batch in (a_contrast(4, 0), *short):
+        alone.update(batch)
+    errors = alone.compute("mixed", "valid").standard_error_nats
+    assert errors[0] > 0
+    assert math.isnan(errors[1])
+
+
 def test_a_step_without_rows_is_null_in_the_record() -> None:
     tally = BoundTally()
     tally.update(a_contrast(4, 0, num_valid=2))

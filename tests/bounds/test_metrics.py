@@ -72,12 +72,33 @@ def test_what_ranks_gather_is_summed(contrasts: list[Contrast]) -> None:
     assert_equal(mine.bound("mixed", "valid"), a_metric(contrasts).bound("mixed", "valid"))
 
 
+def test_batches_without_rows_of_a_step_are_no_units_of_it(contrasts: list[Contrast]) -> None:
+    """k = 2 has rows in two batches only, and loses its standard error with one of them."""
+    ragged = [a_contrast(3, 2, seed=7), *contrasts[:2], a_contrast(5, 2, seed=8)]
+    tally = BoundTally(STEPS)
+    for each in ragged:
+        tally.update(each)
+    assert_equal(a_metric(ragged).bound("mixed", "valid"), tally.compute("mixed", "valid"))
+    of_two = a_metric(contrasts[:2]).bound("mixed", "valid").standard_error_nats[1]
+    assert a_metric(ragged).bound("mixed", "valid").standard_error_nats[1] == pytest.approx(of_two)
+    assert math.isnan(a_metric(ragged[:2]).bound("mixed", "valid").standard_error_nats[1])
+
+
 def test_one_batch_has_no_standard_error(contrasts: list[Contrast]) -> None:
     metric = a_metric(contrasts[:1])
     bound = metric.bound("mixed", "valid")
     assert metric.bound("mixed_excluding", "test").mi_bound_nats == bound.mi_bound_nats  # asked again
     assert all(math.isnan(error) for error in bound.standard_error_nats)
     assert bound.num_batches == 1
+
+
+def test_a_single_step_keeps_its_list(contrasts: list[Contrast]) -> None:
+    """torchmetrics hands results of one number out without an axis."""
+    metric = BoundMetric(STEPS[:1])
+    for each in contrasts:
+        metric.update(each._replace(**{name: getattr(each, name)[:1] for name in each._fields[1:]}))
+    whole = a_metric(contrasts).bound("mixed", "valid")
+    assert metric.bound("mixed", "valid").mi_bound_nats == pytest.approx(whole.mi_bound_nats[:1])
 
 
 def some_scores(num_matrices: int) -> list[Tensor]:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cpc.bounds import VectorAR1, optimal_reading_nats
 from cpc.bounds.estimators import info_nce, pooled
 from cpc.bounds.sequences import scored_rows
 from cpc.candidates import STRATEGIES
@@ -25,7 +26,7 @@ def test_info_nce_of_the_rows_is_the_losss(batch: tuple[Tensor, Tensor], strateg
     expected = contrast(*batch, **options)
     of_steps: dict[int, list] = {}
     for place, rows in scored_rows(*batch, **options):
-        of_steps.setdefault(place, []).append(info_nce(*rows))
+        of_steps.setdefault(place, []).append(info_nce(*rows[:3]))
     for place, readings in of_steps.items():
         reading = pooled(readings)
         assert len(reading.joint_nats) == expected.num_rows[place].sum()
@@ -34,21 +35,60 @@ def test_info_nce_of_the_rows_is_the_losss(batch: tuple[Tensor, Tensor], strateg
     assert set(of_steps) == {place for place in range(3) if expected.num_rows[place].sum() > 0}
 
 
-def test_drawn_negatives_come_behind_the_positive_and_are_never_it(batch: tuple[Tensor, Tensor]) -> None:
+def test_drawn_negatives_count_once_and_are_never_the_positive(batch: tuple[Tensor, Tensor]) -> None:
     queries, latents = batch
     generator = torch.Generator().manual_seed(0)
-    rows = list(scored_rows(queries, latents, strategy="mixed", num_negatives=50, generator=generator))
-    assert len(rows) == 3 * 4
-    for number, (place, (scores, positives, candidates)) in enumerate(rows):
+    drawn = list(scored_rows(queries, latents, strategy="mixed", num_negatives=5, generator=generator))
+    flat = latents.reshape(-1, 5).double()
+    assert len(drawn) == 3 * 4
+    counts = []
+    for number, (place, rows) in enumerate(drawn):
         b, num_rows = number % 4, 6 - place - 1
-        assert scores.shape == candidates.shape == (num_rows, 51)
-        assert candidates.all()
-        assert not positives.any()
-        own = (queries[place, b, :num_rows].double() * latents[b, place + 1 :].double()).sum(1)
-        assert torch.allclose(scores[:, 0], own)
-        assert not (scores[:, 1:] == scores[:, :1]).any()
+        assert torch.allclose(rows.scores, queries[place, b, :num_rows].double() @ flat.T)
+        assert rows.positives.tolist() == [b * 6 + place + 1 + t for t in range(num_rows)]
+        assert not rows.candidates[torch.arange(num_rows), rows.positives].any()
+        assert not rows.baseline.any()
+        counts += rows.candidates.sum(1).tolist()
+    assert min(counts) < max(counts) == 5
+
+
+@pytest.mark.parametrize("num_negatives", [None, 9])
+def test_no_sequence_is_read_and_in_the_baseline(batch: tuple[Tensor, Tensor], num_negatives: int | None) -> None:
+    """Sequences 2 and 3 are windows of one file: three files, two others for each row."""
+    generator = torch.Generator().manual_seed(0)
+    options = {"strategy": "mixed_excluding", "num_valid": NUM_VALID, "sequence_id": IDS, "with_baseline": True}
+    for _, rows in scored_rows(*batch, num_negatives=num_negatives, generator=generator, **options):
+        for i, positive in enumerate(rows.positives.tolist()):
+            read, kept = ({int(IDS[n // 6]) for n in each[i].nonzero()} for each in (rows.candidates, rows.baseline))
+            assert len(read) == len(kept) == 1
+            assert not read & kept
+            assert int(IDS[positive // 6]) not in read | kept
+
+
+def test_a_baseline_needs_two_other_sequences(batch: tuple[Tensor, Tensor]) -> None:
+    with pytest.raises(ValueError, match="half of the sequences that candidates come from, here 1"):
+        next(scored_rows(*batch, strategy="mixed_excluding", sequence_id=IDS // 2, with_baseline=True))
 
 
 def test_a_strategy_without_negatives_is_refused(batch: tuple[Tensor, Tensor]) -> None:
     with pytest.raises(ValueError, match="same_speaker_excluding"):
         next(scored_rows(*batch, strategy="same_speaker_excluding", sequence_id=IDS, group_id=GROUPS))
+
+
+def test_the_exact_critic_reads_the_optimum_of_its_distinct_draws() -> None:
+    """2 nats, 16 draws of 256 latents: what N candidates can show (to 0.06 nats in 20 dimensions)."""
+    coefficient, generator = 0.4258, torch.Generator().manual_seed(0)
+    process, readings, num_met, num_rows = VectorAR1(coefficient, 20), [], 0, 0
+    of_x, of_square = coefficient / (1 - coefficient**2), -(coefficient**2) / (2 - 2 * coefficient**2)
+    for _ in range(10):
+        x = process.sample(129, 2, generator)
+        square = x.square().sum(-1, keepdim=True)
+        queries = torch.cat([of_x * x, torch.full_like(square, of_square)], -1)[None]
+        options = {"strategy": "mixed_excluding", "num_negatives": 16, "generator": generator}
+        rows = [rows for _, rows in scored_rows(queries, torch.cat([x, square], -1), **options)]
+        readings.append(pooled([info_nce(*each[:3]) for each in rows]).nats)
+        num_met, num_rows = num_met + sum(each.num_met for each in rows), num_rows + len(rows)
+    nats = torch.stack(readings)
+    assert 16 < num_met / num_rows < 17
+    expected = optimal_reading_nats(process.mutual_information_nats(1), num_met / num_rows)
+    assert nats.mean().item() == pytest.approx(expected + 0.03, abs=0.04 + 3 * nats.std().item() / 10**0.5)

@@ -10,6 +10,7 @@ import torch
 from cpc import cli
 from cpc.bounds.estimators import ESTIMATORS
 from cpc.bounds.tasks import TASKS, task_named
+from cpc.calibration import training
 from cpc.calibration.calibrate import CRITIC_NAMES, calibrate
 from cpc.calibration.measured import measure_exact, measured
 from cpc.calibration.training import train, trainable
@@ -48,6 +49,33 @@ def test_every_reachable_point_has_a_row(folder: Path) -> None:
     steps = [course["steps"] for course in report["training"] if course["task"] == "gaussian"]
     assert steps[0] == [0, 4, 8]
     assert steps[1] == [9, 13, 17]  # the second level goes on where the first ended
+
+
+def test_the_protocol_stands_beside_the_figures(folder: Path) -> None:
+    report = json.loads((folder / "calibration.json").read_text())
+    assert report["tasks"] == ["gaussian", "uniform", "discrete"]
+    assert (report["estimators"], report["critics"]) == (list(ESTIMATORS), ["exact", "separable"])
+    assert (report["dims"], report["nums_candidates"], report["mi"]) == ([2], [8], [1.0, 6.0])
+    assert report["constants"] == {
+        "learning_rate": 1e-3,
+        "most_gradient_norm": 10.0,
+        "interpolated_alpha": 0.01,
+        "smile_clip": 5.0,
+        "mine_decay": 0.99,
+        "vector_ar1_lag": 4,
+        "student_degrees_of_freedom": 5.0,
+    }
+    (left_out,) = report["left_out"]
+    assert "discrete" in left_out
+    assert report["diverged"] == []
+
+
+def test_what_diverged_is_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "LEARNING_RATE", 1e9)
+    options = {"estimators": ["nwj"], "critics": ["exact", "separable"], "informations_nats": [1.0], "dims": [2]}
+    report = calibrate(tmp_path, tasks=["gaussian"], nums_candidates=[8], num_steps=20, num_matrices=2, **options)
+    (diverged,) = report["diverged"]
+    assert diverged.startswith("separable critic, N = 8: the objective of nwj is")
 
 
 def test_the_page_shows_every_task_and_needs_nothing_else(folder: Path) -> None:
@@ -131,6 +159,7 @@ def test_training_is_the_seeds() -> None:
         ({"num_steps": 0}, "steps=0 must be at least 1"),
         ({"num_matrices": 1}, "num_matrices=1 must be at least 2"),
         ({"informations_nats": [2.0, -1.0]}, r"mi=-1\.0"),
+        ({"informations_nats": [2.0, math.inf]}, "mi=inf"),
         ({"tasks": ["discrete"], "dims": [1], "informations_nats": [4.0]}, "none of the tasks discrete reaches any"),
         ({"critics": ["separable"], "estimators": ["leave_one_out"]}, "leave_one_out has the exact critic alone"),
     ],

@@ -27,6 +27,13 @@ def test_estimates_bias_and_variance() -> None:
     assert chart.table.rows[2] == ["dv", "lower", "2.00", "n/a (0.100)", "n/a", "0.250"]
 
 
+def test_trained_critics_stand_beside_the_exact_one() -> None:
+    rows, exact = [a_row("info_nce", 2.0, 1.1), a_row("nwj", 2.0, 1.3)], [a_row("info_nce", v, v) for v in (2.5, 2.0)]
+    (line,) = [t for t in estimate_chart(PLACE, rows, exact).traces if t["name"] == "InfoNCE, exact critic"]
+    assert (line["x"], line["y"]) == ([2.0, 2.5], [2.0, 2.5])
+    assert not [t for t in estimate_chart(PLACE, rows).traces if t["name"] == "InfoNCE, exact critic"]
+
+
 def test_the_course_of_training() -> None:
     courses = [
         {"estimator": "nwj", "true_nats": 2.0, "steps": [0.0, 4.0], "estimates_nats": [0.1, 1.2]},

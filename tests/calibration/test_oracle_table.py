@@ -6,10 +6,9 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from cpc.bounds import optimal_reading_nats
+from cpc.bounds.estimators import info_nce
 from cpc.bounds.tasks import task_named
 from cpc.calibration.measured import measure_exact
-from cpc.calibration.training import train
 
 FACTS = {  # true nats: mean and standard error for N = 16, 129, 512
     2.0: ((1.495, 0.038), (1.890, 0.018), (1.989, 0.019)),
@@ -22,10 +21,10 @@ NUMS_MATRICES = {16: 300, 129: 60, 512: 12}
 
 
 @pytest.mark.parametrize(("information_nats", "tabled"), FACTS.items())
-@pytest.mark.parametrize("task", ["gaussian", "cubic"])
-def test_the_exact_critic(task: str, information_nats: float, tabled: Sequence[tuple[float, float]]) -> None:
+@pytest.mark.parametrize(("task", "seed"), [("gaussian", 0), ("half_cube", 1)])
+def test_the_exact_critic(task: str, seed: int, information_nats: float, tabled: Sequence[tuple[float, float]]) -> None:
     """Within 3 combined standard errors; bent variables have the same exact critic."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     exact = task_named(task, information_nats, 20)
     for (num_candidates, num_matrices), (mean, error) in zip(NUMS_MATRICES.items(), tabled, strict=True):
         found = measure_exact(exact, ["info_nce"], num_candidates, num_matrices, generator)["info_nce"]
@@ -33,15 +32,30 @@ def test_the_exact_critic(task: str, information_nats: float, tabled: Sequence[t
         assert found.mean_nats < math.log(num_candidates)
 
 
-def test_trained_critics_stay_below_the_optimum() -> None:
-    """While the truth rises; the optimum is of many dimensions, and in 20 at most 0.17 nats higher (docs/theory.md)."""
-    informations = (2.0, 4.0, 6.0)
-    tasks = [task_named("gaussian", information, 20) for information in informations]
-    levels = list(train(tasks, ["info_nce"], "separable", 32, 120, 50, seed=0))
-    readings = [level.measured["info_nce"] for level in levels]
-    for task, found in zip(tasks, readings, strict=True):
-        exact = measure_exact(task, ["info_nce"], 32, 100, torch.Generator().manual_seed(1))["info_nce"]
-        assert found.mean_nats < exact.mean_nats + 3 * math.hypot(found.standard_error_nats, exact.standard_error_nats)
-        optimum = optimal_reading_nats(task.mutual_information_nats, 32)
-        assert found.mean_nats < optimum + 0.17 + 3 * found.standard_error_nats
-    assert 0.5 < readings[0].mean_nats < readings[1].mean_nats < readings[2].mean_nats
+@pytest.mark.parametrize("num_candidates", [16, 129])
+def test_a_converged_critic_does_not_beat_the_exact_one(num_candidates: int) -> None:
+    """x^T W y + v . y^2 from the exact W and v on, 100 steps of training: near the optimum on fresh pairs, not above.
+
+    Read on the same pairs as the exact critic, whose optimality a hundredth of a nat is then enough to contradict.
+    """
+    task, generator = task_named("gaussian", 4.0, 20), torch.Generator().manual_seed(0)
+    rho = (-math.expm1(-2 * task.mutual_information_nats / 20)) ** 0.5
+    weight = (rho / (1 - rho**2) * torch.eye(20, dtype=torch.float64)).requires_grad_()
+    square = torch.full((20,), -(rho**2) / (2 - 2 * rho**2), dtype=torch.float64, requires_grad=True)
+    x, y = task.sample(5, generator)
+    own = (x @ weight @ y.T + y.square() @ square).log_softmax(1)
+    assert torch.allclose(own, task.log_density_ratio(x, y).log_softmax(1))  # it does begin at the exact critic
+    optimiser = torch.optim.Adam([weight, square], 5e-3)
+    for _ in range(100):
+        x, y = task.sample(num_candidates, generator)
+        optimiser.zero_grad()
+        (-info_nce(x @ weight @ y.T + y.square() @ square).nats).backward()
+        optimiser.step()
+    gains = []
+    for _ in range(12_000 // num_candidates):
+        x, y = task.sample(num_candidates, generator)
+        trained = info_nce(x @ weight @ y.T + y.square() @ square).nats.detach()
+        gains.append(trained - info_nce(task.log_density_ratio(x, y)).nats)
+    gain, error = torch.stack(gains).mean(), torch.stack(gains).std() / len(gains) ** 0.5
+    assert error < 0.02
+    assert -0.3 < gain < 3 * error

@@ -8,7 +8,7 @@ from cpc.bounds.estimators.jensen_shannon import jensen_shannon, jensen_shannon_
 from cpc.bounds.estimators.leave_one_out import leave_one_out
 from cpc.bounds.estimators.reading import Reading, pooled
 from cpc.bounds.estimators.registry import ESTIMATORS, Estimator, estimator_named
-from cpc.bounds.estimators.split_baseline import split_baseline
+from cpc.bounds.estimators.split_baseline import mean_baseline, split_by_sequence
 from cpc.bounds.estimators.tuba import nwj, tuba
 
 __all__ = [
@@ -23,10 +23,11 @@ __all__ = [
     "jensen_shannon",
     "jensen_shannon_nwj",
     "leave_one_out",
+    "mean_baseline",
     "nwj",
     "pooled",
     "smile",
-    "split_baseline",
+    "split_by_sequence",
     "standard_error_nats",
     "tuba",
 ]

@@ -21,7 +21,8 @@ def info_nce(
 
     log N + s_i+ - log sum_j exp s_ij, the positive among the j. Whatever depends on the row alone cancels.
 
-    A **lower bound** in expectation for any critic, if negatives are independent draws of the candidates' marginal.
+    A **lower bound** in expectation for any critic, if negatives are independent draws of the candidates' marginal: a
+    negative that is drawn twice is not (`cpc.candidates.draw_excess_nats`).
     Bias: never above log N, and below the truth where exp(I) is not small against N (`optimal_reading_nats`).
     Variance: small, since no row exceeds log N (figures in docs/results.md).
 

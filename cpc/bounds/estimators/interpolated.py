@@ -28,9 +28,10 @@ def interpolated(
     m_j is the mean of exp s over the row's candidates, the positive among them, without the negative j. The estimate
     1 + E[s+ - log(alpha m_j + (1 - alpha) a)] - E[exp s_j / (alpha m_j + (1 - alpha) a)] is averaged over j.
 
-    A **lower bound** for any critic, since no baseline looks at the negative that it divides. Bias: reads at most about
-    log(N / alpha). Variance: bounded by that ceiling, between `tuba` (alpha = 0) and a relative of InfoNCE with N - 1
-    candidates (alpha = 1).
+    A **lower bound** for any critic, if negatives are independent draws: then no baseline looks at the negative that it
+    divides, as it would at one drawn twice. Bias: reads at most 1 + log((N - 1) / alpha). Variance: for good critics
+    between that of `tuba` (alpha = 0) and of InfoNCE with N - 1 candidates (alpha = 1). The ceiling is no floor:
+    a critic that overrates negatives reads far below zero, even with alpha = 1.
 
     Args:
         scores: s; rows are queries, columns candidates.

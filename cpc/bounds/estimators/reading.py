@@ -86,7 +86,7 @@ def part(
     """Tell positives from negatives.
 
     Args:
-        scores: of any finite size; minus infinity is legal (a candidate that cannot be).
+        scores: of any finite size; a negative's may be minus infinity (a candidate that cannot be), a positive's not.
         positives: the column of each row's positive; None: the diagonal.
         candidates: columns that the row meets, its positive or not; None: all.
 

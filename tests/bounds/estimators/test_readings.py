@@ -235,3 +235,11 @@ def test_pooling_is_one_pass_over_all_rows(name: str, scores: Tensor) -> None:
 def test_mistakes(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.5, 1.0])
+def test_the_ceiling_of_the_interpolated_bound(alpha: float) -> None:
+    """Scores that tell every positive beyond doubt reach 1 + log((N - 1) / alpha), not log(N / alpha)."""
+    scores = 40 * torch.eye(9, dtype=torch.float64)
+    reading = interpolated(scores, log_baseline=torch.zeros(9, dtype=torch.float64), alpha=alpha).nats
+    assert reading.item() == pytest.approx(1 + math.log(8 / alpha), abs=1e-6)

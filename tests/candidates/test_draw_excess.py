@@ -1,0 +1,57 @@
+"""What repeated draws may add to log N - L, and that they do."""
+
+import math
+
+import pytest
+import torch
+
+from cpc.bounds import BoundTally, VectorAR1
+from cpc.candidates import draw_excess_nats, reading_of
+from cpc.losses import contrast
+
+
+@pytest.mark.parametrize(("num_negatives", "pool"), [(1, 1), (7, 1), (1, 9), (3, 4), (12, 6), (500, 20)])
+def test_the_excess_is_that_of_the_distinct_draws(num_negatives: int, pool: int) -> None:
+    """The mean count of distinct draws, by enumeration over the number of draws: each is new with chance 1 - D / P."""
+    num_distinct = 0.0
+    for _ in range(num_negatives):
+        num_distinct += 1 - num_distinct / pool
+    expected = math.log((1 + num_negatives) / (1 + num_distinct))
+    assert draw_excess_nats(num_negatives, torch.tensor([pool])).item() == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(("num_negatives", "is_bound"), [(4096, False), (12, True), (None, True)])
+def test_the_exact_critic_exceeds_the_truth_by_repeated_draws(num_negatives: int | None, is_bound: bool) -> None:
+    """6 nats, pools of 64: many draws read more, by less than the excess allowed for, and are not called a bound."""
+    coefficient, dim = 0.6717, 20
+    process, tally, generator = VectorAR1(coefficient, dim), BoundTally(), torch.Generator().manual_seed(0)
+    truth = process.mutual_information_nats(1)
+    of_x, of_square = coefficient / (1 - coefficient**2), -(coefficient**2) / (2 - 2 * coefficient**2)
+    for _ in range(12):
+        x = process.sample(33, 2, generator).float()
+        square = x.square().sum(-1, keepdim=True)
+        queries = torch.cat([of_x * x, torch.full_like(square, of_square)], -1)  # a term of the row's own cancels
+        tally.update(
+            contrast(
+                queries[None],
+                torch.cat([x, square], -1),
+                strategy="mixed_excluding",
+                num_negatives=num_negatives,
+                generator=generator,
+            )
+        )
+    bound = tally.compute("mixed_excluding", "test")
+    reading, excess = bound.mi_bound_nats[0], bound.draw_excess_nats[0]
+    error = 3 * bound.standard_error_nats[0]
+    assert (reading - error > truth) == (not is_bound)
+    assert reading - error < truth + excess
+    assert bound.reading.startswith("lower bound") == is_bound
+    assert (excess == 0) == (num_negatives is None)
+
+
+def test_the_words_name_every_excess() -> None:
+    assert reading_of("mixed_excluding", False, 0.05).startswith("lower bound on I(z; c) plus up to 0.1, if")
+    assert reading_of("mixed_excluding", True, 0.05).startswith("lower bound on I(z; c) plus up to log(H / (H - k)) + ")
+    for on_grid in (False, True):
+        assert reading_of("mixed_excluding", on_grid, 0.2) == "drawn negatives repeat, no bound on I(z; c)"
+    assert reading_of("mixed", False, 0.2) == "in-sequence candidates, no bound on I(z; c)"
