@@ -63,12 +63,13 @@ class Server:
 
     def start(self) -> None:
         """Serve in the background."""
-        threading.Thread(target=self._server.serve_forever, name="cpc monitor server", daemon=True).start()
+        self._thread = threading.Thread(target=self._server.serve_forever, name="cpc monitor server", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
-        """Stop serving, and free the port."""
+        """Stop serving in the background, and free the port."""
         self._server.shutdown()
-        self._server.server_close()
+        self._thread.join()  # it closes the socket, which may outlive the shutdown by a moment
 
 
 def is_loopback(host: str) -> bool:
