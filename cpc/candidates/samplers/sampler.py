@@ -1,0 +1,102 @@
+"""What every sampler of candidates promises.
+
+M queries, D dims, n classes, m candidates drawn, T targets per query.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+Hits = Literal["keep", "remove", "exclude"]
+HITS: tuple[str, ...] = get_args(Hits)
+NO_TARGET = -1  # fills up rows of `targets` that have fewer than T
+
+
+class Draw(NamedTuple):
+    """Candidates drawn from a pool of classes.
+
+    Attributes:
+        ids: `[m]` where all queries share them, `[M, m]` otherwise.
+        log_count_sampled: log of how often each is expected in the drawn set, of the shape of `ids`, or `[M, m]` where
+            hits were removed from shared ones: +inf stands for a removed hit, or for a place that was left empty.
+        log_count_targets: of the shape of `targets`: how often each target is expected in the same draw, whatever
+            became of its hits.
+    """
+
+    ids: Tensor
+    log_count_sampled: Tensor
+    log_count_targets: Tensor
+
+
+class Sampler(nn.Module, ABC):
+    """Draws classes with known expected counts; its state is in buffers, and so in every checkpoint.
+
+    Args:
+        num_classes: n.
+
+    Raises:
+        ValueError: if there is no class.
+    """
+
+    hits: tuple[str, ...] = HITS  # those that it can be asked for
+    needs_queries = False
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        if num_classes < 1:
+            raise ValueError(f"num_classes={num_classes}: there is nothing to draw from; it must be at least 1")
+        self.num_classes = num_classes
+
+    @abstractmethod
+    def sample(
+        self,
+        queries: Float[Tensor, "M D"] | None,
+        num: int,
+        targets: Int[Tensor, "M ..."],
+        hits: Hits = "keep",
+        generator: torch.Generator | None = None,
+    ) -> Draw:
+        """Draw candidates for a batch of queries.
+
+        Args:
+            queries: what the candidates are drawn for; None where the law does not depend on it.
+            num: m.
+            targets: the classes of each query, -1 where a row has fewer than the widest.
+            hits: a drawn target is kept, removed after the draw (its count becomes +inf), or excluded before it.
+            generator: source of the draws, on the CPU.
+
+        Raises:
+            ValueError: on targets out of range, hits that this sampler does not offer, or a `num` that it cannot draw.
+        """
+
+    def check(self, num: int, targets: Int[Tensor, "M ..."], hits: str) -> None:
+        """Refuse what no sampler can do.
+
+        Raises:
+            ValueError: naming it.
+        """
+        if hits not in HITS:
+            raise ValueError(f"hits={hits!r} is not one of {', '.join(HITS)}")
+        if hits not in self.hits:
+            raise ValueError(f"hits={hits!r}: {type(self).__name__} offers {', '.join(self.hits)}")
+        if num < 1:
+            raise ValueError(f"num_sampled={num} must be at least 1")
+        if targets.numel() and not -1 <= int(targets.min()) <= int(targets.max()) < self.num_classes:
+            raise ValueError(
+                f"targets run from {int(targets.min())} to {int(targets.max())}, but the {self.num_classes} classes "
+                f"from 0 to {self.num_classes - 1} (-1: no further target)"
+            )
+
+
+def without_hits(
+    ids: Int[Tensor, "*M m"], log_count: Float[Tensor, "*M m"], targets: Int[Tensor, "M ..."]
+) -> Float[Tensor, "M m"]:
+    """The counts with +inf wherever a candidate is one of its query's targets."""
+    one_each = rearrange(ids, "... m -> ... 1 m")
+    of_row = targets.reshape(len(targets), -1, 1)
+    is_hit = (one_each == of_row).any(-2)
+    return torch.where(is_hit, torch.inf, log_count)
