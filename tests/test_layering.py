@@ -18,7 +18,6 @@ STAGES = (
     "model",
     "checkpoint",
     "export",
-    "readings",
     "evaluation",
     "probes",
     "pretraining",

@@ -14,7 +14,7 @@ from cpc.calibration import training
 from cpc.calibration.calibrate import CRITIC_NAMES, calibrate
 from cpc.calibration.measured import measure_exact, measured
 from cpc.calibration.training import train, trainable
-from cpc.readings import READABLE
+from cpc.evaluation import READABLE
 
 
 def test_the_command_knows_what_there_is() -> None:

@@ -9,9 +9,9 @@ from cpc.contexts import RowGRU
 from cpc.data.batch import Batch
 from cpc.encoders import TinyTrunk
 from cpc.encoders.patches import PatchEncoder
+from cpc.evaluation import READABLE, HeldOutReadings, Measure, check_readable, reading_by, readings_table
 from cpc.model import CPC
 from cpc.predictors import Bilinear
-from cpc.readings import READABLE, HeldOutReadings, Measure, check_readable, reading_by, readings_table
 
 MEASURE = Measure("mixed_excluding", None)
 

@@ -13,8 +13,15 @@ import cpc
 from cpc.checkpoint import save_pretrained
 from cpc.data.corpus import Corpus
 from cpc.data.index import index_folder
-from cpc.evaluation import AudioProtocol, HeldOut, evaluate, held_out_tallies, measured_tallies
-from cpc.readings import HeldOutReadings, Measure
+from cpc.evaluation import (
+    AudioProtocol,
+    HeldOut,
+    HeldOutReadings,
+    Measure,
+    evaluate,
+    held_out_tallies,
+    measured_tallies,
+)
 
 PROTOCOL = AudioProtocol(split="valid", window_samples=1600, batch_size=4, sampler="uniform", speakers_per_batch=1)
 

@@ -16,6 +16,7 @@ from cpc.bounds.sequences import ScoredRows, scored_rows
 from cpc.candidates import bounds_information, reading_of
 from cpc.data.batch import Batch
 from cpc.model import CPC
+from cpc.predictors import Step
 
 # mine reads as dv does; leave_one_out needs p(z | c) itself
 READABLE = tuple(name for name, each in ESTIMATORS.items() if not each.needs_conditional and name != "mine")
@@ -150,7 +151,7 @@ def readings_table(records: Sequence[dict[str, Any]]) -> str:
     ]
     for place, (direction, k) in enumerate(zip(first["directions"], first["steps"], strict=True)):
         cells = [_cell(record["estimate_nats"][place], record["standard_error_nats"][place]) for record in records]
-        lines.append(f"{f'{direction} {k}'.strip():>8} " + " ".join(f"{cell:>20}" for cell in cells))
+        lines.append(f"{Step(direction, k).name:>8} " + " ".join(f"{cell:>20}" for cell in cells))
     lines += [f"{record['estimator']:>14}: {record['reading']}" for record in records]
     return "\n".join(lines)
 

@@ -1,0 +1,32 @@
+"""What a model's held-out batches say: the bound, and other estimators' readings."""
+
+from cpc.evaluation.command import evaluate
+from cpc.evaluation.held_out import EVALUATION_SEED, HeldOut, OnBatch, held_out_tallies, measured_tallies
+from cpc.evaluation.protocol import AudioProtocol, ImageProtocol, Protocol, recorded_image_protocol
+from cpc.evaluation.readings import (
+    READABLE,
+    HeldOutReadings,
+    Measure,
+    check_readable,
+    reading_by,
+    readings_table,
+)
+
+__all__ = [
+    "EVALUATION_SEED",
+    "READABLE",
+    "AudioProtocol",
+    "HeldOut",
+    "HeldOutReadings",
+    "ImageProtocol",
+    "Measure",
+    "OnBatch",
+    "Protocol",
+    "check_readable",
+    "evaluate",
+    "held_out_tallies",
+    "measured_tallies",
+    "reading_by",
+    "readings_table",
+    "recorded_image_protocol",
+]

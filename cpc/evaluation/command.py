@@ -1,0 +1,142 @@
+"""`cpc evaluate`: the held-out bound of a saved model, and what other estimators read of it."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cpc.bounds import Bound
+from cpc.candidates import STRATEGIES
+from cpc.checkpoint import load_pretrained, read_config
+from cpc.data.atomic import write_json
+from cpc.evaluation.held_out import EVALUATION_SEED, HeldOut, measured_tallies
+from cpc.evaluation.protocol import protocol_of
+from cpc.evaluation.readings import HeldOutReadings, Measure, check_readable, readings_table
+from cpc.predictors import Step
+
+INFO_NCE = "info_nce"
+
+
+def evaluate(
+    model_folder: str | Path,
+    source: str | Path,
+    *,
+    strategies: Iterable[str] | None = None,
+    nums_negatives: Iterable[int | None] | None = None,
+    estimators: Iterable[str] = (INFO_NCE,),
+    num_batches: int = 64,
+    seed: int = EVALUATION_SEED,
+    cache_dir: str | Path | None = None,
+    skip_bad: bool = False,
+    out: str | Path | None = None,
+    **protocol_options: Any,
+) -> dict[str, Any]:
+    """`cpc evaluate`: measure the held-out bound of a saved model, print it, write it as JSON.
+
+    Args:
+        model_folder: as written by `save_pretrained`.
+        source: a manifest CSV or its folder; for images what `cpc.data.read_image_source` takes.
+        strategies: the model's own and `mixed_excluding` if None.
+        nums_negatives: drawn per row, one evaluation each, None among them for all candidates; as the model trained if
+            the argument is None.
+        estimators: further ones than InfoNCE, whose bound is always measured, names in `cpc.evaluation.READABLE`.
+        num_batches: batches to average over, one pass over the split at most.
+        seed: of batches and draws.
+        cache_dir: where the packed corpus goes; beside the source if None.
+        skip_bad: go on without files that cannot be used, and say how many.
+        out: JSON file; `bound.json` in the model's folder if None.
+        protocol_options: how batches are drawn, attributes of `AudioProtocol` or `ImageProtocol`; as the model's run
+            drew them where not given, or None.
+
+    Returns:
+        What is written: the protocol, `bounds` with the record of `Bound` per N and strategy, and `estimates` with that
+        of every other estimator.
+
+    Raises:
+        ValueError: on an unknown strategy, estimator, split or speaker column, named; if the model's config.json does
+            not say how batches were drawn, naming what to give; on options of another modality.
+    """
+    config = read_config(model_folder)
+    model = load_pretrained(model_folder)
+    asked = tuple(dict.fromkeys(strategies or (model.negatives, "mixed_excluding")))
+    unknown = [s for s in asked if s not in STRATEGIES]
+    if unknown:
+        raise ValueError(f"negatives={unknown[0]!r} is not one of {', '.join(STRATEGIES)}")
+    nums = tuple(dict.fromkeys([model.num_negatives] if nums_negatives is None else nums_negatives))
+    too_few = [num for num in nums if num is not None and num < 1]
+    if too_few:
+        raise ValueError(f"num_negatives={too_few[0]} must be at least 1, or all")
+    others = tuple(dict.fromkeys(name for name in estimators if name != INFO_NCE))
+    check_readable(others, asked)
+    given = {name: value for name, value in protocol_options.items() if value is not None}
+    protocol = protocol_of(model_folder, model.encoder.modality, config["provenance"].get("evaluation", {}), given)
+    corpus = protocol.corpus(source, model.encoder, cache_dir=cache_dir, skip_bad=skip_bad)
+    held_out = HeldOut(corpus, protocol, model.negatives, num_batches, seed)
+    if "sampler" in given and model.negatives not in asked:
+        raise ValueError(
+            f"sampler={given['sampler']!r} is about the batches of the model's own strategy, {model.negatives!r}, "
+            f"which is not among those asked for ({', '.join(asked)}): leave it out"
+        )
+    corpus.check(protocol.split, needs_speakers=any(held_out.drawn_as(s)[0] == "same_speaker" for s in asked))
+    draws = {Measure(strategy, num): torch.Generator().manual_seed(seed) for num in nums for strategy in asked}
+    readings = HeldOutReadings(model, others, draws)
+    tallies = measured_tallies(model, held_out, draws, on_measure=readings if others else None)
+    bounds, estimates = [], []
+    for measure, tally in tallies.items():
+        bound = tally.compute(measure.strategy, protocol.split)
+        change = "batch_size" if measure.num_negatives is None else "num_negatives"
+        print(table(bound, change))
+        of_measure = [readings.record(measure, name, protocol.split) for name in others]
+        if of_measure:
+            print(readings_table(of_measure))
+        bounds.append(
+            bound.record(config["provenance"].get("step"))
+            | {
+                "num_negatives": measure.num_negatives,
+                "sampler": held_out.drawn_as(measure.strategy)[0],
+                "information_for_gaussians_nats": bound.information_for_gaussians_nats,
+                "advice": bound.advice(change),
+            }
+        )
+        estimates += of_measure
+    report = {
+        "model": str(model_folder),
+        "model_sha256": config["sha256"],
+        "source": str(source),
+        **asdict(protocol),
+        "num_negatives": model.num_negatives,
+        "seed": seed,
+        "bounds": bounds,
+        "estimates": estimates,
+    }
+    path = Path(model_folder) / "bound.json" if out is None else Path(out)
+    write_json(report, path)
+    print(f"written to {path}")
+    return report
+
+
+def table(bound: Bound, change: str) -> str:
+    """A bound as text: one line per step, with the ceiling and what the number is.
+
+    Args:
+        bound: what was measured.
+        change: the option that raises N.
+    """
+    lines = [
+        f"log N - L in nats, {bound.strategy} on {bound.split!r}, {bound.num_batches} batches ({bound.reading})",
+        f"{'k':>8} {'bound':>8} {'+-':>6} {'ceiling':>8} {'loss':>8} {'N':>8} {'accuracy':>9}",
+    ]
+    warnings = zip(bound.saturated, bound.biased, bound.advice(change), strict=True)
+    names = [Step(direction, k).name for direction, k in zip(bound.directions, bound.steps, strict=True)]
+    for k, (saturated, biased, told) in enumerate(warnings):
+        word = "saturated" if saturated else "biased" if biased else ""
+        warning = f"  {word}: {told}" if told else f"  {word}".rstrip()
+        lines.append(
+            f"{names[k]:>8} {bound.mi_bound_nats[k]:>8.3f} {bound.standard_error_nats[k]:>6.3f} "
+            f"{bound.mi_ceiling_nats[k]:>8.3f} {bound.loss_nats[k]:>8.3f} {bound.num_candidates[k]:>8.0f} "
+            f"{bound.accuracy[k]:>9.1%}{warning}"
+        )
+    lines.append(f"    mean {bound.mean('mi_bound_nats'):>8.3f} {'':>6} {bound.mean('mi_ceiling_nats'):>8.3f}")
+    return "\n".join(lines)
