@@ -11,7 +11,7 @@ from typing import Any
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from cpc.monitor import charts as drawn
-from cpc.monitor.figure import RUN_COLOURS
+from cpc.monitor.figure import GRAPH_CONFIG, RUN_COLOURS
 from cpc.monitor.kinds import BOUND
 from cpc.monitor.library import Library
 from cpc.monitor.overview import COLUMNS, Row, arranged, differences, overview
@@ -21,14 +21,6 @@ TICK_SECONDS = 1.0
 SMOOTHING = (1, 5, 21, 101)
 MAX_CONFIGS = 12  # compared side by side
 HEIGHT = "340px"
-# Plotly's own choice of buttons includes one that uploads the chart.
-GRAPH_CONFIG = {
-    "responsive": True,
-    "displaylogo": False,
-    "modeBarButtons": [["toImage"], ["zoom2d", "pan2d", "resetScale2d"]],
-    "showSendToCloud": False,
-    "doubleClick": "reset+autosize",
-}
 INDEX = """<!doctype html>
 <html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}</head>
 <body><main>{%app_entry%}</main><footer>{%config%}{%scripts%}{%renderer%}</footer></body></html>
@@ -341,11 +333,7 @@ def _run_table(rows: Sequence[Row], hidden: Sequence[str], sort: Sequence[Any]) 
 
 
 def _reasons(rows: Sequence[Row]) -> Any:
-    sentences = [
-        html.Li([html.B(row.name), f": {sentence}"])
-        for row in rows
-        for sentence in [*(f"{badge.name}: {badge.reason}" for badge in row.badges), *row.notes]
-    ]
+    sentences = [html.Li([html.B(row.name), f": {sentence}"]) for row in rows for sentence in row.sentences]
     return html.Ul(sentences) if sentences else html.P("No run has any.")
 
 

@@ -11,7 +11,7 @@ from plotly.offline import get_plotlyjs
 
 from cpc.data.atomic import write_atomically
 from cpc.monitor.charts import charts
-from cpc.monitor.figure import RUN_COLOURS, Chart
+from cpc.monitor.figure import GRAPH_CONFIG, RUN_COLOURS, Chart
 from cpc.monitor.kinds import BOUND
 from cpc.monitor.library import Library
 from cpc.monitor.overview import COLUMNS, Row, differences, overview
@@ -32,8 +32,7 @@ THEME = """
 """
 DRAW = """<script>
 document.documentElement.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-const config = { responsive: true, displaylogo: false, showSendToCloud: false, doubleClick: "reset+autosize",
-  modeBarButtons: [["toImage"], ["zoom2d", "pan2d", "resetScale2d"]] };
+const config = JSON.parse(document.getElementById("graph-config").textContent);
 const plots = [...document.querySelectorAll(".plot")];
 for (const plot of plots) {
   const figure = JSON.parse(document.getElementById(plot.id + "-figure").textContent);
@@ -73,7 +72,9 @@ def write_export(path: Path, library: Library) -> None:
     with write_atomically(path) as new:
         new.write_text(
             f"{HEAD}<style>{style}{THEME}</style><script>{get_plotlyjs()}</script></head>\n"
-            f"<body><main>\n{''.join(parts)}</main>\n{DRAW}</body></html>\n",
+            f"<body><main>\n{''.join(parts)}</main>\n"
+            f'<script type="application/json" id="graph-config">{json.dumps(GRAPH_CONFIG)}</script>\n'
+            f"{DRAW}</body></html>\n",
             encoding="utf-8",
         )
 
@@ -115,11 +116,7 @@ def _runs(rows: Sequence[Row]) -> str:
         marks = ", ".join(badge.name for badge in row.badges)
         cells.append([row.name, marks, *(row.words(column) for column in list(COLUMNS)[1:])])
     colours = [RUN_COLOURS[row.colour % len(RUN_COLOURS)] for row in rows]
-    reasons = [
-        f"<li><b>{escape(row.name)}</b>: {escape(sentence)}</li>"
-        for row in rows
-        for sentence in [*(f"{badge.name}: {badge.reason}" for badge in row.badges), *row.notes]
-    ]
+    reasons = [f"<li><b>{escape(row.name)}</b>: {escape(sentence)}</li>" for row in rows for sentence in row.sentences]
     listed = f"<details><summary>What the badges say</summary><ul>{''.join(reasons)}</ul></details>" if reasons else ""
     return _table(["run", "badges", *list(COLUMNS.values())[1:]], cells, "Table of runs", colours) + listed
 

@@ -36,6 +36,14 @@ MIN_POINTS_OF_SERIES = 120
 MANY = 16  # series from which on legends, bands and long tables hide more than they show
 NUM_TABLE_STEPS = 6
 _FADED = "26"  # 15 % opaque
+# Plotly's own choice of buttons includes one that uploads the chart.
+GRAPH_CONFIG = {
+    "responsive": True,
+    "displaylogo": False,
+    "modeBarButtons": [["toImage"], ["zoom2d", "pan2d", "resetScale2d"]],
+    "showSendToCloud": False,
+    "doubleClick": "reset+autosize",
+}
 
 
 class Series(NamedTuple):

@@ -42,6 +42,11 @@ class Row(NamedTuple):
     values: dict[str, float]
     notes: list[str]
 
+    @property
+    def sentences(self) -> list[str]:
+        """What stands behind the badges, and the notes."""
+        return [*(f"{badge.name}: {badge.reason}" for badge in self.badges), *self.notes]
+
     def words(self, column: str) -> str:
         """A cell."""
         if column == "name":

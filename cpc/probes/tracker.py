@@ -30,6 +30,7 @@ class Tracker(pl.Callback):
     def __init__(self) -> None:
         super().__init__()
         self.trained_seconds = 0.0  # before this process
+        self._started: float | None = None
         self._collapsed: set[str] = set()
 
     def state_dict(self) -> dict[str, Any]:
@@ -119,7 +120,7 @@ class Tracker(pl.Callback):
         self._since = time.monotonic()
 
     def _seconds_so_far(self) -> float:
-        return self.trained_seconds + (time.monotonic() - self._started if hasattr(self, "_started") else 0.0)
+        return self.trained_seconds + (0.0 if self._started is None else time.monotonic() - self._started)
 
 
 def event_record(step: int, event: str, message: str = "") -> dict[str, Any]:

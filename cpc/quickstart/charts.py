@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 
-from cpc.candidates import reading_of
 from cpc.predictors import Step
 
 # Hues of Okabe and Ito's colour-blind-safe palette, at luminances that stand out from white and from near-black alike.
@@ -148,7 +147,7 @@ def probe_chart(
 def training_chart(records: list[dict[str, Any]]) -> Chart:
     """The bound of every step k over training, with one strategy; records in the order of training."""
     at = [record["step"] for record in records]
-    last, strategy, reading = records[-1], records[-1]["strategy"], _reading(records[-1])
+    last, strategy, reading = records[-1], records[-1]["strategy"], records[-1]["reading"]
     predictions = predictions_of(last)
     names = [prediction.words for prediction in predictions]
     traces, labels = [], []
@@ -223,7 +222,7 @@ def step_chart(records: list[dict[str, Any]]) -> Chart:
             bound_points = dict(points, y=_at(columns, bounds), text=words, error_y=error, hovertemplate=bound_hover)
             rates = _at(columns, accuracies)
             traces += [
-                dict(bound_points, name=f"{of}:<br>{_reading(record)}"),
+                dict(bound_points, name=f"{of}:<br>{escape(record['reading'])}"),
                 _line(steps, _at(columns, ceilings), "ceiling log N", colour, **dashes),
                 dict(points, name=of, y=rates, yaxis="y2", showlegend=False, hovertemplate=accuracy_hover),
                 _line(steps, _at(columns, chances), "chance 1/N", colour, yaxis="y2", **dashes),
@@ -282,10 +281,6 @@ def contexts_chart(contexts_map: ContextsMap) -> Chart:
         ),
         table=Table(["phone", "class", "contexts", "first dimension", "second dimension"], rows),
     )
-
-
-def _reading(record: dict[str, Any]) -> str:
-    return reading_of(record["strategy"], on_grid=any(record.get("directions") or ()))
 
 
 def _at(columns: list[int], values: list[Any]) -> list[Any]:

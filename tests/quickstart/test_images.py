@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from cpc.candidates import reading_of
 from cpc.checkpoint import build
 from cpc.cli import main
 from cpc.data import photographs
@@ -209,6 +210,7 @@ def a_record(step: int, strategy: str = "mixed") -> dict[str, Any]:
         "mi_ceiling_nats": [7.0] * 4,
         "num_candidates": [1097.0] * 4,
         "accuracy": [0.4, 0.3, 0.2, 0.1],
+        "reading": reading_of(strategy, on_grid=True),
     }
 
 

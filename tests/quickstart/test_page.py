@@ -103,6 +103,7 @@ def a_record(step: int, strategy: str = "mixed", split: str = "valid", num_candi
         "mi_bound_nats": bounds,
         "standard_error_nats": [0.011 * (k + 1) for k in range(NUM_STEPS)],
         "accuracy": [0.512 - 0.1 * k for k in range(NUM_STEPS)],
+        "reading": reading_of(strategy),
     }
 
 
@@ -241,7 +242,9 @@ def test_every_phone_of_the_corpus_has_a_class() -> None:
 
 def test_text_is_escaped(tmp_path: Path) -> None:
     contexts = ContextsMap(np.zeros((2, 2)), [HOSTILE, "iy"], method=HOSTILE)
-    records = [record | {"strategy": HOSTILE, "split": HOSTILE} for record in (a_record(0), a_record(10))]
+    records = [
+        record | {"strategy": HOSTILE, "split": HOSTILE, "reading": HOSTILE} for record in (a_record(0), a_record(10))
+    ]
     page = written(tmp_path, a_report(seconds={HOSTILE: 1.0}), records, contexts)
     assert "img" not in [tag for tag, _ in page.tags]
     assert sum(len(script) > 1_000_000 for script in page.scripts) == 1
