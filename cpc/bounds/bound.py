@@ -138,6 +138,7 @@ class Bound:
             **lists,
             "saturated": self.saturated,
             "biased": self.biased,
+            "information_for_gaussians_nats": self.information_for_gaussians_nats,
             "reading": self.reading,
         }
 
