@@ -5,7 +5,8 @@ independently of all others, so that -log T_i is the Gumbel key log q_i + G_i: t
 rejection collects one by one, are the m largest keys (Gumbel top-k). Hence a few more than m draws give the keys of
 all n classes that matter, and whoever is not among the draws can be given an exact T_i afterwards.
 
-R rows that are drawn independently, m classes drawn per row, J draws in the stream, n classes, E classes excluded.
+R rows that are drawn independently, m classes drawn per row, J draws in the stream, n classes, E classes excluded, A
+classes asked for.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-MOST_TABLE_ENTRIES = 2**23  # 64 MiB; beyond, first places are found by sorting
+MOST_TABLE_ENTRIES = 2**24  # 64 MiB; beyond, first places are found by sorting
 
 
 class Arrivals(NamedTuple):
@@ -28,12 +29,14 @@ class Arrivals(NamedTuple):
         last: `[R]`, the time at which the last of them came.
         following: `[R]`, the time at which the next class would have come; inf where there is none.
         num_tries: `[R]`, the draws that it took to collect them, repeats and excluded ones included.
+        is_drawn: `[R, A]`, which of the classes asked for are among them.
     """
 
     ids: Tensor
     last: Tensor
     following: Tensor
     num_tries: Tensor
+    is_drawn: Tensor
 
 
 def first_arrivals(
@@ -43,6 +46,7 @@ def first_arrivals(
     num_possible: int,
     num: int,
     excluded: Int[Tensor, "R E"],
+    asked: Int[Tensor, "R A"],
     generator: torch.Generator | None = None,
 ) -> Arrivals:
     """The first `num` distinct classes of R streams, those excluded crossed out.
@@ -58,6 +62,7 @@ def first_arrivals(
         num_possible: how many of them have a positive probability.
         num: m; every row must have as many classes of positive probability that are not excluded.
         excluded: classes that cannot come, -1 where a row has fewer; its rows are the R streams.
+        asked: classes of which `is_drawn` tells.
         generator: source of the draws, on the CPU.
     """
     num_rows, device = len(excluded), excluded.device
@@ -68,10 +73,11 @@ def first_arrivals(
 
     stream = more(2 * num + 2)
     while True:
-        places = torch.arange(stream.shape[1], device=device)
-        is_new = (first_places(stream, num_classes) == places) & ~are_among(stream, excluded)
+        num_draws = stream.shape[1]
+        came = first_places(torch.cat([stream, asked], dim=1), num_classes)
+        is_new = (came[:, :num_draws] == torch.arange(num_draws, device=device)) & ~are_among(stream, excluded)
         num_new = is_new.cumsum(1)
-        fewest, num_draws = int(num_new[:, -1].min()), stream.shape[1]
+        fewest = int(num_new[:, -1].min())
         if fewest > num or num_draws >= num_possible:
             break
         missing = num + 1 - fewest
@@ -79,7 +85,7 @@ def first_arrivals(
 
     times = exponentials(stream.shape, generator).to(device).cumsum(1)
     if fewest <= num:
-        return _by_clocks(stream, times, probabilities(), num, excluded, generator)
+        return _by_clocks(stream, times, probabilities(), num, excluded, asked, generator)
     last = rearrange((num_new < num).sum(1), "r -> r 1")
     following = rearrange((num_new <= num).sum(1), "r -> r 1")
     return Arrivals(
@@ -87,6 +93,7 @@ def first_arrivals(
         last=times.gather(1, last)[:, 0],
         following=times.gather(1, following)[:, 0],
         num_tries=last[:, 0] + 1,
+        is_drawn=(came[:, num_draws:] <= last) & ~are_among(asked, excluded),
     )
 
 
@@ -96,6 +103,7 @@ def _by_clocks(
     probabilities: Float[Tensor, " n"],
     num: int,
     excluded: Int[Tensor, "R E"],
+    asked: Int[Tensor, "R A"],
     generator: torch.Generator | None,
 ) -> Arrivals:
     """Where a stream holds too few: each class that has not come yet has an exponential clock."""
@@ -116,7 +124,7 @@ def _by_clocks(
     repeating = F.pad(probabilities, (0, 1)) * (is_excluded | (clocks <= last))
     num_repeats = torch.poisson((repeating * (last - since).clamp(min=0)).sum(1).cpu(), generator)
     num_tries = (times <= last).sum(1) + (first > started).sum(1) + num_repeats.to(ids)
-    return Arrivals(ids, last[:, 0], following, num_tries)
+    return Arrivals(ids, last[:, 0], following, num_tries, is_drawn=clocks.gather(1, asked) <= last)
 
 
 def exponentials(shape: tuple[int, ...], generator: torch.Generator | None = None) -> Float[Tensor, "..."]:
@@ -127,14 +135,14 @@ def exponentials(shape: tuple[int, ...], generator: torch.Generator | None = Non
 def first_places(ids: Int[Tensor, "R J"], num_classes: int) -> Int[Tensor, "R J"]:
     """Where in its row each entry came first."""
     num_rows, num_draws = ids.shape
-    places = torch.arange(num_draws, device=ids.device).expand_as(ids)
+    places = torch.arange(num_draws, dtype=torch.int32, device=ids.device).expand_as(ids)
     if num_rows * num_classes <= MOST_TABLE_ENTRIES:
-        table = torch.empty(num_rows, num_classes, dtype=torch.int64, device=ids.device)
+        table = torch.empty(num_rows, num_classes, dtype=torch.int32, device=ids.device)
         # Only what is looked up is written: n may be a million, J a thousand.
         return table.scatter_reduce_(1, ids, places, "amin", include_self=False).gather(1, ids)
     in_order, order = ids.sort(dim=1, stable=True)
     is_first = F.pad(in_order[:, 1:] != in_order[:, :-1], (1, 0), value=True)
-    first_of_group = torch.where(is_first, places, 0).cummax(1).values
+    first_of_group = torch.where(is_first, places, 0).cummax(1).values.long()
     return torch.empty_like(ids).scatter_(1, order, order.gather(1, first_of_group))
 
 

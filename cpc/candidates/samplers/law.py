@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.samplers.arrivals import Arrivals, are_among, first_arrivals, first_places
+from cpc.candidates.samplers.arrivals import Arrivals, are_among, first_arrivals
 from cpc.candidates.samplers.sampler import Draw, Hits, Sampler, without_hits
 
 COUNTS = ("gumbel", "rejection", "tensorflow")
@@ -117,11 +117,10 @@ class LawSampler(Sampler):
             log_count = num_draws.log() + self.log_probability(ids)
             log_count_targets = num_draws.log() + log_q
         else:
-            ids, last, following, num_tries = self._first_arrivals(num, excluded, generator)
+            asked = targets_of_row.clamp(min=0).reshape(len(excluded), -1)
+            ids, last, following, num_tries, is_drawn = self._first_arrivals(num, excluded, asked, generator)
             last, following, num_tries = (rearrange(each, "r -> r 1") for each in (last, following, num_tries))
             log_count = self._log_inclusion(self.log_probability(ids), following, num_tries, num)
-            both = torch.cat([ids, targets_of_row.clamp(min=0).reshape(len(ids), -1)], dim=1)
-            is_drawn = first_places(both, self.num_classes)[:, num:] < num
             time = torch.where(is_drawn.reshape(log_q.shape), following, last)
             log_count_targets = self._log_inclusion(log_q, time, num_tries, num)
         log_count_targets = log_count_targets.masked_fill(targets_of_row < 0, torch.inf)
@@ -180,11 +179,14 @@ class LawSampler(Sampler):
         is_hit = are_among(ids, excluded)
         if bool(is_hit.any()):
             of_row = rearrange(torch.arange(len(ids), device=ids.device), "r -> r 1").expand_as(ids)
-            ids[is_hit] = self._first_arrivals(1, excluded[of_row[is_hit]], generator).ids[:, 0]
+            of_hit = excluded[of_row[is_hit]]
+            ids[is_hit] = self._first_arrivals(1, of_hit, of_hit[:, :0], generator).ids[:, 0]
         q_excluded = torch.where(excluded < 0, 0.0, self.log_probability(excluded.clamp(min=0)).exp())
         return ids, num / (1 - q_excluded.sum(1, keepdim=True))
 
-    def _first_arrivals(self, num: int, excluded: Int[Tensor, "R E"], generator: torch.Generator | None) -> Arrivals:
+    def _first_arrivals(
+        self, num: int, excluded: Int[Tensor, "R E"], asked: Int[Tensor, "R A"], generator: torch.Generator | None
+    ) -> Arrivals:
         return first_arrivals(
             self.from_uniform,
             lambda: self.probabilities(excluded.device),
@@ -192,6 +194,7 @@ class LawSampler(Sampler):
             self.num_possible,
             num,
             excluded,
+            asked,
             generator,
         )
 
