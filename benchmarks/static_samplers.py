@@ -2,9 +2,9 @@
 
 python -m benchmarks.static_samplers [--repetitions R]
 
-One thread, an allocator that keeps freed memory; candidates are shared by 640 queries with a target each. `least` is the
-fastest call, for machines that are shared. The bias is that of the estimate of n from distinct log-uniform candidates,
-sum_i 1 / count_i, relative, with its standard error: zero where counts are unbiased.
+One thread, an allocator that keeps freed memory; candidates are shared by 640 queries with a target each. `least` is
+the fastest call, for machines that are shared. The bias is that of the estimate of n from distinct log-uniform
+candidates, sum_i 1 / count_i, relative, with its standard error: zero where counts are unbiased.
 """
 
 import argparse

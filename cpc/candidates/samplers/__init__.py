@@ -4,22 +4,22 @@ What becomes of hits, drawn candidates that are the query's target:
 
 | sampler | keep | remove | exclude |
 |---|---|---|---|
-| `All` | every class counts 1 | yes | the same as remove |
+| `All` | yes | yes | the same as remove |
 | `Bernoulli` | yes | yes | the same as remove: coins are independent |
-| `Uniform`, `LogUniform`, `Unigram`, `LearnedUnigram`, `UniformMixture`, shared candidates | yes | yes | only where all \
-queries of the batch have the same targets |
-| the same with `shared=False` | yes | yes | exact, per query |
-| `Partition` | as the above; a part that is drawn whole: as `All` |||
+| `Uniform`, `LogUniform`, `Unigram`, `LearnedUnigram`, `UniformMixture`, with `shared=False` | yes | yes | exact |
+| these, shared | yes | yes | refused, unless all queries of the batch have the same targets |
+| `Partition` | as these; parts drawn whole as `All` | | |
 
-Which of them an objective takes stands in `cpc.losses.objectives`. What its correction then is worth depends on the draw:
+Which of them an objective takes, and with which corrections, stands in `cpc.losses.objectives`. What a correction is
+worth depends on the draw:
 
-| correction | exact for | otherwise |
-|---|---|---|
-| `importance`, E[Z'] = Z over all classes but the targets | hits removed or excluded; independent inclusion, replacement, \
-or without it `counts="gumbel"` | `rejection` and `tensorflow` counts are biased, `Partition` misses the other parts |
-| `posterior` | independent inclusion (`Bernoulli`), hits removed, or kept for NCE | with replacement, without, or excluded: \
-an approximation at finite m |
-| `none` | `Uniform` (a constant count cancels in a softmax); negative sampling, where log Q is part of what is learned | |
+| correction | with hits | exact for | approximate for |
+|---|---|---|---|
+| `importance`: E[Z'] = Z | removed, excluded | `Bernoulli`; replacement; `counts="gumbel"` | other counts: biased. \
+`Partition`: blind to other parts |
+| `posterior`, softmax | removed | `Bernoulli`; `Uniform` | all else, at finite m |
+| `posterior`, NCE | kept | `Bernoulli`; replacement | all else, at finite m |
+| `none` | any | where no log Q is wanted: negative sampling, InfoNCE | |
 """
 
 from cpc.candidates.samplers.all import All

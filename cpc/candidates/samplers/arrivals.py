@@ -5,8 +5,7 @@ independently of all others, so that -log T_i is the Gumbel key log q_i + G_i: t
 rejection collects one by one, are the m largest keys (Gumbel top-k). Hence a few more than m draws give the keys of
 all n classes that matter, and whoever is not among the draws can be given an exact T_i afterwards.
 
-R rows that are drawn independently, m classes drawn per row, J draws in the stream, n classes, E classes excluded, A
-classes asked for.
+R rows that are drawn independently, m classes drawn per row, J draws in the stream, n classes, E classes excluded.
 """
 
 from collections.abc import Callable
@@ -26,17 +25,13 @@ class Arrivals(NamedTuple):
 
     Attributes:
         ids: `[R, m]`, in the order in which they came.
-        last: `[R]`, the time at which the last of them came.
-        following: `[R]`, the time at which the next class would have come; inf where there is none.
+        until: `[R]`, the time at which one more class would have come; inf where there is none.
         num_tries: `[R]`, the draws that it took to collect them, repeats and excluded ones included.
-        is_drawn: `[R, A]`, which of the classes asked for are among them.
     """
 
     ids: Tensor
-    last: Tensor
-    following: Tensor
+    until: Tensor
     num_tries: Tensor
-    is_drawn: Tensor
 
 
 def first_arrivals(
@@ -46,7 +41,6 @@ def first_arrivals(
     num_possible: int,
     num: int,
     excluded: Int[Tensor, "R E"],
-    asked: Int[Tensor, "R A"],
     generator: torch.Generator | None = None,
 ) -> Arrivals:
     """The first `num` distinct classes of R streams, those excluded crossed out.
@@ -62,7 +56,6 @@ def first_arrivals(
         num_possible: how many of them have a positive probability.
         num: m; every row must have as many classes of positive probability that are not excluded.
         excluded: classes that cannot come, -1 where a row has fewer; its rows are the R streams.
-        asked: classes of which `is_drawn` tells.
         generator: source of the draws, on the CPU.
     """
     num_rows, device = len(excluded), excluded.device
@@ -74,8 +67,8 @@ def first_arrivals(
     stream = more(2 * num + 2)
     while True:
         num_draws = stream.shape[1]
-        came = first_places(torch.cat([stream, asked], dim=1), num_classes)
-        is_new = (came[:, :num_draws] == torch.arange(num_draws, device=device)) & ~are_among(stream, excluded)
+        is_first = first_places(stream, num_classes) == torch.arange(num_draws, device=device)
+        is_new = is_first & ~are_among(stream, excluded)
         num_new = is_new.cumsum(1)
         fewest = int(num_new[:, -1].min())
         if fewest > num or num_draws >= num_possible:
@@ -85,15 +78,12 @@ def first_arrivals(
 
     times = exponentials(stream.shape, generator).to(device).cumsum(1)
     if fewest <= num:
-        return _by_clocks(stream, times, probabilities(), num, excluded, asked, generator)
-    last = rearrange((num_new < num).sum(1), "r -> r 1")
-    following = rearrange((num_new <= num).sum(1), "r -> r 1")
+        return _by_clocks(stream, times, probabilities(), num, excluded, generator)
+    place_of_next = rearrange((num_new <= num).sum(1), "r -> r 1")
     return Arrivals(
         ids=stream[is_new & (num_new <= num)].reshape(num_rows, num),
-        last=times.gather(1, last)[:, 0],
-        following=times.gather(1, following)[:, 0],
-        num_tries=last[:, 0] + 1,
-        is_drawn=(came[:, num_draws:] <= last) & ~are_among(asked, excluded),
+        until=times.gather(1, place_of_next)[:, 0],
+        num_tries=(num_new < num).sum(1) + 1,
     )
 
 
@@ -103,7 +93,6 @@ def _by_clocks(
     probabilities: Float[Tensor, " n"],
     num: int,
     excluded: Int[Tensor, "R E"],
-    asked: Int[Tensor, "R A"],
     generator: torch.Generator | None,
 ) -> Arrivals:
     """Where a stream holds too few: each class that has not come yet has an exponential clock."""
@@ -117,14 +106,14 @@ def _by_clocks(
     clocks.masked_fill_(is_excluded, torch.inf)
 
     first, ids = clocks.topk(num + 1, largest=False)
-    first, following, ids = first[:, :num], first[:, num], ids[:, :num]
+    first, until, ids = first[:, :num], first[:, num], ids[:, :num]
     last = first[:, -1:]
     # Who has come, or is excluded, keeps coming while the clocks run; nothing remembers these draws but their number.
     since = torch.where(is_excluded, started, clocks.maximum(started))
     repeating = F.pad(probabilities, (0, 1)) * (is_excluded | (clocks <= last))
     num_repeats = torch.poisson((repeating * (last - since).clamp(min=0)).sum(1).cpu(), generator)
     num_tries = (times <= last).sum(1) + (first > started).sum(1) + num_repeats.to(ids)
-    return Arrivals(ids, last[:, 0], following, num_tries, is_drawn=clocks.gather(1, asked) <= last)
+    return Arrivals(ids, until, num_tries)
 
 
 def exponentials(shape: tuple[int, ...], generator: torch.Generator | None = None) -> Float[Tensor, "..."]:

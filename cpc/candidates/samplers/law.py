@@ -24,9 +24,9 @@ class LawSampler(Sampler):
     With replacement a class is expected m q_i times. Without, candidates are distinct, and the chance that a class is
     among them has no closed form; `counts` names what stands in for it:
 
-    - `gumbel`: 1 - exp(-q_i t), where t is the time at which the m-th *other* class came in the Poisson stream of
-      `arrivals` (e^-kappa for the Gumbel key kappa). Its mean over draws is the inclusion probability, and sums over
-      classes weighted by its inverse are unbiased: `importance` has E[Z'] = Z. For m = 1 its variance is infinite.
+    - `gumbel`: 1 - exp(-q_i t), where t is the time at which class m + 1 came in the Poisson stream of `arrivals`
+      (e^-kappa for the Gumbel key kappa). Sums over the drawn classes weighted by its inverse are unbiased:
+      `importance` has E[Z'] = Z. For m = 1 their variance is infinite.
     - `rejection`: 1 - (1 - q_i)^num_tries, what TensorFlow's samplers estimate. Biased, by some 8 % of Z for three of
       six classes, less where m is large.
     - `tensorflow`: the same, but m q_i where no draw was rejected, as TensorFlow has it. Discontinuous, biased too.
@@ -34,7 +34,9 @@ class LawSampler(Sampler):
     With hits="exclude" the targets' draws are crossed out of the stream before anything is counted, so that the rest
     follows the law renormalised without them. `log_count_targets` then says how often they came meanwhile, as if they
     had not been crossed out (with replacement m q_t / (1 - sum of the targets' q)): target and candidates are scaled
-    alike.
+    alike. So they are without replacement, where one t or num_tries serves all classes, drawn or not: under the
+    uniform law all counts are equal, as they must be for the posterior correction to cancel.
+
     Counts come in PyTorch's default dtype, from float64.
 
     Args:
@@ -117,12 +119,10 @@ class LawSampler(Sampler):
             log_count = num_draws.log() + self.log_probability(ids)
             log_count_targets = num_draws.log() + log_q
         else:
-            asked = targets_of_row.clamp(min=0).reshape(len(excluded), -1)
-            ids, last, following, num_tries, is_drawn = self._first_arrivals(num, excluded, asked, generator)
-            last, following, num_tries = (rearrange(each, "r -> r 1") for each in (last, following, num_tries))
-            log_count = self._log_inclusion(self.log_probability(ids), following, num_tries, num)
-            time = torch.where(is_drawn.reshape(log_q.shape), following, last)
-            log_count_targets = self._log_inclusion(log_q, time, num_tries, num)
+            ids, until, num_tries = self._first_arrivals(num, excluded, generator)
+            until, num_tries = rearrange(until, "r -> r 1"), rearrange(num_tries, "r -> r 1")
+            log_count = self._log_inclusion(self.log_probability(ids), until, num_tries, num)
+            log_count_targets = self._log_inclusion(log_q, until, num_tries, num)
         log_count_targets = log_count_targets.masked_fill(targets_of_row < 0, torch.inf)
         if self.training:
             self.observe(targets)
@@ -179,14 +179,11 @@ class LawSampler(Sampler):
         is_hit = are_among(ids, excluded)
         if bool(is_hit.any()):
             of_row = rearrange(torch.arange(len(ids), device=ids.device), "r -> r 1").expand_as(ids)
-            of_hit = excluded[of_row[is_hit]]
-            ids[is_hit] = self._first_arrivals(1, of_hit, of_hit[:, :0], generator).ids[:, 0]
+            ids[is_hit] = self._first_arrivals(1, excluded[of_row[is_hit]], generator).ids[:, 0]
         q_excluded = torch.where(excluded < 0, 0.0, self.log_probability(excluded.clamp(min=0)).exp())
         return ids, num / (1 - q_excluded.sum(1, keepdim=True))
 
-    def _first_arrivals(
-        self, num: int, excluded: Int[Tensor, "R E"], asked: Int[Tensor, "R A"], generator: torch.Generator | None
-    ) -> Arrivals:
+    def _first_arrivals(self, num: int, excluded: Int[Tensor, "R E"], generator: torch.Generator | None) -> Arrivals:
         return first_arrivals(
             self.from_uniform,
             lambda: self.probabilities(excluded.device),
@@ -194,17 +191,16 @@ class LawSampler(Sampler):
             self.num_possible,
             num,
             excluded,
-            asked,
             generator,
         )
 
     def _log_inclusion(
-        self, log_q: Float[Tensor, "_ _"], time: Float[Tensor, "_ _"], num_tries: Int[Tensor, "R 1"], num: int
+        self, log_q: Float[Tensor, "_ _"], until: Float[Tensor, "R 1"], num_tries: Int[Tensor, "R 1"], num: int
     ) -> Float[Tensor, "_ _"]:
         """The estimate that `counts` names of how often a class is among m distinct ones."""
         q = log_q.exp()
         if self.counts == "gumbel":
-            return (-torch.expm1(-q * time)).log()
+            return (-torch.expm1(-q * until)).log()
         log_inclusion = (-torch.expm1(num_tries * torch.log1p(-q))).log()
         if self.counts == "tensorflow":
             return torch.where(num_tries == num, math.log(num) + log_q, log_inclusion)
