@@ -17,8 +17,8 @@ worth depends on the draw:
 |---|---|---|---|
 | `importance`: E[Z'] = Z | removed, excluded | `Bernoulli`; replacement; `counts="gumbel"` | other counts: biased. \
 `Partition`: blind to other parts |
-| `posterior`, softmax | removed | `Bernoulli`; `Uniform` | all else, at finite m |
-| `posterior`, NCE | kept | `Bernoulli`; replacement | all else, at finite m |
+| `posterior`, softmax | removed | `Bernoulli`; `Uniform` without replacement | all else, at finite m |
+| `posterior`, logistic (NCE: kept) | removed, kept | `Bernoulli`; replacement | all else, at finite m |
 | `none` | any | where no log Q is wanted: negative sampling, InfoNCE | |
 """
 

@@ -49,6 +49,8 @@ class LawSampler(Sampler):
         ValueError: on unknown `counts`, or any with replacement, where the count is known.
     """
 
+    remedy = "give it a count, or mix with UniformMixture"  # for a target that is never drawn
+
     def __init__(
         self, num_classes: int, *, shared: bool = True, replacement: bool = False, counts: str | None = None
     ) -> None:
@@ -63,8 +65,6 @@ class LawSampler(Sampler):
         self.shared = shared
         self.replacement = replacement
         self.counts: str | None = None if replacement else counts or "gumbel"
-
-    remedy = "give it a count, or mix with UniformMixture"  # for a target that is never drawn
 
     @abstractmethod
     def from_uniform(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
@@ -128,10 +128,10 @@ class LawSampler(Sampler):
             self.observe(targets)
 
         dtype = torch.get_default_dtype()
-        ids, log_count = (ids[0], log_count[0]) if self.shared else (ids, log_count)
+        ids, log_count = (ids[0], log_count[0].to(dtype)) if self.shared else (ids, log_count.to(dtype))
         if hits == "remove":
             log_count = without_hits(ids, log_count, targets)
-        return Draw(ids, log_count.to(dtype), log_count_targets.reshape(targets.shape).to(dtype))
+        return Draw(ids, log_count, log_count_targets.reshape(targets.shape).to(dtype))
 
     def _log_probability_of_targets(self, targets: Int[Tensor, "M T"]) -> Float[Tensor, "M T"]:
         """0 where a row has no further target."""

@@ -347,6 +347,20 @@ def test_seeds_and_checkpoints_repeat_a_draw(name: str, shared: bool) -> None:
     assert not torch.equal(ours.ids, other.ids)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("hits", ["remove", "exclude"])
+def test_tensors_on_a_gpu_meet_the_same_candidates(name: str, hits: str) -> None:
+    for manner in ({"replacement": True}, {"replacement": False}):
+        sampler = LAWS[name](400, shared=False, **manner)
+        targets = sampler.probabilities().topk(3).indices[:, None]
+        ours = sampler.sample(None, 20, targets, hits, torch.Generator().manual_seed(0))
+        there = sampler.to("cuda").sample(None, 20, targets.cuda(), hits, torch.Generator().manual_seed(0))
+        assert all(each.is_cuda for each in there)
+        for here, of_gpu in zip(ours, there, strict=True):
+            torch.testing.assert_close(of_gpu.cpu(), here)
+
+
 @pytest.mark.parametrize(
     ("make", "num", "hits", "message"),
     [
