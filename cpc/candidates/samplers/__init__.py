@@ -1,5 +1,53 @@
-"""Samplers Q: which classes of a pool a query meets, and how often each is expected."""
+"""Samplers Q: which classes of a pool a query meets, and how often each is expected.
 
+What becomes of hits, drawn candidates that are the query's target:
+
+| sampler | keep | remove | exclude |
+|---|---|---|---|
+| `All` | yes | yes | the same as remove |
+| `Bernoulli` | yes | yes | the same as remove: coins are independent |
+| `Uniform`, `LogUniform`, `Unigram`, `LearnedUnigram`, `UniformMixture`, with `shared=False` | yes | yes | exact |
+| these, shared | yes | yes | refused, unless all queries of the batch have the same targets |
+| `Partition` | as these; parts drawn whole as `All` | | |
+
+Which of them an objective takes, and with which corrections, stands in `cpc.losses.objectives`. What a correction is
+worth depends on the draw:
+
+| correction | with hits | exact for | approximate for |
+|---|---|---|---|
+| `importance`: E[Z'] = Z | removed, excluded | `Bernoulli`; replacement; `counts="gumbel"` | other counts: biased. \
+`Partition`: blind to other parts |
+| `posterior`, softmax | removed | `Bernoulli`; `Uniform` without replacement | all else, at finite m |
+| `posterior`, logistic (NCE: kept) | removed, kept | `Bernoulli`; replacement | all else, at finite m |
+| `none` | any | where no log Q is wanted: negative sampling, InfoNCE | |
+"""
+
+from cpc.candidates.samplers.all import All
+from cpc.candidates.samplers.bernoulli import Bernoulli
+from cpc.candidates.samplers.law import COUNTS, LawSampler
+from cpc.candidates.samplers.learned_unigram import LearnedUnigram
+from cpc.candidates.samplers.log_uniform import LogUniform
+from cpc.candidates.samplers.partition import Partition
 from cpc.candidates.samplers.sampler import HITS, NO_TARGET, Draw, Hits, Sampler, without_hits
+from cpc.candidates.samplers.uniform import Uniform
+from cpc.candidates.samplers.uniform_mixture import UniformMixture
+from cpc.candidates.samplers.unigram import Unigram
 
-__all__ = ["HITS", "NO_TARGET", "Draw", "Hits", "Sampler", "without_hits"]
+__all__ = [
+    "COUNTS",
+    "HITS",
+    "NO_TARGET",
+    "All",
+    "Bernoulli",
+    "Draw",
+    "Hits",
+    "LawSampler",
+    "LearnedUnigram",
+    "LogUniform",
+    "Partition",
+    "Sampler",
+    "Uniform",
+    "UniformMixture",
+    "Unigram",
+    "without_hits",
+]
