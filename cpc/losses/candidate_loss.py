@@ -44,12 +44,14 @@ class Shifts(NamedTuple):
         candidates: `[N]` or `[M, N]`; +inf: the row does not meet it. None: no shift at all.
         weights: of the candidates' terms in a logistic loss, of the shape of `candidates`; None: 1.
         own: `[M, T]` places of a row's targets among the candidates, which it does not meet as such; None: nowhere.
+        hits: `[M, N]`, candidates that are targets of the row and were kept: the accuracy passes them over; None: none.
     """
 
     targets: Tensor
     candidates: Tensor | None = None
     weights: Tensor | None = None
     own: Tensor | None = None
+    hits: Tensor | None = None
 
 
 def candidate_loss(
@@ -203,11 +205,13 @@ def _of_rows(of_candidates: Tensor, rows: slice) -> Tensor:
 def _remove(scores: Tensor, shifts: Shifts, rows: slice, target_scores: Tensor) -> Tensor:
     """Give those that a row does not meet a score of minus infinity; returns the accuracy `[m]` among the rest."""
     if shifts.own is not None:
+        target_scores = scores.gather(1, shifts.own[rows])  # from the same product, so that equal scores are ties
         scores.scatter_(1, shifts.own[rows], -torch.inf)
     if shifts.candidates is not None:
         scores.masked_fill_(_of_rows(shifts.candidates, rows) == torch.inf, -torch.inf)
     best_target = target_scores.masked_fill(shifts.targets[rows] == torch.inf, -torch.inf).amax(1, keepdim=True)
-    return rank_accuracy(best_target, scores.amax(1, keepdim=True), scores)
+    others = scores if shifts.hits is None else scores.masked_fill(shifts.hits[rows], -torch.inf)
+    return rank_accuracy(best_target, others.amax(1, keepdim=True), others)
 
 
 def _num_candidates(candidates: Tensor, shifts: Shifts) -> Int[Tensor, " M"]:

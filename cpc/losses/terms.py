@@ -46,7 +46,7 @@ def softmax_terms(
     log_candidates = torch.where(best == -torch.inf, best, best + rearrange(log_total, "m 1 -> m"))
     log_targets = target_scores.logsumexp(1)
     is_target = target_scores > -torch.inf
-    wanted = is_target / is_target.sum(1, keepdim=True)
+    wanted = is_target.to(scores) / is_target.sum(1, keepdim=True)
     mean_target = torch.where(is_target, target_scores * wanted, 0).sum(1)
     # of one target: softplus(candidates - target), which stays precise where the loss is tiny
     loss = _softplus(log_candidates - log_targets) + (log_targets - mean_target)
