@@ -58,7 +58,7 @@ def distance(found: Tensor) -> float:
 
 def chart(points: dict[str, list[float]], lines: dict[str, list[float]]) -> str:
     """An SVG with both axes logarithmic."""
-    width, height, left, top, right, bottom = 640, 360, 70, 20, 150, 50
+    width, height, left, top, right, bottom = 650, 360, 85, 20, 150, 50
     low_x, high_x, low_y, high_y = 1.5, 5.0, -5.0, -0.5
 
     def place(x: float, y: float) -> tuple[float, float]:
