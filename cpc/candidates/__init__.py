@@ -1,11 +1,13 @@
 """Whom the positive is compared with."""
 
 from cpc.candidates.draws import draw_excess_nats, draw_negatives
+from cpc.candidates.queue import LatentQueue, Past
 from cpc.candidates.strategies import (
     MOST_DRAW_EXCESS_NATS,
     STRATEGIES,
     Strategy,
     allowed_matrix,
+    allowed_past,
     bounds_information,
     reading_of,
 )
@@ -13,8 +15,11 @@ from cpc.candidates.strategies import (
 __all__ = [
     "MOST_DRAW_EXCESS_NATS",
     "STRATEGIES",
+    "LatentQueue",
+    "Past",
     "Strategy",
     "allowed_matrix",
+    "allowed_past",
     "bounds_information",
     "draw_excess_nats",
     "draw_negatives",
