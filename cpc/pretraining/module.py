@@ -35,7 +35,7 @@ class Pretraining(pl.LightningModule):
         auxiliary_negatives: further strategies to train with, each with its share of the loss, as in
             `{sequence_only: 0.75}`; the bound stays that of `negatives`.
         skip_steps: latents between a context and the first one predicted: rows of patches that overlap its own.
-        queue_size: past latents that are candidates too (`cpc.candidates.LatentQueue`), on each device its own; 0: none.
+        queue_size: past latents that are candidates too (`cpc.candidates.LatentQueue`), each device its own; 0: none.
             The training bound is labelled with their age then; held-out bounds are measured without the queue.
         optimiser: `adam` or `adamw`.
         learning_rate: peak, after the warm-up.
@@ -91,8 +91,8 @@ class Pretraining(pl.LightningModule):
         )
         if queue_size > 0 and set(self.model.training_strategies) == {"sequence_only"}:
             raise ValueError(
-                f"model.queue_size={queue_size} with model.negatives=sequence_only: a sequence never meets its own past, "
-                "and meets no other; set queue_size to 0 or choose another strategy"
+                f"model.queue_size={queue_size} with model.negatives=sequence_only: a sequence never meets its own "
+                "past, and meets no other; set queue_size to 0 or choose another strategy"
             )
         # Beside the model, not in it: a published model has no use for past latents.
         self.queue = LatentQueue(queue_size, self.model.encoder.dim) if queue_size > 0 else None
@@ -254,8 +254,8 @@ class Pretraining(pl.LightningModule):
         found, here = len(queue.get("queue.latents", ())), 0 if self.queue is None else self.queue.size
         if found != here:
             raise ValueError(
-                f"model.queue_size is {here}, and was {found} when the checkpoint was saved: the past latents are part of "
-                "the run; restore it"
+                f"model.queue_size is {here}, and was {found} when the checkpoint was saved: the past latents are part "
+                "of the run; restore it"
             )
         checkpoint["state_dict"] |= queue
         changes = list(_differences(state["settings"], self._settings(), name=""))

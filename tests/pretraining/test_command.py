@@ -130,7 +130,7 @@ def test_a_queue_enlarges_training_alone_and_says_so(run: Callable[..., Path]) -
     ("options", "message"),
     [
         (["--model.queue_size=-1"], "queue_size=-1 must not be negative"),
-        (["--model.queue_size=50", "--model.negatives=sequence_only"], "a sequence never meets its own past"),
+        (["--model.queue_size=50", "--model.negatives=sequence_only"], "never meets its own past"),
     ],
 )
 def test_a_queue_that_cannot_be_is_refused(
