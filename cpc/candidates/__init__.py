@@ -1,5 +1,7 @@
 """Whom the positive is compared with."""
 
+from cpc.candidates.bank import LatentBank
+from cpc.candidates.class_table import ClassTable
 from cpc.candidates.draws import draw_excess_nats, draw_negatives
 from cpc.candidates.queue import LatentQueue, Past
 from cpc.candidates.strategies import (
@@ -15,6 +17,8 @@ from cpc.candidates.strategies import (
 __all__ = [
     "MOST_DRAW_EXCESS_NATS",
     "STRATEGIES",
+    "ClassTable",
+    "LatentBank",
     "LatentQueue",
     "Past",
     "Strategy",

@@ -1,0 +1,212 @@
+"""Every objective of candidate sampling against a table of class vectors.
+
+M queries (rows), T targets of each, n classes, N of them drawn, D dims.
+"""
+
+from collections.abc import Callable
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from cpc.candidates.samplers import NO_TARGET, Draw
+from cpc.losses.candidate_loss import ClassLoss, Shifts, candidate_loss
+from cpc.losses.objectives import correction_of, objective_of
+
+
+def class_loss(
+    queries: Float[Tensor, "M D"],
+    classes: Float[Tensor, "n D"],
+    targets: Int[Tensor, "M ..."],
+    draw: Draw | None = None,
+    *,
+    objective: str,
+    correction: str | None = None,
+    bias: Float[Tensor, " n"] | None = None,
+    temperature: float | Tensor = 1.0,
+    weight: Float[Tensor, " M"] | None = None,
+) -> ClassLoss:
+    """The loss of finding each query's targets among the classes, or among those drawn.
+
+    F(x, y) = q . c_y / temperature + bias_y. A softmax takes the distribution that is uniform over a row's targets for
+    the wanted one; in a logistic loss each target is a positive of its own. A class drawn twice counts twice. Expected
+    counts get no gradient. docs/theory.md says which objective learns what.
+
+    Args:
+        queries: what the classes are scored with.
+        classes: a vector per class.
+        targets: the classes to be found, `[M]` or `[M, T]`, -1 where a row has fewer than T; none of them twice.
+        draw: the candidates, from a sampler that was asked for hits that the objective accepts; None for the full ones.
+        objective: a name in `cpc.losses.OBJECTIVES`.
+        correction: one that the objective accepts; None: its usual one.
+        bias: a score per class.
+        temperature: divides the products; a positive tensor of one element gets a gradient.
+        weight: of each row in the loss; None: 1 / M.
+
+    Raises:
+        ValueError: on an unknown objective, a correction or hits that it does not accept, a missing or superfluous
+            draw, shapes that do not fit, targets out of range or twice in a row, a row without a target, or a target
+            whose expected count is zero or not known where the correction needs it.
+
+    Example:
+        >>> zeros = torch.zeros(3, 8)
+        >>> result = class_loss(zeros, torch.zeros(5, 8), torch.tensor([0, 4, 4]), objective="full_softmax")
+        >>> bool(torch.isclose(result.loss, torch.tensor(5.0).log())), result.num_candidates.tolist()
+        (True, [5, 5, 5])
+    """
+    correction = correction_of(objective, correction)
+    if queries.shape[1] != classes.shape[1]:
+        raise ValueError(f"queries have {queries.shape[1]} dims, classes {classes.shape[1]}")
+    if bias is not None and len(bias) != len(classes):
+        raise ValueError(f"bias has {len(bias)} entries for {len(classes)} classes")
+    if not temperature > 0:
+        raise ValueError(f"temperature={float(temperature)} must be positive")
+    targets = as_sets(targets, len(queries), len(classes))
+    check_draw(draw, targets, objective, correction)
+    if draw is not None and "keep" not in objective_of(objective).hits:
+        check_hits(draw, targets, objective)
+    is_one = not isinstance(temperature, Tensor) and temperature == 1
+    return loss_on_table(
+        queries if is_one else queries / temperature,
+        lambda ids: classes if ids is None else classes[ids],
+        lambda ids: bias if bias is None or ids is None else bias[ids],
+        targets,
+        draw,
+        objective,
+        correction,
+        weight,
+    )
+
+
+def loss_on_table(
+    queries: Float[Tensor, "M D"],
+    vectors: Callable[[Tensor | None], Tensor],
+    biases: Callable[[Tensor | None], Tensor | None],
+    targets: Int[Tensor, "M T"],
+    draw: Draw | None,
+    objective: str,
+    correction: str,
+    weight: Float[Tensor, " M"] | None,
+) -> ClassLoss:
+    """`class_loss` of checked arguments, for tables that know how to look up classes: by ids, or all where None."""
+    is_target = targets != NO_TARGET
+    # an empty place adds a gradient of zero to a class: let it be one that gets a gradient in any case
+    present = torch.where(is_target, targets, targets.amax(1, keepdim=True))
+    ids = None if draw is None else draw.ids
+    return candidate_loss(
+        queries,
+        vectors(present),
+        vectors(ids),
+        form=objective_of(objective).form,
+        shifts=_shifts(is_target, present, targets, draw, objective, correction),
+        target_bias=biases(present),
+        candidate_bias=biases(ids),
+        weight=weight,
+    )
+
+
+def _shifts(
+    is_target: Bool[Tensor, "M T"],
+    present: Int[Tensor, "M T"],
+    targets: Int[Tensor, "M T"],
+    draw: Draw | None,
+    objective: str,
+    correction: str,
+) -> Shifts:
+    of_targets = torch.where(is_target, 0.0, torch.inf)
+    if draw is None:
+        return Shifts(of_targets, own=present)
+    form, accepted, _ = objective_of(objective)
+    hits = hits_among(draw.ids, targets) if "keep" in accepted else None
+    log_count = draw.log_count_sampled
+    if correction == "posterior":
+        of_targets = torch.where(is_target, draw.log_count_targets.reshape(targets.shape), torch.inf)
+        return Shifts(of_targets, log_count, hits=hits)
+    if correction == "importance" and form == "softmax":
+        return Shifts(of_targets, log_count, hits=hits)
+    met = torch.where(log_count < torch.inf, 0.0, torch.inf)
+    return Shifts(of_targets, met, (-log_count).exp() if correction == "importance" else None, hits=hits)
+
+
+def hits_among(ids: Int[Tensor, "*M N"], targets: Int[Tensor, "M T"]) -> Bool[Tensor, "M N"]:
+    """Which candidates are one of their row's targets."""
+    return (rearrange(ids, "... n -> ... 1 n") == rearrange(targets, "m t -> m t 1")).any(1)
+
+
+def as_sets(targets: Int[Tensor, "M ..."], num_rows: int, num_classes: int) -> Int[Tensor, "M T"]:
+    """Targets as `[M, T]`.
+
+    Raises:
+        ValueError: if they do not fit the queries, name no class or one twice in a row, or a row has none.
+    """
+    if targets.ndim not in (1, 2) or len(targets) != num_rows or targets.numel() == 0:
+        raise ValueError(f"targets {tuple(targets.shape)} do not fit {num_rows} queries: give [M] or [M, T] for M >= 1")
+    targets = targets.reshape(num_rows, -1)
+    lowest, highest = int(targets.min()), int(targets.max())
+    if lowest < NO_TARGET or highest >= num_classes:
+        raise ValueError(
+            f"targets run from {lowest} to {highest}, but the {num_classes} classes from 0 to {num_classes - 1} "
+            "(-1: no further target)"
+        )
+    is_empty = (targets == NO_TARGET).all(1)
+    if bool(is_empty.any()):
+        raise ValueError(f"row {int(is_empty.nonzero()[0])} has no target: leave such rows out")
+    ordered = targets.sort(1).values
+    is_twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != NO_TARGET)
+    if bool(is_twice.any()):
+        row, place = is_twice.nonzero()[0].tolist()
+        raise ValueError(f"row {row} names class {int(ordered[row, place])} twice among its targets: name it once")
+    return targets
+
+
+def check_draw(draw: Draw | None, targets: Int[Tensor, "M T"], objective: str, correction: str) -> None:
+    """Refuse a draw that does not go with the objective or the targets.
+
+    Raises:
+        ValueError: naming it.
+    """
+    is_full = not objective_of(objective).hits
+    if draw is None:
+        if not is_full:
+            raise ValueError(f"objective={objective!r} needs candidates: give a draw, or choose a full objective")
+        return
+    if is_full:
+        raise ValueError(f"objective={objective!r} meets every class: give no draw")
+    ids, log_count, log_count_targets = draw
+    of_rows = (len(targets), ids.shape[-1])
+    if ids.shape not in (of_rows[1:], of_rows) or log_count.shape not in (ids.shape, of_rows):
+        raise ValueError(
+            f"ids {tuple(ids.shape)} and log_count_sampled {tuple(log_count.shape)} do not fit {len(targets)} queries: "
+            f"they are [m] or [{len(targets)}, m]"
+        )
+    if bool(((log_count == -torch.inf) | log_count.isnan()).any()):
+        raise ValueError("log_count_sampled is -inf or nan: a class that was drawn is expected more than 0 times")
+    if correction != "posterior":
+        return
+    if log_count_targets.numel() != targets.numel():
+        raise ValueError(
+            f"log_count_targets {tuple(log_count_targets.shape)} are not of the targets' shape {tuple(targets.shape)}"
+        )
+    of_targets = log_count_targets.reshape(targets.shape)
+    is_unknown = ~of_targets.isfinite() & (targets != NO_TARGET)
+    if bool(is_unknown.any()):
+        row, place = is_unknown.nonzero()[0].tolist()
+        raise ValueError(
+            f"log_count_targets of target {int(targets[row, place])} is {float(of_targets[row, place])}: "
+            "correction='posterior' needs a sampler that can draw every possible target; mix it with a uniform one, "
+            "or leave such rows out"
+        )
+
+
+def check_hits(draw: Draw, targets: Int[Tensor, "M T"], objective: str) -> None:
+    """Refuse kept hits where the objective does not accept them.
+
+    Raises:
+        ValueError: naming what it accepts.
+    """
+    if bool((hits_among(draw.ids, targets) & (draw.log_count_sampled < torch.inf)).any()):
+        accepted = " or ".join(objective_of(objective).hits)
+        raise ValueError(
+            f"the draw holds a row's own target, but {objective} accepts hits={accepted} alone: ask the sampler so"
+        )
