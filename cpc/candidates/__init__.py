@@ -5,6 +5,7 @@ from cpc.candidates.class_table import ClassTable
 from cpc.candidates.draws import draw_excess_nats, draw_negatives
 from cpc.candidates.queue import LatentQueue, Past
 from cpc.candidates.strategies import (
+    BANK,
     MOST_DRAW_EXCESS_NATS,
     STRATEGIES,
     Strategy,
@@ -15,6 +16,7 @@ from cpc.candidates.strategies import (
 )
 
 __all__ = [
+    "BANK",
     "MOST_DRAW_EXCESS_NATS",
     "STRATEGIES",
     "ClassTable",

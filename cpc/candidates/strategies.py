@@ -20,6 +20,7 @@ _RULES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sequence_only": lambda same, speaker: same,
 }
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
+BANK = "bank"  # no strategy to train with: stored latents of all other sequences
 MOST_DRAW_EXCESS_NATS = 0.1
 
 
@@ -88,12 +89,12 @@ def _relations(
 
 
 def bounds_information(strategy: str) -> bool:
-    """Whether `log N - L` with this strategy bounds I(z_{t+k}; c_t) from below.
+    """Whether `log N - L` with this strategy, or against a bank, bounds I(z_{t+k}; c_t) from below.
 
     With many independent sequences, or latents that mix fast within a sequence: docs/theory.md says why, and by how
     much the reading errs otherwise (what is constant within a sequence is drawn once per sequence, not per latent).
     """
-    return strategy == "mixed_excluding"
+    return strategy in ("mixed_excluding", BANK)
 
 
 def reading_of(strategy: str, on_grid: bool = False, draw_excess_nats: float = 0.0, max_age_steps: int = 0) -> str:

@@ -26,7 +26,8 @@ class BankLoss(NamedTuple):
         loss: scalar, nats: the mean of `loss_nats`.
         loss_nats: `[M]`.
         num_candidates: `[M]`, N: the positive and the latents of the bank that are its negatives, drawn or not.
-        accuracy: `[M]`, [no negative that was met scores higher] / (1 + ties).
+        accuracy: `[M]`, [no negative that was met scores higher] / (1 + ties); without a draw, scores that differ by
+            no more than rounding are ties.
         num_sampled: m; None: every latent was met.
         correction: of the draws; None without.
     """
@@ -140,11 +141,13 @@ def _exact(
     targets: Tensor | None,
 ) -> BankLoss:
     positive_scores = torch.einsum("md,md->m", queries, positives)
-    of_bank = log_partition(queries, bank, positive_scores, sequence_id=sequence_id, targets=targets)
+    # products of different shapes round differently: of equal vectors, too
+    rounding = 16 * torch.finfo(queries.dtype).eps * queries.norm(dim=1) * positives.norm(dim=1)
+    of_bank = log_partition(queries, bank, positive_scores, rounding, sequence_id=sequence_id, targets=targets)
     # log(1 + Z / exp s+), which stays precise where the loss is tiny
     loss_nats = F.softplus(of_bank.log_total - positive_scores)
     shared = 1 / (1 + of_bank.num_ties.float())
-    accuracy = torch.where(of_bank.highest > positive_scores, 0.0, shared)
+    accuracy = torch.where(of_bank.highest > positive_scores + rounding, 0.0, shared)
     return BankLoss(loss_nats.mean(), loss_nats.detach(), num_negatives + 1, accuracy, None, None)
 
 
@@ -154,7 +157,7 @@ def _of_others(bank: LatentBank, draw: Draw, sequence_id: Tensor | None, targets
     if sequence_id is not None:
         own, of_drawn = rearrange(sequence_id, "q -> q 1"), bank.sequence_id[ids.to(bank.sequence_id.device)]
         log_count = torch.where((own == of_drawn.to(own.device)) & (own >= 0), torch.inf, log_count)
-    return log_count if targets is None else without_hits(ids, log_count, targets)
+    return log_count if targets is None else without_hits(ids.expand_as(log_count), log_count, targets)
 
 
 def _num_negatives(

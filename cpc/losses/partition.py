@@ -26,7 +26,7 @@ class Partition(NamedTuple):
     Attributes:
         log_total: `[M]`, log Z; -inf where a row meets none.
         highest: `[M]`, the best score.
-        num_ties: `[M]`, how many score exactly as the positive.
+        num_ties: `[M]`, how many score as the positive.
         num_met: `[M]`.
     """
 
@@ -40,6 +40,7 @@ def log_partition(
     queries: Float[Tensor, "M D"],
     bank: LatentBank,
     positive_scores: Float[Tensor, " M"],
+    tie_width: Float[Tensor, " M"],
     *,
     sequence_id: Int[Tensor, " M"] | None = None,
     targets: Int[Tensor, " M"] | None = None,
@@ -53,10 +54,13 @@ def log_partition(
         queries: divided by the temperature already, float32 or float64.
         bank: the latents.
         positive_scores: what ties are counted with.
+        tie_width: how far from it a tie may lie.
         sequence_id: latents of this sequence are left out; -1: none. None: none at all.
         targets: this latent is left out; -1: none. None: none at all.
     """
-    return Partition(*_LogPartition.apply(queries, bank, positive_scores.detach(), sequence_id, targets))
+    return Partition(
+        *_LogPartition.apply(queries, bank, positive_scores.detach(), tie_width.detach(), sequence_id, targets)
+    )
 
 
 class _LogPartition(torch.autograd.Function):
@@ -66,6 +70,7 @@ class _LogPartition(torch.autograd.Function):
         queries: Tensor,
         bank: LatentBank,
         positive_scores: Tensor,
+        tie_width: Tensor,
         sequence_id: Tensor | None,
         targets: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -76,7 +81,7 @@ class _LogPartition(torch.autograd.Function):
         mean_latent = torch.zeros_like(queries if needs_gradient else queries[:0])
         for start in range(0, len(queries), TILE_ROWS):
             rows = slice(start, start + TILE_ROWS)
-            found = _Rows(queries[rows], positive_scores[rows], needs_gradient)
+            found = _Rows(queries[rows], positive_scores[rows], tie_width[rows], needs_gradient)
             for places in bank.tiles(TILE_LATENTS):
                 left_out = _left_out(
                     places,
@@ -89,7 +94,7 @@ class _LogPartition(torch.autograd.Function):
                 found.add(bank.latents[places].to(queries), left_out)
             highest[rows], num_ties[rows] = found.highest, found.num_ties
             log_total[rows] = found.highest + found.total.log()
-            if needs_gradient:
+            if found.mean_latent is not None:
                 mean_latent[rows] = found.mean_latent / rearrange(found.total.clamp(min=1), "m -> m 1")
         ctx.save_for_backward(mean_latent)
         ctx.mark_non_differentiable(highest, num_ties, num_met)
@@ -99,14 +104,15 @@ class _LogPartition(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (mean_latent,) = ctx.saved_tensors
-        return mean_latent * rearrange(gradients[0], "m -> m 1"), None, None, None, None
+        return mean_latent * rearrange(gradients[0], "m -> m 1"), None, None, None, None, None
 
 
 class _Rows:
     """Sums of a tile of rows over the latents met so far, relative to the best score so far."""
 
-    def __init__(self, queries: Tensor, positive_scores: Tensor, needs_gradient: bool) -> None:
-        self.queries, self.positive_scores = queries, positive_scores
+    def __init__(self, queries: Tensor, positive_scores: Tensor, tie_width: Tensor, needs_gradient: bool) -> None:
+        self.queries = queries
+        self.lowest_tie, self.highest_tie = positive_scores - tie_width, positive_scores + tie_width
         self.highest = torch.full_like(positive_scores, -torch.inf)
         self.total = torch.zeros_like(positive_scores)
         self.num_ties = torch.zeros_like(positive_scores, dtype=torch.long)
@@ -117,9 +123,11 @@ class _Rows:
         if left_out is not None:
             scores.masked_fill_(left_out, -torch.inf)
         best = scores.amax(1)
-        is_tied = best >= self.positive_scores  # few rows of a trained critic, and none but these can have ties
-        if bool(is_tied.any()):
-            self.num_ties[is_tied] += (scores[is_tied] == rearrange(self.positive_scores[is_tied], "m -> m 1")).sum(1)
+        can_tie = best >= self.lowest_tie  # few rows of a trained critic
+        if bool(can_tie.any()):
+            lowest, highest = (rearrange(end[can_tie], "m -> m 1") for end in (self.lowest_tie, self.highest_tie))
+            near = scores[can_tie]
+            self.num_ties[can_tie] += ((near >= lowest) & (near <= highest)).sum(1)
         highest = torch.maximum(self.highest, best)
         finite = highest.clamp(min=torch.finfo(scores.dtype).min)  # as long as a row has met nobody: no inf - inf
         weights = scores.sub_(rearrange(finite, "m -> m 1")).exp_()
