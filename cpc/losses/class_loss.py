@@ -60,6 +60,8 @@ def class_loss(
         raise ValueError(f"queries have {queries.shape[1]} dims, classes {classes.shape[1]}")
     if bias is not None and len(bias) != len(classes):
         raise ValueError(f"bias has {len(bias)} entries for {len(classes)} classes")
+    if weight is not None and len(weight) != len(queries):
+        raise ValueError(f"weight has {len(weight)} entries for {len(queries)} queries")
     if not temperature > 0:
         raise ValueError(f"temperature={float(temperature)} must be positive")
     targets = as_sets(targets, len(queries), len(classes))
