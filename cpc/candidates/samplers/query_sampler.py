@@ -111,9 +111,11 @@ def check_left(num_classes: int, num: int, targets: Int[Tensor, "M T"], hits: st
     Raises:
         ValueError: if fewer than `num` classes are left to draw.
     """
-    excluded = targets.sort(dim=1).values if hits == "exclude" else torch.full_like(targets, NO_TARGET)
-    is_again = excluded[:, 1:] == excluded[:, :-1]
-    excluded = torch.cat([excluded[:, :1], excluded[:, 1:].masked_fill(is_again, NO_TARGET)], dim=1).sort(dim=1).values
+    excluded = targets if hits == "exclude" else torch.full_like(targets, NO_TARGET)
+    if targets.shape[1] > 1:
+        excluded = excluded.sort(dim=1).values
+        again = excluded[:, 1:] == excluded[:, :-1]
+        excluded = torch.cat([excluded[:, :1], excluded[:, 1:].masked_fill(again, NO_TARGET)], dim=1).sort(dim=1).values
     left = num_classes - int((excluded != NO_TARGET).sum(1).max()) if excluded.numel() else num_classes
     if left < num:
         raise ValueError(
