@@ -50,7 +50,7 @@ class LatentQueue(nn.Module):
         >>> queue = LatentQueue(size=6, dim=8)
         >>> for _ in range(3):
         ...     queue.push(torch.randn(2, 2, 8), sequence_id=torch.tensor([0, 1]))
-        >>> len(queue), sorted(queue.past().age.tolist())
+        >>> queue.num_stored, sorted(queue.past().age.tolist())
         (6, [1, 1, 1, 1, 2, 2])
     """
 
@@ -74,20 +74,21 @@ class LatentQueue(nn.Module):
         self.register_buffer("num_seen", torch.zeros((), dtype=torch.long))
         self.register_buffer("num_pushes", torch.zeros((), dtype=torch.long))
 
-    def __len__(self) -> int:
-        """How many are stored."""
+    @property
+    def num_stored(self) -> int:
+        """How many there are. (A length would make an empty queue false, and `if queue:` would never fill it.)"""
         return min(int(self.num_seen), self.size)
 
     def past(self) -> Past:
         """What is stored, as views: the next push changes them."""
-        stored = slice(len(self))
+        stored = slice(self.num_stored)
         age = self.num_pushes - self.pushed_at[stored]
         return Past(self.latents[stored], self.sequence_id[stored], self.group_id[stored], age)
 
     @property
     def max_age(self) -> int:
         """Age of the oldest, in pushes; 0 of an empty queue."""
-        return int(self.past().age.max()) if len(self) else 0
+        return int(self.past().age.max()) if self.num_stored else 0
 
     @torch.no_grad()
     def push(

@@ -107,8 +107,8 @@ def bank_loss(
     Example:
         >>> bank = LatentBank(torch.zeros(99, 8))
         >>> result = bank_loss(torch.zeros(2, 8), torch.zeros(2, 8), bank)
-        >>> round(result.mi_nats, 6), result.num_candidates.tolist()
-        (0.0, [100, 100])
+        >>> abs(result.mi_nats) < 1e-6, result.num_candidates.tolist()
+        (True, [100, 100])
     """
     _check(queries, positives, bank, draw, correction, sequence_id, targets, temperature)
     is_one = not isinstance(temperature, Tensor) and temperature == 1

@@ -50,7 +50,7 @@ def filled(size: int, num_pushes: int) -> tuple[LatentQueue, list[Entry]]:
 def test_it_holds_the_last_latents_in_first_in_first_out(size: int, num_pushes: int) -> None:
     queue, entries = filled(size, num_pushes)
     past = queue.past()
-    assert len(queue) == len(entries)
+    assert queue.num_stored == len(entries)
     found = [Entry(*row) for row in zip(*(column.tolist() for column in past), strict=True)]
     expected = [entry._replace(push=num_pushes - entry.push) for entry in entries]  # their age
     assert sorted(found) == sorted(expected)
