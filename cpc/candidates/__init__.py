@@ -1,5 +1,6 @@
 """Whom the positive is compared with."""
 
+from cpc.candidates import samplers
 from cpc.candidates.bank import LatentBank
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.draws import draw_excess_nats, draw_negatives
@@ -30,4 +31,5 @@ __all__ = [
     "draw_excess_nats",
     "draw_negatives",
     "reading_of",
+    "samplers",
 ]

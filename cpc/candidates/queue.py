@@ -32,8 +32,9 @@ class LatentQueue(nn.Module):
 
     The idea of MoCo's queue (He et al. 2020, arXiv:1911.05722), without its second encoder. What is stored was made by
     an older encoder than the positives, and an encoder in motion gives its past away: a critic may tell old from new
-    instead of whose latent it is. `log N - L` with a queue is therefore no bound on information, and is labelled so;
-    measure held-out bounds without the queue.
+    instead of whose latent it is. `log N - L` with a queue is therefore no bound on information, and is labelled so.
+    Nor need it help: `python -m benchmarks.queue` shows encoders that learned less with one. Keep it a few steps long,
+    the learning rate low, and judge by held-out bounds, which are measured without it.
 
     The state is in buffers, hence in checkpoints. Under DistributedDataParallel each process is to keep its own: list
     the buffers among those that DDP ignores, or it copies those of rank 0 over all others at every step (`cpc pretrain`
