@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from cpc.bounds import Bound
-from cpc.candidates import STRATEGIES
+from cpc.candidates import BANK, STRATEGIES
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.data.atomic import write_json
+from cpc.evaluation.bank import bank_of_split, bank_tally
 from cpc.evaluation.held_out import EVALUATION_SEED, HeldOut, measured_tallies
 from cpc.evaluation.protocol import protocol_of
 from cpc.evaluation.readings import HeldOutReadings, Measure, check_readable, readings_table
@@ -27,6 +28,8 @@ def evaluate(
     nums_negatives: Iterable[int | None] | None = None,
     estimators: Iterable[str] = (INFO_NCE,),
     num_batches: int = 64,
+    bank: str | None = None,
+    bank_latents: int = 1_000_000,
     seed: int = EVALUATION_SEED,
     cache_dir: str | Path | None = None,
     skip_bad: bool = False,
@@ -43,6 +46,9 @@ def evaluate(
             the argument is None.
         estimators: further ones than InfoNCE, whose bound is always measured, names in `cpc.evaluation.READABLE`.
         num_batches: batches to average over, one pass over the split at most.
+        bank: a split of the corpus; the same rows are contrasted with its latents too, every one but those of a row's
+            own sequence. Their number is the cost: a pass over the bank for every 1024 rows.
+        bank_latents: at most so many of them.
         seed: of batches and draws.
         cache_dir: where the packed corpus goes; beside the source if None.
         skip_bad: go on without files that cannot be used, and say how many.
@@ -100,6 +106,21 @@ def evaluate(
             }
         )
         estimates += of_measure
+    if bank is not None:
+        stored = bank_of_split(model, corpus, bank, bank_latents, protocol.batch_size, seed)
+        bound = bank_tally(model, held_out, stored).compute(BANK, protocol.split)
+        print(table(bound, "bank_latents"))
+        bounds.append(
+            bound.record(config["provenance"].get("step"))
+            | {
+                "num_negatives": None,
+                "sampler": held_out.drawn_as("mixed_excluding")[0],
+                "bank": bank,
+                "bank_latents": len(stored),
+                "information_for_gaussians_nats": bound.information_for_gaussians_nats,
+                "advice": bound.advice("bank_latents"),
+            }
+        )
     report = {
         "model": str(model_folder),
         "model_sha256": config["sha256"],

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from cpc.bounds import Bound, BoundTally
 from cpc.bounds.averages import SUMMED
+from cpc.candidates import LatentQueue
 from cpc.checkpoint import describe, with_defaults
 from cpc.data.batch import Batch
 from cpc.evaluation import HeldOut, OnBatch, held_out_tallies
@@ -34,6 +35,8 @@ class Pretraining(pl.LightningModule):
         auxiliary_negatives: further strategies to train with, each with its share of the loss, as in
             `{sequence_only: 0.75}`; the bound stays that of `negatives`.
         skip_steps: latents between a context and the first one predicted: rows of patches that overlap its own.
+        queue_size: past latents that are candidates too (`cpc.candidates.LatentQueue`), each device its own; 0: none.
+            The training bound is labelled with their age then; held-out bounds are measured without the queue.
         optimiser: `adam` or `adamw`.
         learning_rate: peak, after the warm-up.
         betas: Adam's decay rates.
@@ -57,6 +60,7 @@ class Pretraining(pl.LightningModule):
         compute: Literal["float32", "bf16"] = "float32",
         auxiliary_negatives: dict[str, float] | None = None,
         skip_steps: int = 0,
+        queue_size: int = 0,
         optimiser: Literal["adam", "adamw"] = "adam",
         learning_rate: float = 2e-4,
         betas: tuple[float, float] = (0.9, 0.999),
@@ -72,6 +76,8 @@ class Pretraining(pl.LightningModule):
             raise ValueError(f"model.learning_rate={learning_rate} must be positive")
         if warmup_steps < 0:
             raise ValueError(f"model.warmup_steps={warmup_steps} must not be negative")
+        if queue_size < 0:
+            raise ValueError(f"model.queue_size={queue_size} must not be negative; 0: no queue")
         self.model = CPC(
             encoder,
             context,
@@ -83,6 +89,15 @@ class Pretraining(pl.LightningModule):
             auxiliary_negatives,
             skip_steps,
         )
+        if queue_size > 0 and set(self.model.training_strategies) == {"sequence_only"}:
+            raise ValueError(
+                f"model.queue_size={queue_size} with model.negatives=sequence_only: a sequence never meets its own "
+                "past, and meets no other; set queue_size to 0 or choose another strategy"
+            )
+        # Beside the model, not in it: a published model has no use for past latents.
+        self.queue = LatentQueue(queue_size, self.model.encoder.dim) if queue_size > 0 else None
+        if self.queue is not None:  # else DDP would give every rank the queue of rank 0
+            self._ddp_params_and_buffers_to_ignore = [f"queue.{name}" for name in self.queue.state_dict()]
         self._architecture = describe(self.model)  # as it was asked for; data that are looked at add to it
         self.optimiser = optimiser
         self.learning_rate = learning_rate
@@ -107,12 +122,14 @@ class Pretraining(pl.LightningModule):
     def training_step(self, batch: Batch, batch_index: int) -> dict[str, Tensor]:
         """The contrastive loss; latents and contexts go to the online probe, detached."""
         latents, contexts, _ = self.model(batch.x)
+        num_valid = self.model.encoder.num_latents(batch.num_valid)
         contrast = self.model.contrast(
             latents,
             contexts,
-            num_valid=self.model.encoder.num_latents(batch.num_valid),
+            num_valid=num_valid,
             sequence_id=batch.sequence_id,
             group_id=batch.group_id,
+            past=None if self.queue is None else self.queue.past(),
             generator=self.draws,
         )
         if not torch.isfinite(contrast.loss):
@@ -126,12 +143,16 @@ class Pretraining(pl.LightningModule):
                 f"the {self.trainer.datamodule.unit} with the sequence ids {batch.sequence_id.tolist()}"
             )
         self.tally.update(contrast)
+        if self.queue is not None:
+            is_grid = latents.ndim == 4  # of an image, which has no padding
+            self.queue.push(latents, batch.sequence_id, batch.group_id, None if is_grid else num_valid)
         return {"loss": contrast.loss, "latents": latents.detach(), "contexts": contexts.detach()}
 
     def take_training_bound(self) -> Bound:
         """The bound over the training batches since the last call, on all ranks."""
         tally, self.tally = self.tally, BoundTally(self.model.steps)
-        return self._gathered(tally).compute(self.model.negatives, "train")
+        max_age = 0 if self.queue is None else self.queue.max_age
+        return self._gathered(tally).compute(self.model.negatives, "train", max_age)
 
     def held_out_bounds(self, held_out: HeldOut, on_batch: OnBatch) -> list[Bound]:
         """Measure the bound on held-out batches, those of all ranks, with the training strategy first.
@@ -185,7 +206,9 @@ class Pretraining(pl.LightningModule):
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the architecture, the settings, and every rank's generators and unfinished tally."""
+        """Add the architecture, the settings, and every rank's generators, unfinished tally and queue."""
+        weights = checkpoint["state_dict"]
+        queue = {name: weights.pop(name) for name in list(weights) if name.startswith("queue.")}
         checkpoint["cpc"] = {
             "architecture": self._architecture,
             "settings": self._settings(),
@@ -198,6 +221,7 @@ class Pretraining(pl.LightningModule):
                     "torch": torch.get_rng_state(),
                     "cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
                     "tally": self.tally.sums,
+                    "queue": {name: values.cpu() for name, values in queue.items()},
                 }
             ),
         }
@@ -226,6 +250,14 @@ class Pretraining(pl.LightningModule):
                     f"{option} is {here}, and was {found} when the checkpoint was saved: the position in the data can "
                     "only be found again with the same number; restore it"
                 )
+        queue = state["ranks"][self.global_rank].get("queue", {})  # earlier versions had none
+        found, here = len(queue.get("queue.latents", ())), 0 if self.queue is None else self.queue.size
+        if found != here:
+            raise ValueError(
+                f"model.queue_size is {here}, and was {found} when the checkpoint was saved: the past latents are part "
+                "of the run; restore it"
+            )
+        checkpoint["state_dict"] |= queue
         changes = list(_differences(state["settings"], self._settings(), name=""))
         self._has_other_settings = bool(changes)
         if changes and self.global_rank == 0:
