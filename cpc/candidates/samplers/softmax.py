@@ -78,12 +78,12 @@ class SoftmaxSampler(QuerySampler):
         self.check(num, targets, hits)
         queries = self.check_queries(queries, targets)
         of_row = targets.reshape(len(targets), -1)
-        excluded = check_left(self.num_classes, 1 if self.replacement else num, of_row, hits)
+        check_left(self.num_classes, 1 if self.replacement else num, of_row, hits)
         scores = self._scores(queries)
         target_scores = scores.gather(1, of_row.clamp(min=0))
         if hits == "exclude":
-            row, place = (excluded != NO_TARGET).nonzero(as_tuple=True)
-            scores[row, excluded[row, place]] = -torch.inf
+            row, place = (of_row != NO_TARGET).nonzero(as_tuple=True)
+            scores[row, of_row[row, place]] = -torch.inf
         if self.replacement:
             ids, log_count, log_count_targets = self._repeating(scores, target_scores, num, generator)
         else:
