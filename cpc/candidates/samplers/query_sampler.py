@@ -6,8 +6,7 @@ M queries, D dims, n classes, U updated classes, T targets per query.
 from abc import abstractmethod
 
 import torch
-from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.sampler import NO_TARGET, Sampler
@@ -128,8 +127,3 @@ def check_left(num_classes: int, num: int, targets: Int[Tensor, "M T"], hits: st
             f"{num} distinct classes cannot be drawn: there are {num_classes}, of which {most_excluded} are excluded; "
             "lower num_sampled, draw with replacement, or use hits='remove'"
         )
-
-
-def is_among(ids: Int[Tensor, "M ..."], targets: Int[Tensor, "M T"]) -> Bool[Tensor, "M ..."]:
-    """Which ids are targets of their row."""
-    return (rearrange(ids, "m ... -> m ... 1") == targets.reshape(len(targets), *[1] * (ids.dim() - 1), -1)).any(-1)
