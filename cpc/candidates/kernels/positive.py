@@ -10,15 +10,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cpc.candidates.kernels.kernel_map import KernelMap
-from cpc.candidates.kernels.projections import Projection, random_projection
+from cpc.candidates.kernels.projections import random_projection
 
 
 class PositiveRandomFeatures(KernelMap):
     """K(x, y) = exp(nu x . y) in the mean: phi(x) = exp(w . x - nu |x|^2 / 2) / sqrt(F), rows w from N(0, nu I).
 
     Choromanski et al. 2021 (arXiv:2009.14794, Lemma 1). Never negative, so nothing is clamped, and no embedding needs
-    unit length. The variance relative to K^2 is (e^{nu |x + y|^2} - 1) / F for Gaussian rows, so nu beyond about 4 on the
-    unit sphere needs more features than one has; orthogonal rows lower it.
+    unit length. The variance relative to K^2 is (e^{nu |x + y|^2} - 1) / F for Gaussian rows, so nu beyond about 4
+    on the unit sphere needs more features than one has; orthogonal rows lower it.
 
     Args:
         dim: D.
@@ -34,7 +34,7 @@ class PositiveRandomFeatures(KernelMap):
     directions: Tensor
 
     def __init__(
-        self, dim: int, num_features: int, nu: float = 2.0, projection: Projection = "orthogonal", seed: int = 0
+        self, dim: int, num_features: int, nu: float = 2.0, projection: str = "orthogonal", seed: int = 0
     ) -> None:
         super().__init__(dim, num_features)
         if not nu > 0:

@@ -4,17 +4,16 @@ R rows, D dims.
 """
 
 import math
-from typing import Literal
 
 import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-Projection = Literal["gaussian", "orthogonal", "structured"]
+PROJECTIONS = ("gaussian", "orthogonal", "structured")
 
 
-def random_projection(kind: Projection, num_rows: int, dim: int, seed: int) -> Float[Tensor, "R D"]:
+def random_projection(kind: str, num_rows: int, dim: int, seed: int) -> Float[Tensor, "R D"]:
     """W, of which each row has the length and the direction of a Gaussian draw, alone.
 
     - gaussian: independent rows.
@@ -22,16 +21,17 @@ def random_projection(kind: Projection, num_rows: int, dim: int, seed: int) -> F
       marginal law, less variance (Yu et al. 2016, arXiv:1610.09072, ORF).
     - structured: blocks sqrt(d) H D1 H D2 H D3, with H the normalised Hadamard matrix of the next power of two and D_i
       random signs (ibid., SORF). The lengths do not vary as a Gaussian's do, so the kernel is a little off in the
-      mean too. Its product costs O(d log d), but at D up to some hundreds one matrix product is faster, so W is written out.
+      mean too. Its product costs O(d log d), but at D up to some hundreds one matrix product is faster: W is
+      written out.
 
     Raises:
         ValueError: on another kind.
     """
+    if kind not in PROJECTIONS:
+        raise ValueError(f"projection={kind!r} is not one of {', '.join(PROJECTIONS)}")
     generator = torch.Generator().manual_seed(seed)
     if kind == "gaussian":
         return torch.randn(num_rows, dim, generator=generator)
-    if kind not in ("orthogonal", "structured"):
-        raise ValueError(f"projection={kind!r} is not one of gaussian, orthogonal, structured")
     block = _orthogonal_block if kind == "orthogonal" else _structured_block
     blocks = [block(dim, generator) for _ in range(math.ceil(num_rows / dim))]
     return torch.cat(blocks)[:num_rows]

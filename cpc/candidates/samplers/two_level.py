@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.block_mass import BlockMass, CentroidMass
-from cpc.candidates.samplers.blocks import BLOCKS, Blocks, Members, members_of, part_into_blocks
+from cpc.candidates.samplers.blocks import BLOCKS, Members, members_of, part_into_blocks
 from cpc.candidates.samplers.compiled import compiled
 from cpc.candidates.samplers.inverse_cdf import inverse_cdf
 from cpc.candidates.samplers.query_sampler import QuerySampler, check_left
@@ -28,8 +28,8 @@ class TwoLevel(QuerySampler):
     """q(i) = Q(block of i) softmax_block(h . c_i / temperature), exactly so, whatever estimates the blocks' masses.
 
     Q mixes the estimated masses with the blocks' numbers of classes: (1 - share) mass / sum + share count / n. As
-    the law within a block is the softmax's own, weights p / q are those of the blocks, at most n / (share count). A draw
-    costs O(S B / m + D n / B) for S statistics a block, and the classes of a drawn block lie side by side in memory.
+    the law within a block is the softmax's own, weights p / q are those of the blocks, at most n / (share count). A
+    draw costs O(S B / m + D n / B) for S statistics a block; the classes of a block lie side by side in memory.
     On a CPU with a C compiler the draws are made by two_level.c, otherwise in torch; the law is the same.
 
     Compared with a tree of random features (`KernelTree`) it needs no kernel that can be written as phi(h) . phi(c) nor
@@ -62,7 +62,7 @@ class TwoLevel(QuerySampler):
         dim: int,
         temperature: float = 1.0,
         mass: BlockMass | None = None,
-        blocks: Blocks = "kmeans",
+        blocks: str = "kmeans",
         block_size: int = 64,
         uniform_share: float | None = None,
         seed: int = 0,
@@ -73,7 +73,7 @@ class TwoLevel(QuerySampler):
         if block_size < 1:
             raise ValueError(f"block_size={block_size} must be at least 1")
         self.mass = CentroidMass() if mass is None else mass
-        self.blocks: Blocks = blocks
+        self.blocks = blocks
         self.num_blocks = math.ceil(num_classes / block_size)
         self.uniform_share = self.mass.uniform_share if uniform_share is None else uniform_share
         if not 0 < self.uniform_share < 1:
@@ -154,14 +154,16 @@ class TwoLevel(QuerySampler):
         queries = self.check_queries(queries, targets)
         self.mass.check(queries, "queries")
         of_row = targets.reshape(len(targets), -1)
-        excluded = check_left(self.num_classes, 1, of_row, hits)
+        check_left(self.num_classes, 1, of_row, hits)
         uniform = torch.rand(2, len(queries), num, generator=generator, dtype=torch.float64).to(queries.device)
         library = compiled(SOURCE) if queries.device.type == "cpu" else None
         if library is not None:
             draw = self._draw_compiled(library, queries, of_row, uniform, hits)
         else:
-            draw = self._draw(queries, of_row, excluded, uniform)
-        log_count = without_hits(draw.ids, draw.log_count_sampled, targets) if hits == "remove" else draw.log_count_sampled
+            draw = self._draw(queries, of_row, uniform, hits)
+        log_count = (
+            without_hits(draw.ids, draw.log_count_sampled, targets) if hits == "remove" else draw.log_count_sampled
+        )
         return Draw(draw.ids, log_count, draw.log_count_targets.reshape(targets.shape))
 
     def _weights(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M B"]:
@@ -176,14 +178,13 @@ class TwoLevel(QuerySampler):
         self,
         queries: Float[Tensor, "M D"],
         targets: Int[Tensor, "M T"],
-        excluded: Int[Tensor, "M E"],
         uniform: Float[Tensor, "two M m"],
+        hits: Hits,
     ) -> Draw:
-        """In torch, some rows at a time; with hits kept or excluded."""
+        """In torch, some rows at a time."""
         num = uniform.shape[2]
-        target_places, excluded_places = (
-            torch.where(each == NO_TARGET, NO_TARGET, self.places[each]) for each in (targets, excluded)
-        )
+        target_places = torch.where(targets == NO_TARGET, NO_TARGET, self.places[targets])
+        excluded_places = target_places if hits == "exclude" else torch.full_like(targets, NO_TARGET)
         of_query = self.num_classes // self.num_blocks * self.dim * max(num, targets.shape[1])
         rows = max(1, TILE_ELEMENTS // of_query)
         drawn = [
