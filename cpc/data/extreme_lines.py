@@ -80,7 +80,7 @@ def parse_lines(block: bytes) -> Lines:
     widths = stops - starts
     rows = np.cumsum(before == _NEWLINE) - 1
     roles = _ROLE_OF[before, after]
-    roles[(widths == 0) & (roles == _FIRST_LABEL)] = _NOTHING
+    roles[(widths == 0) & (roles == _FIRST_LABEL) & (after != _COMMA)] = _NOTHING
     has_sign = np.zeros(len(stops), bool)
     has_sign[np.searchsorted(stops, np.flatnonzero(kinds == _SIGN))] = True
 
