@@ -134,7 +134,10 @@ class Posterior:
         """Classes by P(y | x): from the prior, or from the excess."""
         level = uniform * self.total[:, None]
         scale = self.scale[:, None]
-        of_prior = np.searchsorted(self.prior.cumsum()[:-1], level / scale, side="right")
+        # A scale too small for a float64 is that of points where nobody is drawn from the prior.
+        of_prior = np.searchsorted(
+            self.prior.cumsum()[:-1], level / np.maximum(scale, np.finfo(np.float64).tiny), side="right"
+        )
         if not len(self.excess):
             return of_prior
         sums = np.concatenate([np.zeros(1), self.excess.cumsum()])
