@@ -42,7 +42,7 @@ class ExtremePoints:
 
     @property
     def num_classes(self) -> int:
-        """n."""
+        """N."""
         return self.labels.shape[1]
 
 
@@ -68,7 +68,8 @@ def read_extreme(path: str | Path) -> ExtremePoints:
     if num_read != num_points:
         raise ValueError(f"{path}: its header says {num_points} points, but {num_read} lines follow")
     label_rows, labels, feature_rows, features, values = (
-        np.concatenate([np.zeros(0, np.int64), *(block[part] for block in blocks)]) for part in range(len(Lines._fields))
+        np.concatenate([np.zeros(0, np.int64), *(block[part] for block in blocks)])
+        for part in range(len(Lines._fields))
     )
     with np.errstate(over="ignore"):
         values = values.astype(np.float32)

@@ -71,7 +71,9 @@ class WordClasses:
         self.prior = frequencies / frequencies.sum()
         self.lam = np.log1p((1 - noise) * num_features / (noise * words_per_class))
         offsets = np.arange(num_classes + 1) * words_per_class
-        has_word = sparse.csr_array((np.ones(self.words.size), self.words.ravel(), offsets), (num_classes, num_features))
+        has_word = sparse.csr_array(
+            (np.ones(self.words.size), self.words.ravel(), offsets), (num_classes, num_features)
+        )
         self._classes_of_word = has_word.T.tocsr()
 
     def draw(self, num_points: int, rng: np.random.Generator) -> ExtremePoints:
@@ -156,7 +158,10 @@ class Posterior:
             # Of the classes without a hit, only the k most frequent can be among them.
             others = most_frequent[: k + len(classes)]
             others = others[~np.isin(others, classes)][:k]
-            weights = [self.scale[row] * self.prior[classes] + self.excess[start:stop], self.scale[row] * self.prior[others]]
+            weights = [
+                self.scale[row] * self.prior[classes] + self.excess[start:stop],
+                self.scale[row] * self.prior[others],
+            ]
             rows.append(-np.sort(-np.concatenate(weights))[:k])
         return np.stack(rows) / self.total[:, None]
 

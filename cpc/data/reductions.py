@@ -25,10 +25,10 @@ class ClassExamples(NamedTuple):
 def pick_all_labels(labels: sparse.csr_array, rng: np.random.Generator) -> ClassExamples:
     """Every class of every point is an example: points of many classes count more.
 
-    Its softmax ranks classes by P(class is among the labels | x): the order that precision@k asks for (Menon et al.
-    2019, "Multilabel reductions: what is my loss optimising?", where it is called PAL). Rawat et al. 2019
-    (arXiv:1907.10747) reduce by Reddi et al. 2019 (arXiv:1810.07076), of whom Menon et al. say that they do this.
-    Other labels of the same point stay among the candidates: no objective sees that they are its classes too.
+    The softmax that is best for them ranks classes by P(class is among the labels | x), the order that precision@k asks
+    for: "pick all labels" in Menon et al. 2019, "Multilabel reductions: what is my loss optimising?". Rawat et al. 2019
+    (arXiv:1907.10747) only say that they reduce as Reddi et al. 2019 (arXiv:1810.07076), to whom this is credited. The
+    trap: the other labels of the point stay among the candidates, to be drawn as negatives.
 
     Args:
         labels: `[P, n]`, points without a class give no example.
@@ -41,8 +41,8 @@ def pick_all_labels(labels: sparse.csr_array, rng: np.random.Generator) -> Class
 def pick_one_label(labels: sparse.csr_array, rng: np.random.Generator) -> ClassExamples:
     """One class of every point, drawn uniformly: every point counts the same.
 
-    In expectation `pick_all_labels` with each point's examples weighted by one over their number, whose softmax ranks
-    by what recall@k asks for (Menon et al. 2019). Draw anew for every epoch.
+    In expectation `pick_all_labels` with each point's examples weighted by one over their number: its softmax ranks as
+    recall@k asks for (Menon et al. 2019). Draw anew for every epoch.
 
     Args:
         labels: `[P, n]`, points without a class give no example.

@@ -22,7 +22,7 @@ class PropensityParameters(NamedTuple):
     b: float
 
 
-# As the extreme classification repository uses them (Bhatia et al. 2016); Jain et al. fitted the first two.
+# Of the extreme classification repository (Bhatia et al. 2016): two that were estimated, and their mean for the rest.
 PROPENSITY_PARAMETERS = {
     "wikipedia": PropensityParameters(0.5, 0.4),
     "amazon": PropensityParameters(0.6, 2.6),
@@ -68,9 +68,10 @@ def precision_at(k: int, ranked: Int[np.ndarray, "P R"], labels: sparse.csr_arra
 def inverse_propensities(
     labels: sparse.csr_array, parameters: PropensityParameters = PROPENSITY_PARAMETERS["other"]
 ) -> Float[np.ndarray, " n"]:
-    """1/p of every class: Jain et al. 2016, "Extreme multi-label loss functions", eq. 2 of section 3.
+    """1/p of every class: eq. 2 of Jain et al. 2016 (KDD), "Extreme multi-label loss functions".
 
-    1/p_l = 1 + C (N_l + B)^-A with C = (log N - 1) (B + 1)^A, where N_l of N training points have class l.
+    1/p_l = 1 + C (N_l + B)^-A with C = (log N - 1) (B + 1)^A, where N_l of N training points have class l: log N for a
+    class that occurs once, near 1 for the most frequent.
 
     Args:
         labels: `[P, n]` of the TRAINING points; those of the test points would be the trap.

@@ -35,8 +35,8 @@ def slowly(text: str) -> list[tuple[list[int], dict[int, float]]]:
     for line in text.splitlines()[1:]:
         words = line.split()
         labels = [int(label) for label in words.pop(0).split(",")] if words and ":" not in words[0] else []
-        pairs = (word.split(":") for word in words)
-        found.append((sorted(labels), {int(f): float(np.float32(v)) for f, v in sorted(pairs, key=lambda p: int(p[0]))}))
+        pairs = sorted((int(feature), float(np.float32(value))) for feature, value in (w.split(":") for w in words))
+        found.append((sorted(labels), dict(pairs)))
     return found
 
 
@@ -100,8 +100,10 @@ def test_blocks_end_between_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     write_extreme(points, tmp_path / "points.txt")
     monkeypatch.setattr("cpc.data.extreme._BLOCK_BYTES", 300)
     assert as_lists(read_extreme(tmp_path / "points.txt")) == as_lists(points)
-    broken = written(tmp_path, (tmp_path / "points.txt").read_text().replace("\n", "\n0 1:x\n", 41).replace("0 1:x\n", "", 40))
-    with pytest.raises(ValueError, match="points.txt, line 42: '0 1:x' is not of the form"):
+    lines = (tmp_path / "points.txt").read_text().splitlines()
+    lines[41] = "0 1:x"
+    broken = written(tmp_path, "\n".join(lines))
+    with pytest.raises(ValueError, match=r"points\.txt, line 42: '0 1:x' is not of the form"):
         read_extreme(broken)
 
 
