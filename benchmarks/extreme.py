@@ -83,17 +83,18 @@ class Classifier(torch.nn.Module):
 
     def __init__(self, points: ExtremePoints, name: str, recipe: Recipe) -> None:
         super().__init__()
-        build = SAMPLERS[name]
+        build, form = SAMPLERS[name], OBJECTIVES[recipe.objective].form
         self.encoder = SparseEncoder(points.num_features, recipe.dim, sparse_gradients=True)
         table = ClassTable(
             points.num_classes,
             recipe.dim,
+            # Cosines cannot be low for all but a few of many classes: a logistic loss needs a level.
+            has_bias=form == "logistic",
             is_normalised=True,
             temperature=recipe.temperature,
             has_sparse_gradients=build is not None,
         )
         if build is None:
-            form = OBJECTIVES[recipe.objective].form
             self.loss = ClassTableLoss(table, f"full_{form}")
         else:
             sampler = build(points.num_classes, recipe)
@@ -109,11 +110,13 @@ class Classifier(torch.nn.Module):
     @torch.no_grad()
     def test(self, points: ExtremePoints) -> tuple[np.ndarray, float]:
         """The classes ranked first for every point, and the full softmax's mean loss of each point's labels."""
+        table = self.loss.table
         ranked, losses = [], []
         for start in range(0, len(points), TEST_ROWS):
             rows = slice(start, start + TEST_ROWS)
             queries = self.encoder(sparse_batch(points.features[rows]))
-            ranked.append(top_classes(self.loss.table.normalised(queries), self.loss.table.vectors(), max(RANKS)))
+            scaled = table.normalised(queries) / table.temperature
+            ranked.append(top_classes(scaled, table.vectors(), max(RANKS), table.bias))
             examples = REDUCTIONS["pick_all_labels"](points.labels[rows], np.random.default_rng(0))
             if len(examples.points):
                 of_labels = queries[torch.from_numpy(examples.points)]

@@ -21,6 +21,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def _no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring the processor would take longer than all of the training here."""
+    monkeypatch.setattr("benchmarks.extreme.machine_state", lambda **_: {})
+
+
 def figures_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, dict[str, float]]]:
     main([*arguments, "--dim", "16", "--temperature", "0.1", "--num-frequencies", "20"])
     return json.loads(capsys.readouterr().out.splitlines()[-1])["figures"]
@@ -42,7 +48,7 @@ def test_every_objective_trains(folder: Path, capsys: pytest.CaptureFixture[str]
         "--num-epochs", "2", "--reduction", "pick_one_label",
     )  # fmt: skip
     for name in ("full", "uniform"):
-        assert figures[name]["p@1"]["mean"] > 40, name
+        assert figures[name]["p@1"]["mean"] > figures["by frequency"]["p@1"]["mean"] + 15, name
         assert figures[name]["p@1"]["standard_error"] >= 0
 
 
