@@ -161,9 +161,7 @@ class TwoLevel(QuerySampler):
             draw = self._draw_compiled(library, queries, of_row, uniform, hits)
         else:
             draw = self._draw(queries, of_row, excluded, uniform)
-        log_count = (
-            without_hits(draw.ids, draw.log_count_sampled, targets) if hits == "remove" else draw.log_count_sampled
-        )
+        log_count = without_hits(draw.ids, draw.log_count_sampled, targets) if hits == "remove" else draw.log_count_sampled
         return Draw(draw.ids, log_count, draw.log_count_targets.reshape(targets.shape))
 
     def _weights(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M B"]:
