@@ -11,6 +11,7 @@ processor time: where other work is going on, what is preempted is not that.
 import argparse
 import json
 import math
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from cpc.candidates.samplers.two_level import SOURCE
 from cpc.processor import prepare_processor
 
 DIM, NUM_QUERIES, NUM_SAMPLED = 64, 10, 10
+SECONDS_A_TURN = 0.03
 BLOCK_SIZES = {50: 64, 200: 256, 1000: 512}  # by the number of frequencies: what was fastest of powers of two
 
 
@@ -59,17 +61,19 @@ class Seconds(NamedTuple):
 
 
 def medians(variants: dict[str, Callable[[], object]], rounds: int) -> dict[str, Seconds]:
-    """Of each variant; all take their turn in every round."""
+    """Of each variant; all take their turn, of some calls, in every round."""
     wall: dict[str, list[float]] = {name: [] for name in variants}
     processor: dict[str, list[float]] = {name: [] for name in variants}
-    for turn in range(rounds + 2):
+    for _ in range(rounds):
         for name, call in variants.items():
-            start, start_processor = time.perf_counter(), time.thread_time()
-            call()
-            if turn >= 2:
+            call()  # what the others have pushed out of the caches
+            end = time.perf_counter() + SECONDS_A_TURN
+            while time.perf_counter() < end:
+                start, start_processor = time.perf_counter(), time.thread_time()
+                call()
                 processor[name].append(time.thread_time() - start_processor)
                 wall[name].append(time.perf_counter() - start)
-    return {name: Seconds(sorted(wall[name])[rounds // 2], sorted(processor[name])[rounds // 2]) for name in variants}
+    return {name: Seconds(statistics.median(wall[name]), statistics.median(processor[name])) for name in variants}
 
 
 def times(num_classes: int, rounds: int, generator: torch.Generator) -> dict[str, Seconds]:
@@ -144,7 +148,7 @@ def qualities(name: str, scene: Scene) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument(
         "--sizes", type=int, nargs=2, default=(500_000, 10_000), help="smaller ones try the benchmark out"
     )

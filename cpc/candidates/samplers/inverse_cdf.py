@@ -33,7 +33,7 @@ def inverse_cdf_of_many(weights: Float[Tensor, "M K"], uniform: Float[Tensor, "t
 
     Sums of chunks cost a pass over the weights; cumulating all of them costs several and the memory of float64.
     """
-    if uniform.shape[2] * CHUNK > weights.shape[1]:
+    if 8 * CHUNK * uniform.shape[2] > weights.shape[1]:
         return inverse_cdf(weights, uniform[0])
     chunks = rearrange(F.pad(weights, (0, -weights.shape[1] % CHUNK)), "m (c k) -> m c k", k=CHUNK)
     chunk = inverse_cdf(chunks.sum(-1), uniform[0])  # [M, R]
