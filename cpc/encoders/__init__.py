@@ -6,6 +6,7 @@ from cpc.encoders.patches import PatchEncoder
 from cpc.encoders.resnet import ResNetTrunk
 from cpc.encoders.spectral import MFCC, LogMel
 from cpc.encoders.tiny import TinyTrunk
+from cpc.encoders.tokens import TokenEncoder
 from cpc.encoders.vectors import VectorEncoder
 
 __all__ = [
@@ -16,5 +17,6 @@ __all__ = [
     "PatchEncoder",
     "ResNetTrunk",
     "TinyTrunk",
+    "TokenEncoder",
     "VectorEncoder",
 ]

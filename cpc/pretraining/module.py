@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from cpc.bounds import Bound, BoundTally
 from cpc.bounds.averages import SUMMED
+from cpc.bounds.bound import FULL_SOFTMAX
 from cpc.checkpoint import describe, with_defaults
 from cpc.data.batch import Batch
-from cpc.evaluation import HeldOut, OnBatch, held_out_tallies
+from cpc.evaluation import HeldOut, HeldOutText, OnBatch, class_tally, held_out_tallies
+from cpc.losses.class_table_loss import ClassTableLoss
 from cpc.model import CPC
 
 
@@ -43,6 +45,8 @@ class Pretraining(pl.LightningModule):
         schedule: after the warm-up: `constant`, or `cosine` down to zero at `trainer.max_steps`.
         extra_strategies: the held-out bound is measured with these as well, on batches as they mean them: of few
             speakers for the same-speaker strategies, uniform for the others.
+        classes: a table of classes with objective and sampler, to predict classes of what follows in place of latents:
+            the tokens of text. The held-out bound is then that of the full softmax, whatever is trained.
         seed: of the draws of negatives.
     """
 
@@ -65,6 +69,7 @@ class Pretraining(pl.LightningModule):
         warmup_steps: int = 0,
         schedule: Literal["constant", "cosine"] = "constant",
         extra_strategies: tuple[str, ...] = ("mixed_excluding",),
+        classes: ClassTableLoss | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -82,6 +87,7 @@ class Pretraining(pl.LightningModule):
             compute,
             auxiliary_negatives,
             skip_steps,
+            classes,
         )
         self._architecture = describe(self.model)  # as it was asked for; data that are looked at add to it
         self.optimiser = optimiser
@@ -91,10 +97,13 @@ class Pretraining(pl.LightningModule):
         self.weight_decay = weight_decay
         self.warmup_steps = warmup_steps
         self.schedule = schedule
-        self.strategies = tuple(dict.fromkeys((negatives, *extra_strategies)))
+        if classes is not None and tuple(extra_strategies) not in ((), ("mixed_excluding",)):
+            raise ValueError("model.extra_strategies are of negatives, which a model with classes has none of")
+        self.strategies = tuple(dict.fromkeys((negatives, *extra_strategies))) if classes is None else (FULL_SOFTMAX,)
         self.draws = torch.Generator()
         self.draws_seed = seed
         self.tally = BoundTally(self.model.steps)  # of training, since the last record
+        self.context_state: tuple[Tensor, ...] | None = None  # after the last batch, of data that go on with the next
         self._restored: dict[str, Any] | None = None  # this rank's part of a checkpoint
         self._has_other_settings = False  # than the checkpoint
 
@@ -106,13 +115,16 @@ class Pretraining(pl.LightningModule):
 
     def training_step(self, batch: Batch, batch_index: int) -> dict[str, Tensor]:
         """The contrastive loss; latents and contexts go to the online probe, detached."""
-        latents, contexts, _ = self.model(batch.x)
+        latents, contexts, state = self.model(batch.x, self.context_state)
+        if self.trainer.datamodule.is_continuous:
+            self.context_state = tuple(each.detach() for each in state)
         contrast = self.model.contrast(
             latents,
             contexts,
             num_valid=self.model.encoder.num_latents(batch.num_valid),
             sequence_id=batch.sequence_id,
             group_id=batch.group_id,
+            labels=batch.labels,
             generator=self.draws,
         )
         if not torch.isfinite(contrast.loss):
@@ -131,21 +143,25 @@ class Pretraining(pl.LightningModule):
     def take_training_bound(self) -> Bound:
         """The bound over the training batches since the last call, on all ranks."""
         tally, self.tally = self.tally, BoundTally(self.model.steps)
-        return self._gathered(tally).compute(self.model.negatives, "train")
+        bound = self._gathered(tally).compute(self.model.training_strategies[0], "train")
+        if bound.strategy == FULL_SOFTMAX:
+            return bound.against_entropy(self.trainer.datamodule.class_entropy_nats)
+        return bound
 
-    def held_out_bounds(self, held_out: HeldOut, on_batch: OnBatch) -> list[Bound]:
+    def held_out_bounds(self, held_out: HeldOut | HeldOutText, on_batch: OnBatch) -> list[Bound]:
         """Measure the bound on held-out batches, those of all ranks, with the training strategy first.
 
         Args:
             held_out: this rank's batches.
             on_batch: called with each batch of the training strategy, its latents and its contexts.
         """
+        forward_context = self.trainer.precision_plugin.forward_context
+        if isinstance(held_out, HeldOutText):
+            tally = self._gathered(class_tally(self.model, held_out, forward_context=forward_context))
+            bound = tally.compute(FULL_SOFTMAX, held_out.protocol.split)
+            return [bound.against_entropy(held_out.entropy_nats)]
         tallies = held_out_tallies(
-            self.model,
-            held_out,
-            self.strategies,
-            forward_context=self.trainer.precision_plugin.forward_context,
-            on_batch=on_batch,
+            self.model, held_out, self.strategies, forward_context=forward_context, on_batch=on_batch
         )
         return [self._gathered(tally).compute(name, held_out.protocol.split) for name, tally in tallies.items()]
 
@@ -198,6 +214,7 @@ class Pretraining(pl.LightningModule):
                     "torch": torch.get_rng_state(),
                     "cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
                     "tally": self.tally.sums,
+                    "context_state": self.context_state,
                 }
             ),
         }
@@ -253,6 +270,8 @@ class Pretraining(pl.LightningModule):
         torch.set_rng_state(state["torch"])
         if state["cuda"] is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(state["cuda"], self.device)
+        if state.get("context_state") is not None:
+            self.context_state = tuple(each.to(self.device) for each in state["context_state"])
         # checkpoints from before `draw_excess_nats` was added up hold one sum less
         self.tally.sums = [
             torch.cat([sums, sums.new_zeros(len(SUMMED) - len(sums), *sums.shape[1:])]) for sums in state["tally"]
