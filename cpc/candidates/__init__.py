@@ -1,5 +1,6 @@
 """Whom the positive is compared with."""
 
+from cpc.candidates.class_table import ClassTable
 from cpc.candidates.draws import draw_excess_nats, draw_negatives
 from cpc.candidates.strategies import (
     MOST_DRAW_EXCESS_NATS,
@@ -13,6 +14,7 @@ from cpc.candidates.strategies import (
 __all__ = [
     "MOST_DRAW_EXCESS_NATS",
     "STRATEGIES",
+    "ClassTable",
     "Strategy",
     "allowed_matrix",
     "bounds_information",

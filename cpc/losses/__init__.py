@@ -1,6 +1,21 @@
 """How scores become a loss."""
 
+from cpc.losses.candidate_loss import ClassLoss, candidate_loss
+from cpc.losses.class_loss import class_loss
+from cpc.losses.class_table_loss import ClassTableLoss
 from cpc.losses.contrast import Contrast, contrast
 from cpc.losses.info_nce import InfoNCE, info_nce
+from cpc.losses.objectives import OBJECTIVES, Objective
 
-__all__ = ["Contrast", "InfoNCE", "contrast", "info_nce"]
+__all__ = [
+    "OBJECTIVES",
+    "ClassLoss",
+    "ClassTableLoss",
+    "Contrast",
+    "InfoNCE",
+    "Objective",
+    "candidate_loss",
+    "class_loss",
+    "contrast",
+    "info_nce",
+]

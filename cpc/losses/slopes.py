@@ -43,7 +43,7 @@ def against_all(
     best_negative = scores.amax(1, keepdim=True)
     accuracy = rank_accuracy(positive_score, best_negative, scores)
     scores.scatter_(1, positive, positive_score)
-    probabilities, log_total = _softmax(scores)
+    probabilities, log_total = softmax_in_place(scores)
     loss = log_total + torch.maximum(best_negative, positive_score) - positive_score
     probabilities.scatter_add_(1, positive, scores.new_full(positive.shape, -1.0))
     return rearrange(loss, "m 1 -> m"), accuracy, probabilities
@@ -57,7 +57,7 @@ def against_drawn(
     best_negative = negative_scores.amax(1, keepdim=True)
     accuracy = rank_accuracy(positive_score, best_negative, negative_scores)
     above_positive = torch.maximum(best_negative, positive_score) - positive_score
-    probabilities, log_total = _softmax(scores)
+    probabilities, log_total = softmax_in_place(scores)
     probabilities[:, 0] -= 1
     return rearrange(above_positive + log_total, "m 1 -> m"), accuracy, probabilities
 
@@ -74,16 +74,20 @@ def rank_accuracy(
     return accuracy
 
 
-def _softmax(scores: Float[Tensor, "M N"]) -> tuple[Float[Tensor, "M N"], Float[Tensor, "M 1"]]:
+def softmax_in_place(scores: Float[Tensor, "M N"]) -> tuple[Float[Tensor, "M N"], Float[Tensor, "M 1"]]:
     """Probabilities, in the scores' own memory, and the log of the sum of exponentials relative to the largest.
 
     The largest probability is one over that sum, and no less than 1/N: its log is safe, that of the positive's is not.
-
-    Probabilities so small that products with them would be denormal become exact zeros: denormal operands slow a CPU's
-    matrix products down up to a hundredfold, and a trained critic makes many; e^-61 is far below
-    what sums in float32 resolve.
     """
     probabilities = torch.softmax(scores, 1, out=scores if scores.device.type == "cpu" else None)
     log_total = -probabilities.amax(1, keepdim=True).log()
-    smallest = torch.finfo(scores.dtype).tiny ** 0.7
-    return F.threshold(probabilities, smallest, 0.0, inplace=True), log_total
+    return without_denormals(probabilities), log_total
+
+
+def without_denormals(slopes: Float[Tensor, "M N"]) -> Float[Tensor, "M N"]:
+    """Slopes so small that products with them would be denormal become exact zeros, in place.
+
+    Denormal operands slow a CPU's matrix products down up to a hundredfold, and a trained critic makes many; e^-61 is
+    far below what sums in float32 resolve.
+    """
+    return F.threshold(slopes, torch.finfo(slopes.dtype).tiny ** 0.7, 0.0, inplace=True)

@@ -55,11 +55,10 @@ class ScoredTiles(Tiles):
         self.block, self.of_block, self.of_extra, self.bias = block, of_block, of_extra, bias
         self.num_columns = len(of_block.candidates)
         width = self.num_columns + (0 if of_extra is None else len(of_extra.candidates))
-        num_rows = min(len(block.positives), TILE_ROWS, max(64, TILE_SCORES // width))
-        self.scratch = of_block.candidates.new_empty(num_rows, width)
+        self.scratch = of_block.candidates.new_empty(tile_rows(len(block.positives), width), width)
 
     def rows(self) -> Iterator[slice]:  # noqa: D102
-        return _tiles(len(self.block.positives), len(self.scratch))
+        return row_slices(len(self.block.positives), len(self.scratch))
 
     def contrast(self, queries: Tensor, tile: slice) -> tuple[Tensor, Tensor]:  # noqa: D102
         block = self.block
@@ -99,7 +98,7 @@ class GatheredTiles(Tiles):
 
     def rows(self) -> Iterator[slice]:  # noqa: D102
         num_rows, num_drawn = self.drawn_of_rows.shape
-        return _tiles(num_rows, max(1, TILE_SCORES // 4 // (num_drawn * self.candidates.shape[1])))
+        return row_slices(num_rows, max(1, TILE_SCORES // 4 // (num_drawn * self.candidates.shape[1])))
 
     def contrast(self, queries: Tensor, tile: slice) -> tuple[Tensor, Tensor]:  # noqa: D102
         self.drawn = self.drawn_of_rows[tile]
@@ -118,5 +117,11 @@ class GatheredTiles(Tiles):
         total.index_add_(0, self.drawn.flatten(), rearrange(self.vectors, "m r d -> (m r) d"))
 
 
-def _tiles(num_rows: int, size: int) -> Iterator[slice]:
+def tile_rows(num_rows: int, num_candidates: int) -> int:
+    """How many rows of scores are formed at a time."""
+    return min(num_rows, TILE_ROWS, max(64, TILE_SCORES // num_candidates))
+
+
+def row_slices(num_rows: int, size: int) -> Iterator[slice]:
+    """All rows, so many at a time."""
     return (slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size))

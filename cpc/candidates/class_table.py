@@ -1,0 +1,72 @@
+"""The class table: a pool with a learned vector per class (a vocabulary, a codebook, labels).
+
+M queries, n classes, D dims.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+
+class ClassTable(nn.Module):
+    """Scores F(x, y) = q . c_y / temperature + b_y.
+
+    Tie it to an embedding of the same classes by giving both one parameter: `table.weight = embedding.weight`.
+
+    Args:
+        num_classes: n.
+        dim: D.
+        has_bias: whether every class has a score of its own.
+        is_normalised: scale queries and classes to length 1, so that q . c is a cosine (what kernel samplers need, and
+            the normalised embeddings of Rawat et al. 2019, arXiv:1907.10747, whose tau is 1 / temperature).
+        temperature: divides the products.
+        has_sparse_gradients: gradients of the classes met alone, as sparse tensors. For many classes: a dense gradient
+            costs a pass over the whole table, and a dense optimiser several, however few classes were drawn. Optimisers
+            that take them: `torch.optim.SGD` (without momentum or weight decay), `SparseAdam`, `Adagrad`.
+
+    Raises:
+        ValueError: if `num_classes` or `dim` is below 1, or the temperature is not positive.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        dim: int,
+        has_bias: bool = False,
+        is_normalised: bool = False,
+        temperature: float = 1.0,
+        has_sparse_gradients: bool = False,
+    ) -> None:
+        super().__init__()
+        if num_classes < 1 or dim < 1:
+            raise ValueError(f"num_classes={num_classes} and dim={dim} must be at least 1")
+        if not temperature > 0:
+            raise ValueError(f"temperature={temperature} must be positive")
+        self.num_classes = num_classes
+        self.dim = dim
+        self.is_normalised = is_normalised
+        self.temperature = temperature
+        self.has_sparse_gradients = has_sparse_gradients
+        # scores of queries whose channels have a mean square of 1 start at variance 1, at any width
+        self.weight = nn.Parameter(torch.randn(num_classes, dim) / math.sqrt(dim))
+        self.bias = nn.Parameter(torch.zeros(num_classes)) if has_bias else None
+
+    def normalised(self, vectors: Float[Tensor, "*M D"]) -> Float[Tensor, "*M D"]:
+        """Vectors of queries or classes as they are multiplied: of length 1 where the table says so."""
+        return F.normalize(vectors, dim=-1) if self.is_normalised else vectors
+
+    def vectors(self, ids: Int[Tensor, "*M"] | None = None) -> Float[Tensor, "... D"]:
+        """The classes' vectors; None: of all."""
+        if ids is None:
+            return self.normalised(self.weight)
+        return self.normalised(F.embedding(ids, self.weight, sparse=self.has_sparse_gradients))
+
+    def biases(self, ids: Int[Tensor, "*M"] | None = None) -> Float[Tensor, "..."] | None:
+        """The classes' scores of their own; None where there are none."""
+        if self.bias is None or ids is None:
+            return self.bias
+        gathered = torch.gather(self.bias, 0, ids.flatten(), sparse_grad=self.has_sparse_gradients)
+        return gathered.reshape(ids.shape)

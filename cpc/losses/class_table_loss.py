@@ -1,0 +1,120 @@
+"""An objective on a class table, with the sampler that it draws from: what a language model trains with.
+
+M queries, T targets of each, D dims.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from cpc.candidates.class_table import ClassTable
+from cpc.candidates.samplers import Draw, Sampler
+from cpc.losses.candidate_loss import ClassLoss, candidate_loss
+from cpc.losses.class_loss import check_draw, check_targets, targets_and_shifts
+from cpc.losses.objectives import correction_of, hits_of, objective_of
+
+
+class ClassTableLoss(nn.Module):
+    """Draws candidates, asks for hits as the objective demands, and gathers no more of the table than it needs.
+
+    Args:
+        table: the classes.
+        objective: a name in `cpc.losses.OBJECTIVES`.
+        sampler: where candidates come from; None for the full objectives.
+        num_sampled: how many are drawn.
+        correction: one that the objective accepts; None: its usual one.
+        hits: what becomes of drawn targets, one that the objective accepts; None: its usual way.
+
+    Raises:
+        ValueError: if objective, sampler, correction, hits and table do not go together.
+    """
+
+    def __init__(
+        self,
+        table: ClassTable,
+        objective: str,
+        sampler: Sampler | None = None,
+        num_sampled: int | None = None,
+        correction: str | None = None,
+        hits: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.objective = objective
+        self.correction = correction_of(objective, correction)
+        self.num_sampled = num_sampled
+        self.table = table
+        self.sampler = sampler
+        if not objective_of(objective).hits:
+            if sampler is not None or num_sampled is not None or hits is not None:
+                raise ValueError(f"objective={objective!r} meets every class: give no sampler, num_sampled or hits")
+            if table.has_sparse_gradients:
+                raise ValueError(f"objective={objective!r} gives every class a gradient: set has_sparse_gradients=False")
+            return
+        if sampler is None or num_sampled is None:
+            raise ValueError(f"objective={objective!r} needs candidates: give a sampler and num_sampled")
+        self.hits = hits_of(objective, hits)
+        if self.hits not in sampler.hits:
+            raise ValueError(
+                f"{objective} asks for hits={self.hits!r}, which {type(sampler).__name__} does not offer: choose "
+                f"another sampler, or hits among both {', '.join(objective_of(objective).hits)} and "
+                f"{', '.join(sampler.hits)}"
+            )
+        if sampler.num_classes != table.num_classes:
+            raise ValueError(f"the sampler draws from {sampler.num_classes} classes, the table has {table.num_classes}")
+
+    def forward(
+        self,
+        queries: Float[Tensor, "M D"],
+        targets: Int[Tensor, "M ..."],
+        generator: torch.Generator | None = None,
+        weight: Float[Tensor, " M"] | None = None,
+    ) -> ClassLoss:
+        """The training loss; see `class_loss`.
+
+        Args:
+            queries: what classes are scored with. The sampler gets them as they are multiplied: of length 1 where the
+                table is normalised, not divided by the temperature.
+            targets: `[M]` or `[M, T]`, -1 where a row has fewer than T.
+            generator: source of the draws.
+            weight: of each row in the loss; None: 1 / M.
+
+        Raises:
+            ValueError: as `class_loss` and the sampler say.
+        """
+        draw = None
+        if self.sampler is not None:
+            assert self.num_sampled is not None
+            of_sampler = self.table.normalised(queries.detach()) if self.sampler.needs_queries else None
+            draw = self.sampler.sample(of_sampler, self.num_sampled, targets, self.hits, generator)
+        return self._loss(queries, targets, draw, self.objective, self.correction, weight)
+
+    def exact(
+        self, queries: Float[Tensor, "M D"], targets: Int[Tensor, "M ..."], weight: Float[Tensor, " M"] | None = None
+    ) -> ClassLoss:
+        """The full softmax's loss, whatever the objective trained: the log of the perplexity. In tiles of rows."""
+        return self._loss(queries, targets, None, "full_softmax", "none", weight)
+
+    def _loss(
+        self,
+        queries: Tensor,
+        targets: Tensor,
+        draw: Draw | None,
+        objective: str,
+        correction: str,
+        weight: Tensor | None,
+    ) -> ClassLoss:
+        targets = targets.reshape(len(targets), -1)
+        check_targets(self.table.num_classes, targets)
+        check_draw(objective, correction, draw, targets)
+        present, shifts = targets_and_shifts(objective, correction, draw, targets)
+        ids = None if draw is None else draw.ids
+        return candidate_loss(
+            self.table.normalised(queries) / self.table.temperature,
+            self.table.vectors(present),
+            self.table.vectors(ids),
+            form=objective_of(objective).form,
+            shifts=shifts,
+            target_bias=self.table.biases(present),
+            candidate_bias=self.table.biases(ids),
+            weight=weight,
+        )

@@ -1,0 +1,86 @@
+"""From a tile of candidates' scores and the targets' to losses and slopes, for both forms of objective.
+
+M rows, N candidates, T targets. A score of minus infinity belongs to a candidate or target that is not there.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from cpc.losses.slopes import softmax_in_place, without_denormals
+
+
+class Terms(NamedTuple):
+    """A tile's losses and their derivatives.
+
+    Attributes:
+        loss: `[M]`.
+        slopes: `[M, N]`: d loss / d candidate's score, up to a factor of each row.
+        factor: `[M]`: that factor.
+        target_slopes: `[M, T]`: d loss / d target's score.
+    """
+
+    loss: Tensor
+    slopes: Tensor
+    factor: Tensor
+    target_slopes: Tensor
+
+
+def softmax_terms(
+    scores: Float[Tensor, "M N"], target_scores: Float[Tensor, "M T"], term_weight: Float[Tensor, "_ N"] | None
+) -> Terms:
+    """-log of the softmax over targets and candidates, in the mean over the row's targets; overwrites the scores.
+
+    With several targets the wanted distribution is uniform over them, as in TensorFlow's `sampled_softmax_loss`.
+    """
+    assert term_weight is None, "in a softmax the weight of a term is a shift of its score"
+    best = scores.amax(1)
+    probabilities, log_total = softmax_in_place(scores)
+    if bool((best == -torch.inf).any()):  # rows all of whose candidates are gone: their loss is the targets' alone
+        probabilities[best == -torch.inf] = 0
+    log_candidates = torch.where(best == -torch.inf, best, best + rearrange(log_total, "m 1 -> m"))
+    log_targets = target_scores.logsumexp(1)
+    is_target = target_scores > -torch.inf
+    wanted = is_target / is_target.sum(1, keepdim=True)
+    mean_target = torch.where(is_target, target_scores * wanted, 0).sum(1)
+    # of one target: softplus(candidates - target), which stays precise where the loss is tiny
+    loss = _softplus(log_candidates - log_targets) + (log_targets - mean_target)
+    factor = torch.sigmoid(log_candidates - log_targets)
+    among_targets = torch.softmax(target_scores, 1)
+    target_slopes = (among_targets - wanted) - among_targets * rearrange(factor, "m -> m 1")
+    return Terms(loss, probabilities, factor, target_slopes)
+
+
+def logistic_terms(
+    scores: Float[Tensor, "M N"], target_scores: Float[Tensor, "M T"], term_weight: Float[Tensor, "_ N"] | None
+) -> Terms:
+    """Sum of log(1 + exp -G) over targets and of log(1 + exp G) over candidates; overwrites the scores.
+
+    Every target is a positive of its own, as in the literature; TensorFlow's `nce_loss` spreads one positive over them.
+    """
+    candidates = _softplus(scores)
+    if term_weight is not None:
+        candidates *= term_weight
+    is_target = target_scores > -torch.inf
+    loss = candidates.sum(1) + torch.where(is_target, _softplus(-target_scores), 0).sum(1)
+    slopes = scores.sigmoid_()
+    if term_weight is not None:
+        slopes *= term_weight
+    target_slopes = torch.where(is_target, -torch.sigmoid(-target_scores), 0)
+    return Terms(loss, without_denormals(slopes), torch.ones_like(loss), target_slopes)
+
+
+TERMS: dict[str, Callable[[Tensor, Tensor, Tensor | None], Terms]] = {
+    "softmax": softmax_terms,
+    "logistic": logistic_terms,
+}
+
+
+def _softplus(x: Tensor) -> Tensor:
+    """log(1 + exp x), without the linear piece that `F.softplus` has beyond 20."""
+    return F.logsigmoid(-x).neg_()
