@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from cpc.candidates.class_table import ClassTable
-from cpc.candidates.samplers import Draw, Sampler
+from cpc.candidates.samplers import Draw, Hits, Sampler
 from cpc.losses.candidate_loss import ClassLoss, candidate_loss
 from cpc.losses.class_loss import check_draw, check_targets, targets_and_shifts
 from cpc.losses.objectives import correction_of, hits_of, objective_of
@@ -44,6 +44,7 @@ class ClassTableLoss(nn.Module):
         self.num_sampled = num_sampled
         self.table = table
         self.sampler = sampler
+        self.hits: Hits | None = None
         if not objective_of(objective).hits:
             if sampler is not None or num_sampled is not None or hits is not None:
                 raise ValueError(f"objective={objective!r} meets every class: give no sampler, num_sampled or hits")
@@ -84,6 +85,7 @@ class ClassTableLoss(nn.Module):
         draw = None
         if self.sampler is not None:
             assert self.num_sampled is not None
+            assert self.hits is not None
             of_sampler = self.table.normalised(queries.detach()) if self.sampler.needs_queries else None
             draw = self.sampler.sample(of_sampler, self.num_sampled, targets, self.hits, generator)
         return self._loss(queries, targets, draw, self.objective, self.correction, weight)
