@@ -1,0 +1,96 @@
+"""Independent inclusion."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cpc.candidates.samplers.sampler import Draw, Hits, Sampler, without_hits
+
+
+class Bernoulli(Sampler):
+    """Each class is in or out by its own coin: the one draw for which the posterior correction is exact.
+
+    The chance of class i is min(1, c q_i), with c such that `num` candidates are expected; the number that comes
+    varies. Coins are independent, so excluding the targets before the draw is the same as removing them afterwards,
+    for shared candidates too. A draw costs n coins, or M n where candidates are not shared.
+
+    Args:
+        weights: `[n]`, proportional to q; 0 for a class that is never drawn.
+        shared: one draw serves all queries of a batch; else each query has its own. Rows that are shorter than the
+            widest end in class 0 with a log count of +inf, as does a draw of nothing.
+
+    Raises:
+        ValueError: on weights that are negative, not finite or all zero.
+    """
+
+    def __init__(self, weights: Tensor | Sequence[float | int], *, shared: bool = True) -> None:
+        weights = torch.as_tensor(weights, dtype=torch.float64)
+        super().__init__(weights.numel())
+        total = float(weights.sum())
+        if weights.ndim != 1 or not bool((weights >= 0).all()) or not 0 < total < torch.inf:
+            raise ValueError(
+                f"weights of {tuple(weights.shape)} with sum {total} and minimum {float(weights.min())}: one finite "
+                "weight per class is needed, none below 0 and one above"
+            )
+        self.shared = shared
+        self.register_buffer("q", weights / total)
+
+    def inclusion(self, num: int) -> Float[Tensor, " n"]:
+        """The chance of each class to be among the candidates where `num` are expected.
+
+        Raises:
+            ValueError: if fewer than `num` classes have a positive weight.
+        """
+        is_possible = self.q > 0
+        num_possible = int(is_possible.sum())
+        if num > num_possible:
+            raise ValueError(
+                f"num_sampled={num}, but {num_possible} of {self.num_classes} classes have a positive weight, and each "
+                "comes at most once; lower num_sampled"
+            )
+        is_certain = torch.zeros_like(is_possible)
+        while int(is_certain.sum()) < num:
+            chance = (num - is_certain.sum()) / self.q[~is_certain].sum() * self.q
+            would_be = is_certain | (chance >= 1)
+            if torch.equal(would_be, is_certain):
+                return torch.where(is_certain, 1.0, chance)
+            is_certain = would_be
+        return is_certain.double()
+
+    def sample(
+        self,
+        queries: Float[Tensor, "M D"] | None,
+        num: int,
+        targets: Int[Tensor, "M ..."],
+        hits: Hits = "keep",
+        generator: torch.Generator | None = None,
+    ) -> Draw:
+        """See `Sampler.sample`; `num` is the expected number, and `queries` are not looked at.
+
+        Raises:
+            ValueError: as `check` and `inclusion`, and on a target that is never drawn.
+        """
+        self.check(num, targets, hits)
+        log_inclusion = self.inclusion(num).log()
+        log_count_targets = torch.where(targets < 0, torch.inf, log_inclusion[targets.clamp(min=0)])
+        if bool((log_count_targets == -torch.inf).any()):
+            never = int(targets[log_count_targets == -torch.inf][0])
+            raise ValueError(f"class {never} is a target, but its weight is 0: it would be expected 0 times")
+
+        num_rows = 1 if self.shared else len(targets)
+        coins = torch.rand(num_rows, self.num_classes, generator=generator, dtype=torch.float64)
+        is_in = coins.to(targets.device).log() < log_inclusion
+        row, drawn = is_in.nonzero(as_tuple=True)
+        place = is_in.cumsum(1)[row, drawn] - 1
+        widest = max(1, int(is_in.sum(1).max()))
+        ids = targets.new_zeros(num_rows, widest)
+        log_count = log_inclusion.new_full((num_rows, widest), torch.inf)
+        ids[row, place], log_count[row, place] = drawn, log_inclusion[drawn]
+
+        dtype = torch.get_default_dtype()
+        ids, log_count = (ids[0], log_count[0]) if self.shared else (ids, log_count)
+        if hits != "keep":
+            log_count = without_hits(ids, log_count, targets)
+        return Draw(ids, log_count.to(dtype), log_count_targets.to(dtype))

@@ -1,0 +1,43 @@
+"""A law mixed with the uniform one."""
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cpc.candidates.samplers.law import LawSampler
+
+
+class UniformMixture(LawSampler):
+    """(1 - share) q + share / n: no class is further than log(share) below uniform, so no weight 1 / q explodes.
+
+    Args:
+        law: q; how candidates are drawn (shared, replacement, counts) is taken over from it.
+        share: of the uniform law, in (0, 1).
+
+    Raises:
+        ValueError: on another share.
+    """
+
+    def __init__(self, law: LawSampler, share: float = 0.1) -> None:
+        super().__init__(law.num_classes, shared=law.shared, replacement=law.replacement, counts=law.counts)
+        if not 0 < share < 1:
+            raise ValueError(f"share={share} must lie between 0 and 1: that of the uniform law")
+        self.law = law
+        self.share = share
+
+    def observe(self, targets: Int[Tensor, "M ..."]) -> None:
+        """What the law inside learns."""
+        self.law.observe(targets)
+
+    def from_uniform(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
+        """The first `share` of [0, 1) is the uniform law's, the rest the other's."""
+        even = (uniform / self.share * self.num_classes).long().clamp(max=self.num_classes - 1)
+        rest = ((uniform - self.share) / (1 - self.share)).clamp(0, 1)
+        return torch.where(uniform < self.share, even, self.law.from_uniform(rest))
+
+    def log_probability(self, ids: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """The logarithm of the sum of both."""
+        log_even = torch.tensor(math.log(self.share / self.num_classes), dtype=torch.float64, device=ids.device)
+        return torch.logaddexp(math.log1p(-self.share) + self.law.log_probability(ids), log_even)

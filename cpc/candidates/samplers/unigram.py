@@ -1,0 +1,69 @@
+"""A fixed law from counts."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cpc.candidates.samplers.alias_table import AliasTable, alias_draws, build_alias_table
+from cpc.candidates.samplers.law import Counts, LawSampler
+
+
+class Unigram(LawSampler):
+    """q_i proportional to count_i ** distortion: TensorFlow's `fixed_unigram_candidate_sampler`, word2vec's at 0.75.
+
+    Args:
+        counts_of_classes: `[n]`, how often each class occurs, or its probability; 0 for one that is never drawn.
+        distortion: 1 keeps the counts' proportions, 0 makes the law uniform (over what has a count).
+        reserved_ids: classes that are never drawn whatever their count, such as padding. They cannot be targets.
+        shared: see `LawSampler`, also for `replacement` and `counts`.
+
+    Raises:
+        ValueError: on counts that are negative, not finite or all zero, or reserved ids out of range.
+    """
+
+    def __init__(
+        self,
+        counts_of_classes: Tensor | Sequence[float | int],
+        distortion: float = 1.0,
+        reserved_ids: Sequence[int] = (),
+        *,
+        shared: bool = True,
+        replacement: bool = False,
+        counts: Counts | None = None,
+    ) -> None:
+        weights = torch.as_tensor(counts_of_classes, dtype=torch.float64).clone()
+        super().__init__(weights.numel(), shared=shared, replacement=replacement, counts=counts)
+        if weights.ndim != 1 or not bool((weights.isfinite() & (weights >= 0)).all()):
+            raise ValueError(
+                f"counts of {tuple(weights.shape)} from {float(weights.min())} to {float(weights.max())}: one finite "
+                "count per class is needed, none below 0"
+            )
+        if any(not 0 <= each < len(weights) for each in reserved_ids):
+            raise ValueError(f"reserved_ids={list(reserved_ids)}: the {len(weights)} classes run from 0")
+        weights = torch.where(weights > 0, weights**distortion, 0.0)
+        weights[list(reserved_ids)] = 0
+        if not 0 < float(weights.sum()) < torch.inf:
+            raise ValueError(f"count ** distortion (distortion={distortion}) sums to {float(weights.sum())}: no law")
+        self.distortion = distortion
+        self.reserved_ids = tuple(reserved_ids)
+        probabilities = weights / weights.sum()
+        thresholds, aliases = build_alias_table(probabilities)
+        self.register_buffer("log_q", probabilities.log())
+        self.register_buffer("num_positive", (probabilities > 0).sum())
+        self.register_buffer("thresholds", thresholds)
+        self.register_buffer("aliases", aliases)
+
+    @property
+    def num_possible(self) -> int:
+        """How many classes have a count and are not reserved."""
+        return int(self.num_positive)
+
+    def from_uniform(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
+        """By the alias method."""
+        return alias_draws(uniform, AliasTable(self.thresholds, self.aliases))
+
+    def log_probability(self, ids: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """From the table of all classes."""
+        return self.log_q[ids]

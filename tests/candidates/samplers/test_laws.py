@@ -1,0 +1,385 @@
+"""Laws against what they declare; counts against enumerations and published figures."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from einops import repeat
+from scipy import stats
+from torch import Tensor
+
+from cpc.candidates.samplers import (
+    COUNTS,
+    All,
+    Bernoulli,
+    LawSampler,
+    LearnedUnigram,
+    LogUniform,
+    Partition,
+    Uniform,
+    UniformMixture,
+    Unigram,
+)
+from cpc.candidates.samplers.alias_table import build_alias_table
+
+# The six classes of shared notes on unbiased counts: logits, law, and the sum that candidates estimate.
+LOGITS = torch.tensor([0.0, 1.0, 2.0, -1.0, 0.5, -0.3], dtype=torch.float64)
+LAW = torch.tensor([0.1, 0.3, 0.2, 0.15, 0.2, 0.05], dtype=torch.float64)
+Z = 13.86476
+NONE = torch.full((1, 1), -1)
+
+
+def learned(num_classes: int, **manner: object) -> LearnedUnigram:
+    sampler = LearnedUnigram(num_classes, **manner)
+    sampler.observe(torch.arange(num_classes) ** 2 % 7)
+    return sampler.eval()
+
+
+def part(num_classes: int, **manner: object) -> Partition:
+    sampler = Partition(num_classes, torch.arange(3 * num_classes) ** 2 % num_classes, num_classes // 2, **manner)
+    sampler.move_to(2 * num_classes)
+    return sampler
+
+
+LAWS = {
+    "uniform": Uniform,
+    "log_uniform": LogUniform,
+    "unigram": lambda n, **manner: Unigram(torch.arange(n) % 5, 0.75, [3], **manner),
+    "learned_unigram": learned,
+    "partition": part,
+    "uniform_mixture": lambda n, **manner: UniformMixture(LogUniform(n, **manner), 0.3),
+}
+
+
+def chi_square(draws: Tensor, probabilities: Tensor) -> float:
+    """The chance that the declared law gives counts as far off as these."""
+    counts = torch.bincount(draws.flatten(), minlength=len(probabilities))
+    assert not counts[probabilities == 0].any()
+    possible = probabilities > 0
+    expected = probabilities[possible] * draws.numel()
+    return stats.chisquare(counts[possible].numpy(), expected.numpy()).pvalue
+
+
+def inclusion(law: Tensor, num: int) -> Tensor:
+    """Successive sampling, enumerated: the chance that each class is among the first `num` distinct draws."""
+    chance = torch.zeros_like(law)
+    for order in itertools.permutations(range(len(law)), num):
+        left, p = 1.0, 1.0
+        for i in order:
+            p *= float(law[i]) / left
+            left -= float(law[i])
+        chance[list(order)] += p
+    return chance
+
+
+def assert_mean(values: Tensor, expected: Tensor | float) -> None:
+    """Within four standard errors of the mean over the first dimension, and those at most 2 % of what is expected."""
+    error = values.std(0) / math.sqrt(len(values))
+    expected = torch.as_tensor(expected, dtype=torch.float64)
+    assert (error < 0.02 * expected.abs()).all(), "too few draws to tell"
+    assert ((values.mean(0) - expected).abs() < 4 * error).all(), f"{values.mean(0)}, not {expected}"
+
+
+@pytest.fixture
+def _float64() -> object:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("num_classes", [5, 40])
+def test_draws_follow_the_declared_law(name: str, num_classes: int, generator: torch.Generator) -> None:
+    sampler = LAWS[name](num_classes, replacement=True)
+    q = sampler.probabilities()
+    assert q.sum() == pytest.approx(1, abs=1e-12)
+    assert sampler.num_possible == int((q > 0).sum())
+    draw = sampler.sample(None, 100_000, NONE, generator=generator)
+    assert chi_square(draw.ids, q) > 1e-3
+    torch.testing.assert_close(draw.log_count_sampled, (100_000 * q[draw.ids]).log().float())
+
+
+def test_the_log_uniform_law_is_not_the_circulating_one(generator: torch.Generator) -> None:
+    sampler = LogUniform(5, replacement=True)
+    published = torch.tensor([0.386853, 0.226294, 0.160558, 0.124539, 0.101756], dtype=torch.float64)
+    torch.testing.assert_close(sampler.probabilities(), published, atol=5e-7, rtol=0)
+    wrong = torch.round(torch.exp(torch.rand(100_000, generator=generator) * math.log(5))).long() - 1
+    assert chi_square(wrong, sampler.probabilities()) < 1e-100
+
+    large = LogUniform(793_471, replacement=True)
+    ids = large.sample(None, 1_000_000, NONE, generator=generator).ids
+    assert 0 <= int(ids.min()) <= int(ids.max()) < 793_471
+    octave = torch.log2(ids + 1.0).long()  # classes 2^k - 1 .. 2^(k+1) - 2
+    share = torch.zeros(int(octave.max()) + 1, dtype=torch.float64)
+    share.index_add_(0, torch.log2(torch.arange(793_471) + 1.0).long(), large.probabilities())
+    assert chi_square(octave, share) > 1e-3
+
+
+@pytest.mark.parametrize("weights", [[1.0] * 7, [1.0], [0.0, 3.0, 0.0], "random", "zipf", "one giant"])
+def test_the_alias_table_holds_the_law(weights: str | list[float]) -> None:
+    rng = np.random.default_rng(0)
+    n = 10_000
+    law = {
+        "random": rng.random(n) * (rng.random(n) < 0.7),
+        "zipf": 1 / np.arange(1, n + 1),
+        "one giant": np.r_[np.full(n, 1e-9), 1.0],
+    }
+    given = torch.as_tensor(law[weights] if isinstance(weights, str) else weights, dtype=torch.float64)
+    q = given / given.sum()
+    thresholds, aliases = build_alias_table(q)
+    implied = thresholds.clone().index_add_(0, aliases, 1 - thresholds) / len(q)
+    torch.testing.assert_close(implied, q, atol=1e-15, rtol=1e-9)
+
+
+def test_distortion_reserves_and_zero_counts() -> None:
+    q = Unigram([4, 9, 16, 0, 25], 0.5, reserved_ids=[1]).probabilities()
+    torch.testing.assert_close(q, torch.tensor([2.0, 0, 4, 0, 5], dtype=torch.float64) / 11)
+
+
+def test_learned_unigram_counts_what_it_is_trained_on(generator: torch.Generator) -> None:
+    sampler = LearnedUnigram(4, replacement=True)
+    targets = torch.tensor([[0, 0], [2, -1], [0, 2]])
+    draw = sampler.sample(None, 8, targets, generator=generator)  # from the law before the batch
+    torch.testing.assert_close(draw.log_count_targets[0], torch.tensor([2.0, 2.0]).log())
+    torch.testing.assert_close(sampler.probabilities(), torch.tensor([4, 1, 3, 1], dtype=torch.float64) / 9)
+    sampler.eval().sample(None, 8, targets, generator=generator)
+    UniformMixture(sampler).eval().sample(None, 8, targets, generator=generator)
+    assert sampler.num_seen.tolist() == [4, 1, 3, 1]
+    UniformMixture(sampler).sample(None, 8, targets[:1], generator=generator)
+    assert sampler.num_seen.tolist() == [6, 1, 3, 1]
+
+
+def embedded(law: Tensor, num_classes: int) -> Tensor:
+    """The same law among more classes, which are never drawn: rejection collects all its candidates by itself."""
+    return torch.cat([law, law.new_zeros(num_classes - len(law))])
+
+
+@pytest.mark.usefixtures("_float64")
+@pytest.mark.parametrize("num_classes", [5, 40])
+def test_unique_draws_of_the_published_example(num_classes: int, generator: torch.Generator) -> None:
+    """Log-uniform over five classes, two distinct drawn: inclusion, TensorFlow's count, tries."""
+    law = LogUniform(5).probabilities()
+    exact = torch.tensor([0.672848, 0.470180, 0.349849, 0.277468, 0.229656])
+    torch.testing.assert_close(inclusion(law, 2), exact, atol=1e-6, rtol=0)
+    targets = repeat(torch.arange(5), "t -> m t", m=100_000)
+
+    def sample(counts: str) -> tuple[Tensor, Tensor]:
+        sampler = Unigram(embedded(law, num_classes), shared=False, counts=counts)
+        draw = sampler.sample(None, 2, targets, generator=generator)
+        assert (draw.ids[:, 0] != draw.ids[:, 1]).all()
+        is_in = (draw.ids[:, :, None] == torch.arange(5)).any(1)
+        assert_mean(is_in.double(), exact)
+        of_drawn = draw.log_count_targets.gather(1, draw.ids)
+        torch.testing.assert_close(draw.log_count_sampled, of_drawn)
+        return draw.log_count_targets.exp(), is_in
+
+    count, _ = sample("gumbel")
+    assert_mean(count, exact)
+    count, _ = sample("tensorflow")
+    assert_mean(count, torch.tensor([0.781305, 0.484835, 0.353446, 0.278466, 0.229846]))
+    count, _ = sample("rejection")
+    num_tries = torch.log1p(-count[:, 4]) / torch.log1p(-law[4])
+    assert_mean(num_tries, 2.37022)
+
+
+@pytest.mark.usefixtures("_float64")
+@pytest.mark.parametrize("num_classes", [6, 40])
+@pytest.mark.parametrize(("counts", "expected"), [("gumbel", Z), ("tensorflow", 13.459), ("rejection", 14.946)])
+def test_what_each_count_estimates(counts: str, expected: float, num_classes: int, generator: torch.Generator) -> None:
+    sampler = Unigram(embedded(LAW, num_classes), shared=False, counts=counts)
+    draw = sampler.sample(None, 3, NONE.expand(200_000, 1), generator=generator)
+    estimate = (LOGITS[draw.ids] - draw.log_count_sampled).exp().sum(1)
+    assert_mean(estimate, expected)
+
+
+@pytest.mark.usefixtures("_float64")
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("hits", ["remove", "exclude"])
+@pytest.mark.parametrize("num_classes", [6, 40])
+def test_importance_estimates_the_sum_over_all_but_the_targets(
+    replacement: bool, hits: str, num_classes: int, generator: torch.Generator
+) -> None:
+    sampler = Unigram(embedded(LAW, num_classes), shared=False, replacement=replacement)
+    targets = torch.tensor([1, 1, 4])  # a class twice is one target
+    draw = sampler.sample(None, 3, repeat(targets, "t -> m t", m=200_000), hits, generator)
+    estimate = (LOGITS[draw.ids] - draw.log_count_sampled).exp().sum(1)
+    assert_mean(estimate, float(LOGITS.exp().sum() - LOGITS[[1, 4]].exp().sum()))
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("num_classes", [6, 40])
+def test_exclusion_leaves_the_renormalised_law(
+    replacement: bool, num_classes: int, generator: torch.Generator
+) -> None:
+    sampler = Unigram(embedded(LAW, num_classes), shared=False, replacement=replacement)
+    targets = torch.tensor([[1, 4], [0, -1], [-1, -1]])[torch.arange(60_000) % 3]
+    draw = sampler.sample(None, 2, targets, "exclude", generator)
+    assert not (draw.ids[:, :, None] == targets[:, None]).any()
+    for row, excluded in enumerate(([1, 4], [0], [])):
+        left = embedded(LAW, num_classes)
+        left[excluded] = 0
+        left = left / left.sum()
+        ids = draw.ids[row::3]
+        assert chi_square(ids[:, 0], left) > 1e-3
+        assert chi_square(ids[:, 1], left if replacement else inclusion_of_second(left)) > 1e-3
+        if replacement:
+            torch.testing.assert_close(draw.log_count_sampled[row::3], (2 * left[ids]).log().float())
+
+
+def inclusion_of_second(law: Tensor) -> Tensor:
+    """Where the second of two distinct draws falls."""
+    return sum((law[i] * torch.where(torch.arange(len(law)) == i, 0.0, law) / (1 - law[i]) for i in range(6)), law * 0)
+
+
+@pytest.mark.usefixtures("_float64")
+def test_tries_are_counted_to_the_last_class(generator: torch.Generator) -> None:
+    """All six classes: what a coupon collector needs, though the clocks end the waiting."""
+    sampler = Unigram(LAW, shared=False, counts="rejection")
+    draw = sampler.sample(None, 6, torch.zeros(50_000, 1, dtype=torch.int64), generator=generator)
+    num_tries = torch.log1p(-draw.log_count_targets[:, 0].exp()) / torch.log1p(-LAW[0])
+    subsets = [s for size in range(1, 7) for s in itertools.combinations(LAW.tolist(), size)]
+    assert_mean(num_tries, sum((-1) ** (len(s) + 1) / sum(s) for s in subsets))
+
+
+@pytest.mark.parametrize("counts", COUNTS)
+def test_every_class_there_is(counts: str, generator: torch.Generator) -> None:
+    draw = Unigram([5, 0, 1, 3], counts=counts).sample(None, 3, torch.tensor([0, 3]), generator=generator)
+    assert sorted(draw.ids.tolist()) == [0, 2, 3]
+    if counts == "gumbel":
+        assert not draw.log_count_sampled.any()
+        assert not draw.log_count_targets.any()
+
+
+def test_shared_candidates(generator: torch.Generator) -> None:
+    targets = torch.tensor([[0, 1], [2, -1], [1, 0]])
+    draw = LogUniform(9).sample(None, 4, targets, "keep", generator)
+    assert draw.ids.shape == draw.log_count_sampled.shape == (4,)
+    assert draw.log_count_targets.shape == (3, 2)
+    assert draw.log_count_targets[1, 1] == torch.inf  # no second target
+    assert draw.log_count_targets[0].tolist() == draw.log_count_targets[2].flip(0).tolist()
+
+    draw = LogUniform(9).sample(None, 9, targets, "remove", generator)
+    is_hit = (draw.ids == targets[:, :, None]).any(1)
+    assert torch.equal(draw.log_count_sampled == torch.inf, is_hit)
+    assert not draw.log_count_sampled[~is_hit].any()
+
+    draw = LogUniform(9).sample(None, 7, targets[[0, 2]], "exclude", generator)
+    assert sorted(draw.ids.tolist()) == list(range(2, 9))
+
+
+def test_large_and_rare(generator: torch.Generator) -> None:
+    """Sorting and table find the same first occurrences; a law of one giant class does not wait for its rejections."""
+    giant = torch.full((2000,), 1e-12)
+    giant[7] = 1
+    draw = Unigram(giant).sample(None, 1500, torch.tensor([7]), generator=generator)
+    assert draw.ids.unique().numel() == 1500
+    assert draw.log_count_targets == 0
+    draw = Unigram(giant, replacement=True).sample(None, 1500, torch.tensor([7]), "exclude", generator)
+    assert 7 not in draw.ids
+    assert len(draw.ids.unique()) == pytest.approx(2000 * -math.expm1(-0.75), abs=60)
+
+
+@pytest.mark.usefixtures("_float64")
+def test_bernoulli_coins_are_independent(generator: torch.Generator) -> None:
+    sampler = Bernoulli(LAW, shared=False)
+    chance = sampler.inclusion(4)
+    assert chance.sum() == pytest.approx(4, abs=1e-12)
+    free = chance < 1
+    assert free.any()
+    assert not free.all()
+    torch.testing.assert_close(chance[free] / LAW[free], (chance[free] / LAW[free])[:1].expand(int(free.sum())))
+
+    draw = sampler.sample(None, 4, repeat(torch.tensor([0, 3]), "t -> m t", m=50_000), "keep", generator)
+    is_real = draw.log_count_sampled < torch.inf
+    is_in = ((draw.ids[:, :, None] == torch.arange(6)) & is_real[:, :, None]).sum(1)
+    assert is_in.max() == 1
+    assert_mean(is_in.double(), chance)
+    expected = chance[:, None] * chance
+    pairs = is_in[:, :, None] * is_in[:, None]
+    off_diagonal = ~torch.eye(6, dtype=torch.bool)
+    assert_mean(pairs[:, off_diagonal].double(), expected[off_diagonal])
+    torch.testing.assert_close(draw.log_count_sampled[is_real], chance.log()[draw.ids][is_real])
+    torch.testing.assert_close(draw.log_count_targets[0], chance.log()[[0, 3]])
+
+
+def test_bernoulli_shared_removed_and_whole(generator: torch.Generator) -> None:
+    sampler = Bernoulli([1.0, 0, 3, 2])
+    assert sampler.inclusion(3).tolist() == [1, 0, 1, 1]
+    for hits in ("remove", "exclude"):
+        draw = sampler.sample(None, 3, torch.tensor([0, 3]), hits, generator)
+        assert draw.ids.tolist() == [0, 2, 3]
+        assert (draw.log_count_sampled == torch.inf).tolist() == [[True, False, False], [False, False, True]]
+
+
+def test_all_is_everything_once() -> None:
+    targets = torch.tensor([[1, 2], [0, -1]])
+    for hits in ("keep", "remove", "exclude"):
+        draw = All(4).sample(None, 4, targets, hits)
+        assert draw.ids.tolist() == [0, 1, 2, 3]
+        assert draw.log_count_targets.tolist() == [[0, 0], [0, math.inf]]
+    assert (draw.log_count_sampled == torch.inf).tolist() == [[False, True, True, False], [True, False, False, False]]
+    assert not All(4).sample(None, 4, targets).log_count_sampled.any()
+    assert All(4).probabilities().tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("name", [*LAWS, "bernoulli"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_seeds_and_checkpoints_repeat_a_draw(name: str, shared: bool) -> None:
+    def build() -> LawSampler | Bernoulli:
+        return LAWS[name](12, shared=shared) if name in LAWS else Bernoulli(torch.arange(12), shared=shared)
+
+    first, second = build(), build()
+    targets = torch.tensor([[4], [9], [4]])
+    if isinstance(first, LearnedUnigram):
+        first.observe(torch.arange(9))
+    if isinstance(first, Partition):
+        first.move_to(0)
+    second.load_state_dict(first.state_dict())
+    ours, theirs = (each.sample(None, 4, targets, "remove", torch.Generator().manual_seed(3)) for each in (first, second))
+    other = first.sample(None, 4, targets, "remove", torch.Generator().manual_seed(4))
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a, b)
+    assert not torch.equal(ours.ids, other.ids)
+
+
+@pytest.mark.parametrize(
+    ("make", "num", "hits", "message"),
+    [
+        (lambda: Uniform(4), 5, "keep", "can draw 4 classes"),
+        (lambda: Uniform(4, shared=False), 4, "exclude", "3 classes.*1 are excluded"),
+        (lambda: Unigram([2, 1, 0, 0]), 3, "keep", "num_sampled=3.*2 classes.*lower num_sampled"),
+        (lambda: Uniform(1, replacement=True), 1, "exclude", "hits='remove'"),
+        (lambda: Unigram([0, 0, 1, 1]), 1, "keep", "class 0 is a target, but Unigram never draws it.*UniformMixture"),
+        (lambda: Partition(4, torch.tensor([2, 3, 0]), 2), 2, "keep", r"class 0 is a target.*move_to"),
+        (lambda: Bernoulli([0.0, 1, 1]), 1, "keep", "class 0 is a target"),
+        (lambda: Bernoulli([1.0, 1, 0]), 3, "keep", "2 of 3 classes"),
+        (lambda: All(4), 3, "keep", "every one of the 4"),
+        (lambda: Uniform(4), 2, "drop", "hits='drop' is not one of"),
+        (lambda: Uniform(4), 0, "keep", "num_sampled=0"),
+        (lambda: Uniform(4, counts="tf"), 1, "keep", "counts='tf' is not one of gumbel, rejection, tensorflow"),
+        (lambda: Uniform(4, counts="gumbel", replacement=True), 1, "keep", "without replacement"),
+        (lambda: UniformMixture(Uniform(4), 1.0), 1, "keep", "share=1.0"),
+        (lambda: Unigram([1.0, -1]), 1, "keep", "none below 0"),
+        (lambda: Unigram([1.0, math.nan]), 1, "keep", "finite"),
+        (lambda: Unigram([1.0, 1], reserved_ids=[2]), 1, "keep", r"reserved_ids=\[2\]"),
+        (lambda: Unigram([1.0, 0], reserved_ids=[0]), 1, "keep", "no law"),
+        (lambda: Bernoulli([0.0, 0.0]), 1, "keep", "one above"),
+        (lambda: Partition(4, torch.tensor([], dtype=torch.int64), 2), 1, "keep", "empty corpus"),
+        (lambda: Partition(4, torch.tensor([4]), 2), 1, "keep", "end at 3"),
+        (lambda: Partition(4, torch.tensor([0, 1, 2]), 2, 3), 1, "keep", "3 unique words, more than max_words=2"),
+        (lambda: Partition(4, torch.tensor([0]), 2).move_to(1), 1, "keep", "position=1"),
+    ],
+)
+def test_bad_input_is_named(make: object, num: int, hits: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make().sample(None, num, torch.tensor([0]), hits)
+
+
+def test_targets_that_no_draw_can_avoid_are_named() -> None:
+    with pytest.raises(ValueError, match="same targets in every query.*shared=False"):
+        Uniform(9).sample(None, 2, torch.tensor([0, 1]), "exclude")
+    with pytest.raises(ValueError, match="targets run from 0 to 9"):
+        Uniform(9).sample(None, 2, torch.tensor([0, 9]))
