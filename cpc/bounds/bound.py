@@ -207,5 +207,6 @@ class BoundTally:
         return Bound.of(found, steps, strategy, split, num_batches=len(self.sums))
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _finite(value: Any) -> Any:
+    """None for a number that JSON cannot say."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

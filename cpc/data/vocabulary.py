@@ -3,12 +3,11 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from cpc.data.byte_pairs import WORD_START, BytePairs, chunks, learn_merges
 
 Tokens = Literal["whitespace", "words", "subwords"]
-TOKENS: tuple[str, ...] = get_args(Tokens)
 END, UNKNOWN = "<eos>", "<unk>"
 MIN_CHARACTER_COUNT = 2  # rarer ones are unknown, so that <unk> is met in training
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*|[^\w\s]")
@@ -27,7 +26,7 @@ class Vocabulary:
         merges: of subwords.
 
     Raises:
-        ValueError: on an unknown kind of tokens, or symbols that come twice or lack `<eos>` or `<unk>`.
+        ValueError: on symbols that come twice, or lack `<eos>` or `<unk>`.
     """
 
     def __init__(
@@ -37,8 +36,6 @@ class Vocabulary:
         lower_case: bool = False,
         merges: Iterable[Sequence[str]] = (),
     ) -> None:
-        if tokens not in TOKENS:
-            raise ValueError(f"tokens={tokens!r} is not one of {', '.join(TOKENS)}")
         self.symbols = tuple(symbols)
         self.tokens = tokens
         self.lower_case = lower_case
@@ -87,8 +84,6 @@ def build_vocabulary(lines: Iterable[str], *, tokens: Tokens, num_tokens: int, l
         ValueError: if the lines hold no token, or not as many different ones; or, of subwords, if `num_tokens` has no
             room for the characters.
     """
-    if tokens not in TOKENS:
-        raise ValueError(f"tokens={tokens!r} is not one of {', '.join(TOKENS)}")
     split: Callable[[str], list[str]] = chunks if tokens == "subwords" else _splitter(tokens, ())
     counts: Counter[str] = Counter()
     num_lines = 0

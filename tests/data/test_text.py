@@ -56,11 +56,11 @@ def test_valid_is_drawn_from_training_files_where_none_is_named(tmp_path: Path) 
 
 
 def test_the_digest_follows_content_and_splits(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", *numbered(0, 200))
+    path = write(tmp_path / "a.txt", *numbered(0, 2000))
     first = Text(path).digest
     assert Text(path).digest == first
     assert Text(path, valid_share=0.4).digest != first
-    write(path, *numbered(1, 200))
+    write(path, *numbered(1, 2000))
     assert Text(path).digest != first
 
 

@@ -39,7 +39,9 @@ def test_a_pack_is_made_once_and_shared_with_a_trained_vocabulary(folder: Path) 
     assert sorted((folder / ".cpc_cache").iterdir()) == packs
     assert again.digest == corpus.digest
     (folder / "train.txt").write_text("a b a\nc b", encoding="utf-8")
-    assert TokenCorpus(Text(folder), tokens="whitespace", num_tokens=4).stream("train").tolist()[-2:] == [2, 1]
+    changed = TokenCorpus(Text(folder), tokens="whitespace", num_tokens=4)
+    assert changed.vocabulary.symbols == ("<eos>", "a", "b", "<unk>")
+    assert changed.stream("train").tolist() == [0, 1, 2, 1, 0, 3, 2, 0]
 
 
 def test_the_embedded_prose_is_the_same_in_memory_and_packed(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_words_are_parted_from_punctuation_and_put_in_lower_case() -> None:
 
 @pytest.mark.parametrize("tokens", ["whitespace", "words", "subwords"])
 def test_a_description_builds_it_again(tokens: str) -> None:
-    built = build_vocabulary(LINES * 4, tokens=tokens, num_tokens=8 if tokens != "subwords" else 20)
+    built = build_vocabulary(LINES * 4, tokens=tokens, num_tokens=7 if tokens != "subwords" else 20)
     again = Vocabulary(**built.description)
     assert again.description == built.description
     assert again.encode("the dog sat") == built.encode("the dog sat")
@@ -94,7 +94,5 @@ def test_refusals() -> None:
         build_vocabulary(LINES, tokens="subwords", num_tokens=5)
     with pytest.raises(ValueError, match="gives at most"):
         build_vocabulary(LINES, tokens="subwords", num_tokens=500)
-    with pytest.raises(ValueError, match="tokens='letters' is not one of"):
-        build_vocabulary(LINES, tokens="letters", num_tokens=5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="every symbol once"):
         Vocabulary(["a", "a", END, UNKNOWN])
