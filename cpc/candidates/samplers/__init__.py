@@ -2,7 +2,7 @@
 
 from cpc.candidates.samplers.all import All
 from cpc.candidates.samplers.bernoulli import Bernoulli
-from cpc.candidates.samplers.law import COUNTS, Counts, LawSampler
+from cpc.candidates.samplers.law import COUNTS, LawSampler
 from cpc.candidates.samplers.learned_unigram import LearnedUnigram
 from cpc.candidates.samplers.log_uniform import LogUniform
 from cpc.candidates.samplers.partition import Partition
@@ -17,7 +17,6 @@ __all__ = [
     "NO_TARGET",
     "All",
     "Bernoulli",
-    "Counts",
     "Draw",
     "Hits",
     "LawSampler",

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-MOST_TABLE_ENTRIES = 2**24  # 64 MiB of int32; beyond, first occurrences are found by sorting
+MOST_TABLE_ENTRIES = 2**23  # 64 MiB; beyond, first places are found by sorting
 
 
 class Arrivals(NamedTuple):
@@ -66,9 +66,10 @@ def first_arrivals(
         uniform = torch.rand(num_rows, num_draws, generator=generator, dtype=torch.float64)
         return from_uniform(uniform.to(device))
 
-    stream = more(num + num // 2 + 2)
+    stream = more(2 * num + 2)
     while True:
-        is_new = first_occurrences(stream, num_classes) & ~are_among(stream, excluded)
+        places = torch.arange(stream.shape[1], device=device)
+        is_new = (first_places(stream, num_classes) == places) & ~are_among(stream, excluded)
         num_new = is_new.cumsum(1)
         fewest, num_draws = int(num_new[:, -1].min()), stream.shape[1]
         if fewest > num or num_draws >= num_possible:
@@ -123,19 +124,18 @@ def exponentials(shape: tuple[int, ...], generator: torch.Generator | None = Non
     return torch.rand(shape, generator=generator, dtype=torch.float64).neg_().log1p_().neg_()
 
 
-def first_occurrences(ids: Int[Tensor, "R J"], num_classes: int) -> Bool[Tensor, "R J"]:
-    """Which entries of a row have not come before in that row."""
+def first_places(ids: Int[Tensor, "R J"], num_classes: int) -> Int[Tensor, "R J"]:
+    """Where in its row each entry came first."""
     num_rows, num_draws = ids.shape
+    places = torch.arange(num_draws, device=ids.device).expand_as(ids)
     if num_rows * num_classes <= MOST_TABLE_ENTRIES:
-        places = torch.arange(num_draws, dtype=torch.int32, device=ids.device).expand_as(ids)
-        table = torch.empty(num_rows, num_classes, dtype=torch.int32, device=ids.device)
-        table.scatter_(1, ids, num_draws)  # only what is looked up is filled: n may be a million
-        table.scatter_reduce_(1, ids, places, "amin")
-        return table.gather(1, ids) == places
-    in_order, places = ids.sort(dim=1, stable=True)
-    is_first = torch.ones_like(ids, dtype=torch.bool)
-    is_first[:, 1:] = in_order[:, 1:] != in_order[:, :-1]
-    return torch.empty_like(is_first).scatter_(1, places, is_first)
+        table = torch.empty(num_rows, num_classes, dtype=torch.int64, device=ids.device)
+        # Only what is looked up is written: n may be a million, J a thousand.
+        return table.scatter_reduce_(1, ids, places, "amin", include_self=False).gather(1, ids)
+    in_order, order = ids.sort(dim=1, stable=True)
+    is_first = F.pad(in_order[:, 1:] != in_order[:, :-1], (1, 0), value=True)
+    first_of_group = torch.where(is_first, places, 0).cummax(1).values
+    return torch.empty_like(ids).scatter_(1, order, order.gather(1, first_of_group))
 
 
 def are_among(ids: Int[Tensor, "R J"], members: Int[Tensor, "R E"]) -> Bool[Tensor, "R J"]:
@@ -143,5 +143,5 @@ def are_among(ids: Int[Tensor, "R J"], members: Int[Tensor, "R E"]) -> Bool[Tens
     if members.shape[1] == 0:
         return torch.zeros_like(ids, dtype=torch.bool)
     in_order = members.sort(dim=1).values
-    places = torch.searchsorted(in_order, ids).clamp(max=members.shape[1] - 1)
+    places = torch.searchsorted(in_order, ids.contiguous()).clamp(max=members.shape[1] - 1)
     return in_order.gather(1, places) == ids

@@ -25,6 +25,8 @@ class Bernoulli(Sampler):
         ValueError: on weights that are negative, not finite or all zero.
     """
 
+    q: Tensor
+
     def __init__(self, weights: Tensor | Sequence[float | int], *, shared: bool = True) -> None:
         weights = torch.as_tensor(weights, dtype=torch.float64)
         super().__init__(weights.numel())
@@ -73,7 +75,8 @@ class Bernoulli(Sampler):
             ValueError: as `check` and `inclusion`, and on a target that is never drawn.
         """
         self.check(num, targets, hits)
-        log_inclusion = self.inclusion(num).log()
+        inclusion = self.inclusion(num)
+        log_inclusion = inclusion.log()
         log_count_targets = torch.where(targets < 0, torch.inf, log_inclusion[targets.clamp(min=0)])
         if bool((log_count_targets == -torch.inf).any()):
             never = int(targets[log_count_targets == -torch.inf][0])
@@ -81,7 +84,7 @@ class Bernoulli(Sampler):
 
         num_rows = 1 if self.shared else len(targets)
         coins = torch.rand(num_rows, self.num_classes, generator=generator, dtype=torch.float64)
-        is_in = coins.to(targets.device).log() < log_inclusion
+        is_in = coins.to(targets.device) < inclusion
         row, drawn = is_in.nonzero(as_tuple=True)
         place = is_in.cumsum(1)[row, drawn] - 1
         widest = max(1, int(is_in.sum(1).max()))

@@ -6,18 +6,16 @@ shared, M otherwise.
 
 import math
 from abc import abstractmethod
-from typing import Literal, get_args
 
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.samplers.arrivals import Arrivals, are_among, first_arrivals
+from cpc.candidates.samplers.arrivals import Arrivals, are_among, first_arrivals, first_places
 from cpc.candidates.samplers.sampler import Draw, Hits, Sampler, without_hits
 
-Counts = Literal["gumbel", "rejection", "tensorflow"]
-COUNTS: tuple[str, ...] = get_args(Counts)
+COUNTS = ("gumbel", "rejection", "tensorflow")
 
 
 class LawSampler(Sampler):
@@ -50,7 +48,7 @@ class LawSampler(Sampler):
     """
 
     def __init__(
-        self, num_classes: int, *, shared: bool = True, replacement: bool = False, counts: Counts | None = None
+        self, num_classes: int, *, shared: bool = True, replacement: bool = False, counts: str | None = None
     ) -> None:
         super().__init__(num_classes)
         if counts is not None and counts not in COUNTS:
@@ -62,7 +60,7 @@ class LawSampler(Sampler):
             )
         self.shared = shared
         self.replacement = replacement
-        self.counts: Counts | None = None if replacement else counts or "gumbel"
+        self.counts: str | None = None if replacement else counts or "gumbel"
 
     remedy = "give it a count, or mix with UniformMixture"  # for a target that is never drawn
 
@@ -122,8 +120,9 @@ class LawSampler(Sampler):
             ids, last, following, num_tries = self._first_arrivals(num, excluded, generator)
             last, following, num_tries = (rearrange(each, "r -> r 1") for each in (last, following, num_tries))
             log_count = self._log_inclusion(self.log_probability(ids), following, num_tries, num)
-            is_drawn = are_among(targets_of_row.reshape(len(ids), -1), ids).reshape(targets_of_row.shape)
-            time = torch.where(is_drawn, following, last)
+            both = torch.cat([ids, targets_of_row.clamp(min=0).reshape(len(ids), -1)], dim=1)
+            is_drawn = first_places(both, self.num_classes)[:, num:] < num
+            time = torch.where(is_drawn.reshape(log_q.shape), following, last)
             log_count_targets = self._log_inclusion(log_q, time, num_tries, num)
         log_count_targets = log_count_targets.masked_fill(targets_of_row < 0, torch.inf)
         if self.training:

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.samplers.law import Counts, LawSampler
+from cpc.candidates.samplers.law import LawSampler
 
 
 class LearnedUnigram(LawSampler):
@@ -17,8 +17,10 @@ class LearnedUnigram(LawSampler):
     The arguments are those of `LawSampler`.
     """
 
+    num_seen: Tensor
+
     def __init__(
-        self, num_classes: int, *, shared: bool = True, replacement: bool = False, counts: Counts | None = None
+        self, num_classes: int, *, shared: bool = True, replacement: bool = False, counts: str | None = None
     ) -> None:
         super().__init__(num_classes, shared=shared, replacement=replacement, counts=counts)
         self.register_buffer("num_seen", torch.ones(num_classes, dtype=torch.int64))

@@ -6,7 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.all import all_of
-from cpc.candidates.samplers.law import Counts, LawSampler
+from cpc.candidates.samplers.law import LawSampler
 from cpc.candidates.samplers.sampler import Draw, Hits
 
 
@@ -36,6 +36,10 @@ class Partition(LawSampler):
     """
 
     remedy = "call move_to(position of the batch in the corpus) before each batch"
+    words: Tensor
+    first_word: Tensor
+    ends: Tensor
+    part: Tensor
 
     def __init__(
         self,
@@ -46,7 +50,7 @@ class Partition(LawSampler):
         *,
         shared: bool = True,
         replacement: bool = False,
-        counts: Counts | None = None,
+        counts: str | None = None,
     ) -> None:
         super().__init__(num_classes, shared=shared, replacement=replacement, counts=counts)
         if corpus.numel() == 0:
@@ -115,7 +119,7 @@ class Partition(LawSampler):
     def log_probability(self, ids: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
         """-log of the part's number of words, for those."""
         words = self.words_of_part()
-        is_word = words[torch.searchsorted(words, ids).clamp(max=len(words) - 1)] == ids
+        is_word = words[torch.searchsorted(words, ids.contiguous()).clamp(max=len(words) - 1)] == ids
         return torch.where(is_word, -torch.tensor(float(len(words)), dtype=torch.float64).log(), -torch.inf)
 
 

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.alias_table import AliasTable, alias_draws, build_alias_table
-from cpc.candidates.samplers.law import Counts, LawSampler
+from cpc.candidates.samplers.law import LawSampler
 
 
 class Unigram(LawSampler):
@@ -24,6 +24,11 @@ class Unigram(LawSampler):
         ValueError: on counts that are negative, not finite or all zero, or reserved ids out of range.
     """
 
+    log_q: Tensor
+    num_positive: Tensor
+    thresholds: Tensor
+    aliases: Tensor
+
     def __init__(
         self,
         counts_of_classes: Tensor | Sequence[float | int] | int,
@@ -32,7 +37,7 @@ class Unigram(LawSampler):
         *,
         shared: bool = True,
         replacement: bool = False,
-        counts: Counts | None = None,
+        counts: str | None = None,
     ) -> None:
         if isinstance(counts_of_classes, int):
             counts_of_classes = torch.ones(counts_of_classes)

@@ -79,7 +79,7 @@ def assert_mean(values: Tensor, expected: Tensor | float) -> None:
     error = values.std(0) / math.sqrt(len(values))
     expected = torch.as_tensor(expected, dtype=torch.float64)
     assert (error < 0.02 * expected.abs()).all(), "too few draws to tell"
-    assert ((values.mean(0) - expected).abs() < 4 * error).all(), f"{values.mean(0)}, not {expected}"
+    assert ((values.mean(0) - expected).abs() <= 4 * error).all(), f"{values.mean(0)}, not {expected}"
 
 
 @pytest.fixture
@@ -211,9 +211,7 @@ def test_importance_estimates_the_sum_over_all_but_the_targets(
 
 @pytest.mark.parametrize("replacement", [True, False])
 @pytest.mark.parametrize("num_classes", [6, 40])
-def test_exclusion_leaves_the_renormalised_law(
-    replacement: bool, num_classes: int, generator: torch.Generator
-) -> None:
+def test_exclusion_leaves_the_renormalised_law(replacement: bool, num_classes: int, generator: torch.Generator) -> None:
     sampler = Unigram(embedded(LAW, num_classes), shared=False, replacement=replacement)
     targets = torch.tensor([[1, 4], [0, -1], [-1, -1]])[torch.arange(60_000) % 3]
     draw = sampler.sample(None, 2, targets, "exclude", generator)
@@ -338,8 +336,10 @@ def test_seeds_and_checkpoints_repeat_a_draw(name: str, shared: bool) -> None:
     if isinstance(first, Partition):
         first.move_to(0)
     second.load_state_dict(first.state_dict())
-    ours, theirs = (each.sample(None, 4, targets, "remove", torch.Generator().manual_seed(3)) for each in (first, second))
-    other = first.sample(None, 4, targets, "remove", torch.Generator().manual_seed(4))
+    ours, theirs = (
+        each.sample(None, 3, targets, "remove", torch.Generator().manual_seed(3)) for each in (first, second)
+    )
+    other = first.sample(None, 3, targets, "remove", torch.Generator().manual_seed(4))
     for a, b in zip(ours, theirs, strict=True):
         assert torch.equal(a, b)
     assert not torch.equal(ours.ids, other.ids)
@@ -357,7 +357,6 @@ def test_seeds_and_checkpoints_repeat_a_draw(name: str, shared: bool) -> None:
         (lambda: Bernoulli([0.0, 1, 1]), 1, "keep", "class 0 is a target"),
         (lambda: Bernoulli([1.0, 1, 0]), 3, "keep", "2 of 3 classes"),
         (lambda: All(4), 3, "keep", "every one of the 4"),
-        (lambda: Uniform(4), 2, "drop", "hits='drop' is not one of"),
         (lambda: Uniform(4), 0, "keep", "num_sampled=0"),
         (lambda: Uniform(4, counts="tf"), 1, "keep", "counts='tf' is not one of gumbel, rejection, tensorflow"),
         (lambda: Uniform(4, counts="gumbel", replacement=True), 1, "keep", "without replacement"),
@@ -379,7 +378,9 @@ def test_bad_input_is_named(make: object, num: int, hits: str, message: str) -> 
 
 
 def test_targets_that_no_draw_can_avoid_are_named() -> None:
-    with pytest.raises(ValueError, match="same targets in every query.*shared=False"):
+    with pytest.raises(ValueError, match=r"same targets in every query.*shared=False"):
         Uniform(9).sample(None, 2, torch.tensor([0, 1]), "exclude")
+    with pytest.raises(ValueError, match="hits='drop' is not one of keep, remove, exclude"):
+        Uniform(9).check(2, torch.tensor([0]), "drop")
     with pytest.raises(ValueError, match="targets run from 0 to 9"):
         Uniform(9).sample(None, 2, torch.tensor([0, 9]))
