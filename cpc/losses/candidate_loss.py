@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from cpc.losses.products import Products
 from cpc.losses.slopes import rank_accuracy
 from cpc.losses.terms import TERMS
 from cpc.losses.tiles import row_slices, tile_rows
@@ -44,12 +45,20 @@ class Shifts(NamedTuple):
         candidates: `[N]` or `[M, N]`; +inf: the row does not meet it. None: no shift at all.
         weights: of the candidates' terms in a logistic loss, of the shape of `candidates`; None: 1.
         own: `[M, T]` places of a row's targets among the candidates, which it does not meet as such; None: nowhere.
+        hits: `[M, N]`, candidates that are targets of the row and were kept: the accuracy passes them over; None: none.
     """
 
     targets: Tensor
     candidates: Tensor | None = None
     weights: Tensor | None = None
     own: Tensor | None = None
+    hits: Tensor | None = None
+
+    def to(self, dtype: torch.dtype) -> "Shifts":
+        """The same in the scores' dtype."""
+        targets, candidates, weights = (None if each is None else each.to(dtype) for each in self[:3])
+        assert targets is not None
+        return Shifts(targets, candidates, weights, self.own, self.hits)
 
 
 def candidate_loss(
@@ -85,9 +94,11 @@ def candidate_loss(
             target_scores = target_scores + target_bias
         num_rows = len(queries)
         weight = queries.new_full((num_rows,), 1 / num_rows) if weight is None else weight.to(dtype)
-        inputs = (queries, candidates, candidate_bias, target_scores)
+        bias = None if candidate_bias is None else candidate_bias.to(dtype)
+        inputs: list[Tensor | None] = [queries, candidates, bias, target_scores]
         if not torch.is_grad_enabled():  # else a parameter would ask for its gradient even so
-            inputs = tuple(each if each is None else each.detach() for each in inputs)
+            inputs = [None if each is None else each.detach() for each in inputs]
+        shifts = shifts.to(dtype)
         loss, loss_nats, accuracy = MeanCandidateLoss.apply(*inputs, weight, shifts, form)
     return ClassLoss(loss, loss_nats, _num_candidates(candidates, shifts), accuracy)
 
@@ -106,15 +117,15 @@ class MeanCandidateLoss(torch.autograd.Function):
         shifts: Shifts,
         form: str,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        products = _PerRow if candidates.ndim == 3 else _Shared
+        products = (_OwnCandidates if candidates.ndim == 3 else _SharedCandidates)(candidates, len(queries))
         gradients = [
             torch.zeros_like(each) if each is not None and needed else None
             for each, needed in zip((queries, candidates, bias, target_scores), ctx.needs_input_grad, strict=False)
         ]
         of_queries, of_candidates, of_bias, of_targets = gradients
         loss_nats, accuracy = torch.empty_like(weight), torch.empty_like(weight, dtype=torch.float32)
-        for rows in products.tiles(candidates, len(queries)):
-            scores = products.scores(queries[rows], candidates, rows)
+        for rows in products.tiles():
+            scores = products.scores(queries[rows], rows)
             if bias is not None:
                 scores += _of_rows(bias, rows)
             accuracy[rows] = _remove(scores, shifts, rows, target_scores[rows])
@@ -125,7 +136,7 @@ class MeanCandidateLoss(torch.autograd.Function):
             loss_nats[rows] = terms.loss
             scale = rearrange(weight[rows] * terms.factor, "m -> m 1")
             if of_queries is not None:
-                of_queries[rows] = products.query_gradient(terms.slopes, candidates, rows) * scale
+                of_queries[rows] = products.query_gradient(terms.slopes, rows) * scale
             if of_candidates is not None:
                 products.add_candidate_gradient(terms.slopes, queries[rows] * scale, of_candidates, rows)
             if of_bias is not None:
@@ -147,51 +158,48 @@ class MeanCandidateLoss(torch.autograd.Function):
         return *(each if each is None or is_one else each * gradients[0] for each in found), None, None, None
 
 
-class _Shared:
+class _SharedCandidates:
     """Products with candidates `[N, D]` that all rows meet, a tile of rows at a time."""
 
-    @staticmethod
-    def tiles(candidates: Tensor, num_rows: int) -> Iterator[slice]:
-        return row_slices(num_rows, tile_rows(num_rows, len(candidates)))
+    def __init__(self, candidates: Tensor, num_rows: int) -> None:
+        self.products, self.num_rows = Products(candidates), num_rows
+        self.scratch = candidates.new_empty(tile_rows(num_rows, len(candidates)), len(candidates))
 
-    @staticmethod
-    def scores(queries: Tensor, candidates: Tensor, rows: slice) -> Tensor:
-        return queries @ candidates.T
+    def tiles(self) -> Iterator[slice]:
+        return row_slices(self.num_rows, len(self.scratch))
 
-    @staticmethod
-    def query_gradient(slopes: Tensor, candidates: Tensor, rows: slice) -> Tensor:
-        return slopes @ candidates
+    def scores(self, queries: Tensor, rows: slice) -> Tensor:
+        return self.products.scores(queries, out=self.scratch[: len(queries)])
 
-    @staticmethod
-    def add_candidate_gradient(slopes: Tensor, queries: Tensor, total: Tensor, rows: slice) -> None:
-        total.addmm_(slopes.T, queries)
+    def query_gradient(self, slopes: Tensor, rows: slice) -> Tensor:
+        return self.products.query_gradient(slopes)
 
-    @staticmethod
-    def add_bias_gradient(slopes: Tensor, scale: Tensor, total: Tensor, rows: slice) -> None:
+    def add_candidate_gradient(self, slopes: Tensor, queries: Tensor, total: Tensor, rows: slice) -> None:
+        self.products.add_candidate_gradient(slopes, queries, total)
+
+    def add_bias_gradient(self, slopes: Tensor, scale: Tensor, total: Tensor, rows: slice) -> None:
         total.addmv_(slopes.T, scale[:, 0])
 
 
-class _PerRow:
+class _OwnCandidates:
     """Products with each row's own candidates `[M, N, D]`: gathered already, they are larger than all scores."""
 
-    @staticmethod
-    def tiles(candidates: Tensor, num_rows: int) -> Iterator[slice]:
-        return row_slices(num_rows, num_rows)
+    def __init__(self, candidates: Tensor, num_rows: int) -> None:
+        self.candidates, self.num_rows = candidates, num_rows
 
-    @staticmethod
-    def scores(queries: Tensor, candidates: Tensor, rows: slice) -> Tensor:
-        return torch.einsum("md,mnd->mn", queries, candidates[rows])
+    def tiles(self) -> Iterator[slice]:
+        return row_slices(self.num_rows, self.num_rows)
 
-    @staticmethod
-    def query_gradient(slopes: Tensor, candidates: Tensor, rows: slice) -> Tensor:
-        return torch.einsum("mn,mnd->md", slopes, candidates[rows])
+    def scores(self, queries: Tensor, rows: slice) -> Tensor:
+        return torch.einsum("md,mnd->mn", queries, self.candidates[rows])
 
-    @staticmethod
-    def add_candidate_gradient(slopes: Tensor, queries: Tensor, total: Tensor, rows: slice) -> None:
+    def query_gradient(self, slopes: Tensor, rows: slice) -> Tensor:
+        return torch.einsum("mn,mnd->md", slopes, self.candidates[rows])
+
+    def add_candidate_gradient(self, slopes: Tensor, queries: Tensor, total: Tensor, rows: slice) -> None:
         torch.mul(rearrange(slopes, "m n -> m n 1"), rearrange(queries, "m d -> m 1 d"), out=total[rows])
 
-    @staticmethod
-    def add_bias_gradient(slopes: Tensor, scale: Tensor, total: Tensor, rows: slice) -> None:
+    def add_bias_gradient(self, slopes: Tensor, scale: Tensor, total: Tensor, rows: slice) -> None:
         total[rows] = slopes * scale
 
 
@@ -203,11 +211,13 @@ def _of_rows(of_candidates: Tensor, rows: slice) -> Tensor:
 def _remove(scores: Tensor, shifts: Shifts, rows: slice, target_scores: Tensor) -> Tensor:
     """Give those that a row does not meet a score of minus infinity; returns the accuracy `[m]` among the rest."""
     if shifts.own is not None:
+        target_scores = scores.gather(1, shifts.own[rows])  # from the same product, so that equal scores are ties
         scores.scatter_(1, shifts.own[rows], -torch.inf)
     if shifts.candidates is not None:
         scores.masked_fill_(_of_rows(shifts.candidates, rows) == torch.inf, -torch.inf)
     best_target = target_scores.masked_fill(shifts.targets[rows] == torch.inf, -torch.inf).amax(1, keepdim=True)
-    return rank_accuracy(best_target, scores.amax(1, keepdim=True), scores)
+    others = scores if shifts.hits is None else scores.masked_fill(shifts.hits[rows], -torch.inf)
+    return rank_accuracy(best_target, others.amax(1, keepdim=True), others)
 
 
 def _num_candidates(candidates: Tensor, shifts: Shifts) -> Int[Tensor, " M"]:

@@ -3,9 +3,11 @@
 M queries (rows), T targets of each, n classes, N of them drawn, D dims.
 """
 
+from collections.abc import Callable
+
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers import NO_TARGET, Draw
@@ -28,8 +30,8 @@ def class_loss(
     """The loss of finding each query's targets among the classes, or among those drawn.
 
     F(x, y) = q . c_y / temperature + bias_y. A softmax takes the distribution that is uniform over a row's targets for
-    the wanted one; in a logistic loss each target is a positive of its own. Classes drawn more than once count as
-    often. Gradients of expected counts there are none.
+    the wanted one; in a logistic loss each target is a positive of its own. A class drawn twice counts twice. Expected
+    counts get no gradient. docs/theory.md says which objective learns what.
 
     Args:
         queries: what the classes are scored with.
@@ -50,102 +52,104 @@ def class_loss(
     Example:
         >>> zeros = torch.zeros(3, 8)
         >>> result = class_loss(zeros, torch.zeros(5, 8), torch.tensor([0, 4, 4]), objective="full_softmax")
-        >>> bool(torch.isclose(result.loss, torch.tensor(5.0).log())), result.accuracy.tolist()
-        (True, [0.20000000298023224, 0.20000000298023224, 0.20000000298023224])
+        >>> bool(torch.isclose(result.loss, torch.tensor(5.0).log())), result.num_candidates.tolist()
+        (True, [5, 5, 5])
     """
     correction = correction_of(objective, correction)
-    _check(queries, classes, targets, bias, temperature, weight)
-    targets = targets.reshape(len(targets), -1)
-    check_draw(objective, correction, draw, targets)
-    present, shifts = targets_and_shifts(objective, correction, draw, targets)
-    ids = slice(None) if draw is None else draw.ids
+    if queries.shape[1] != classes.shape[1]:
+        raise ValueError(f"queries have {queries.shape[1]} dims, classes {classes.shape[1]}")
+    if bias is not None and len(bias) != len(classes):
+        raise ValueError(f"bias has {len(bias)} entries for {len(classes)} classes")
+    if weight is not None and len(weight) != len(queries):
+        raise ValueError(f"weight has {len(weight)} entries for {len(queries)} queries")
+    if not temperature > 0:
+        raise ValueError(f"temperature={float(temperature)} must be positive")
+    targets = as_sets(targets, len(queries), len(classes))
+    check_draw(draw, targets, objective, correction)
+    if draw is not None and "keep" not in objective_of(objective).hits:
+        check_hits(draw, targets, objective)
     is_one = not isinstance(temperature, Tensor) and temperature == 1
-    return candidate_loss(
+    return loss_on_table(
         queries if is_one else queries / temperature,
-        classes[present],
-        classes[ids],
+        lambda ids: classes if ids is None else classes[ids],
+        lambda ids: bias if bias is None or ids is None else bias[ids],
+        targets,
+        draw,
+        objective,
+        correction,
+        weight,
+    )
+
+
+def loss_on_table(
+    queries: Float[Tensor, "M D"],
+    vectors: Callable[[Tensor | None], Tensor],
+    biases: Callable[[Tensor | None], Tensor | None],
+    targets: Int[Tensor, "M T"],
+    draw: Draw | None,
+    objective: str,
+    correction: str,
+    weight: Float[Tensor, " M"] | None,
+) -> ClassLoss:
+    """`class_loss` of checked arguments, for tables that know how to look up classes: by ids, or all where None."""
+    is_target = targets != NO_TARGET
+    # an empty place adds a gradient of zero to a class: let it be one that gets a gradient in any case
+    present = torch.where(is_target, targets, targets.amax(1, keepdim=True))
+    ids = None if draw is None else draw.ids
+    return candidate_loss(
+        queries,
+        vectors(present),
+        vectors(ids),
         form=objective_of(objective).form,
-        shifts=shifts,
-        target_bias=None if bias is None else bias[present],
-        candidate_bias=None if bias is None else bias[ids],
+        shifts=_shifts(is_target, present, targets, draw, objective, correction),
+        target_bias=biases(present),
+        candidate_bias=biases(ids),
         weight=weight,
     )
 
 
-def targets_and_shifts(
-    objective: str, correction: str, draw: Draw | None, targets: Int[Tensor, "M T"]
-) -> tuple[Int[Tensor, "M T"], Shifts]:
-    """Targets whose empty places hold another target of the row, and what is subtracted from which score."""
-    is_target = targets != NO_TARGET
-    # an empty place adds a gradient of zero to a class: let it be one that gets a gradient in any case
-    present = torch.where(is_target, targets, targets.amax(1, keepdim=True))
-    there = torch.where(is_target, 0.0, torch.inf)
+def _shifts(
+    is_target: Bool[Tensor, "M T"],
+    present: Int[Tensor, "M T"],
+    targets: Int[Tensor, "M T"],
+    draw: Draw | None,
+    objective: str,
+    correction: str,
+) -> Shifts:
+    of_targets = torch.where(is_target, 0.0, torch.inf)
     if draw is None:
-        return present, Shifts(there, own=present)
+        return Shifts(of_targets, own=present)
+    form, accepted, _ = objective_of(objective)
+    hits = hits_among(draw.ids, targets) if "keep" in accepted else None
     log_count = draw.log_count_sampled
-    met = torch.where(log_count < torch.inf, 0.0, torch.inf).to(log_count)
     if correction == "posterior":
-        return present, Shifts(there + torch.where(is_target, _of(targets, draw.log_count_targets), 0), log_count)
-    if correction == "none":
-        return present, Shifts(there, met)
-    if objective_of(objective).form == "softmax":
-        return present, Shifts(there, log_count)
-    return present, Shifts(there, met, (-log_count).exp())
+        of_targets = torch.where(is_target, draw.log_count_targets.reshape(targets.shape), torch.inf)
+        return Shifts(of_targets, log_count, hits=hits)
+    if correction == "importance" and form == "softmax":
+        return Shifts(of_targets, log_count, hits=hits)
+    met = torch.where(log_count < torch.inf, 0.0, torch.inf)
+    return Shifts(of_targets, met, (-log_count).exp() if correction == "importance" else None, hits=hits)
 
 
-def check_draw(objective: str, correction: str, draw: Draw | None, targets: Int[Tensor, "M T"]) -> None:
-    """Refuse a draw that does not go with the objective or the targets.
-
-    Raises:
-        ValueError: as `class_loss` says.
-    """
-    hits = objective_of(objective).hits
-    if not hits:
-        if draw is not None:
-            raise ValueError(f"objective={objective!r} meets every class: give it no sampler and no draw")
-        return
-    if draw is None:
-        raise ValueError(
-            f"objective={objective!r} needs candidates: give it a sampler or a draw, or choose full_softmax or "
-            "full_logistic"
-        )
-    ids, log_count, log_count_targets = draw
-    of_rows = (len(targets), ids.shape[-1])
-    if ids.shape not in ((of_rows[1],), of_rows) or log_count.shape not in (ids.shape, of_rows):
-        raise ValueError(
-            f"the draw holds ids {tuple(ids.shape)} and log_count_sampled {tuple(log_count.shape)}, but for "
-            f"{len(targets)} queries they are [m], or [{len(targets)}, m] each"
-        )
-    is_known = _of(targets, log_count_targets).isfinite() | (targets == NO_TARGET)
-    if correction == "posterior" and not bool(is_known.all()):
-        row, place = (int(each) for each in (~is_known).nonzero()[0])
-        raise ValueError(
-            f"log_count_targets of class {int(targets[row, place])}, a target, is "
-            f"{float(_of(targets, log_count_targets)[row, place])}: correction='posterior' needs a sampler that can "
-            "draw every possible target; mix it with a uniform one, or leave the class out"
-        )
-    if bool((log_count == -torch.inf).any() | log_count.isnan().any()):
-        raise ValueError("log_count_sampled is -inf or nan for a drawn class: what was drawn had a probability")
-    is_hit = (rearrange(ids, "... m -> ... 1 m") == rearrange(targets, "q t -> q t 1")).any(1)
-    is_there = log_count < torch.inf
-    if "keep" not in hits and bool((is_hit & is_there).any()):
-        raise ValueError(
-            f"the draw holds a row's own target, but {objective} accepts hits={' or '.join(hits)}: ask the sampler so"
-        )
-    if hits == ("keep",) and bool((is_hit & ~is_there).any()):
-        raise ValueError(f"the draw's hits were removed, but {objective} accepts hits='keep' alone: ask the sampler so")
+def hits_among(ids: Int[Tensor, "*M N"], targets: Int[Tensor, "M T"]) -> Bool[Tensor, "M N"]:
+    """Which candidates are one of their row's targets."""
+    return (rearrange(ids, "... n -> ... 1 n") == rearrange(targets, "m t -> m t 1")).any(1)
 
 
-def check_targets(num_classes: int, targets: Int[Tensor, "M T"]) -> None:
-    """Refuse targets that name no class, a class twice, or nothing at all.
+def as_sets(targets: Int[Tensor, "M ..."], num_rows: int, num_classes: int) -> Int[Tensor, "M T"]:
+    """Targets as `[M, T]`.
 
     Raises:
-        ValueError: naming it.
+        ValueError: if they do not fit the queries, name no class or one twice in a row, or a row has none.
     """
-    if not -1 <= int(targets.min()) <= int(targets.max()) < num_classes:
+    if targets.ndim not in (1, 2) or len(targets) != num_rows or targets.numel() == 0:
+        raise ValueError(f"targets {tuple(targets.shape)} do not fit {num_rows} queries: give [M] or [M, T] for M >= 1")
+    targets = targets.reshape(num_rows, -1)
+    lowest, highest = int(targets.min()), int(targets.max())
+    if lowest < NO_TARGET or highest >= num_classes:
         raise ValueError(
-            f"targets run from {int(targets.min())} to {int(targets.max())}, but the {num_classes} classes from 0 to "
-            f"{num_classes - 1} (-1: no further target)"
+            f"targets run from {lowest} to {highest}, but the {num_classes} classes from 0 to {num_classes - 1} "
+            "(-1: no further target)"
         )
     is_empty = (targets == NO_TARGET).all(1)
     if bool(is_empty.any()):
@@ -153,35 +157,58 @@ def check_targets(num_classes: int, targets: Int[Tensor, "M T"]) -> None:
     ordered = targets.sort(1).values
     is_twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != NO_TARGET)
     if bool(is_twice.any()):
-        row, place = (int(each) for each in is_twice.nonzero()[0])
+        row, place = is_twice.nonzero()[0].tolist()
         raise ValueError(f"row {row} names class {int(ordered[row, place])} twice among its targets: name it once")
+    return targets
 
 
-def _check(
-    queries: Tensor,
-    classes: Tensor,
-    targets: Tensor,
-    bias: Tensor | None,
-    temperature: float | Tensor,
-    weight: Tensor | None,
-) -> None:
-    num_rows, num_classes = len(queries), len(classes)
-    if targets.ndim not in (1, 2) or len(targets) != num_rows or targets.numel() == 0:
-        raise ValueError(f"targets {tuple(targets.shape)} do not fit {num_rows} queries: they are [M] or [M, T], M >= 1")
-    if queries.shape[1] != classes.shape[1]:
-        raise ValueError(f"queries have {queries.shape[1]} dims, classes {classes.shape[1]}")
-    for name, given, expected in (("bias", bias, num_classes), ("weight", weight, num_rows)):
-        if given is not None and given.shape != (expected,):
-            raise ValueError(
-                f"{name} {tuple(given.shape)} does not fit {num_rows} queries and {num_classes} classes: it needs "
-                f"[{expected}]"
-            )
-    if not temperature > 0:
-        raise ValueError(f"temperature={float(temperature)} must be positive")
-    check_targets(num_classes, targets.reshape(num_rows, -1))
+def check_draw(draw: Draw | None, targets: Int[Tensor, "M T"], objective: str, correction: str) -> None:
+    """Refuse a draw that does not go with the objective or the targets.
 
-
-def _of(targets: Int[Tensor, "M T"], log_count_targets: Tensor) -> Float[Tensor, "M T"]:
+    Raises:
+        ValueError: naming it.
+    """
+    is_full = not objective_of(objective).hits
+    if draw is None:
+        if not is_full:
+            raise ValueError(f"objective={objective!r} needs candidates: give a draw, or choose a full objective")
+        return
+    if is_full:
+        raise ValueError(f"objective={objective!r} meets every class: give no draw")
+    ids, log_count, log_count_targets = draw
+    of_rows = (len(targets), ids.shape[-1])
+    if ids.shape not in (of_rows[1:], of_rows) or log_count.shape not in (ids.shape, of_rows):
+        raise ValueError(
+            f"ids {tuple(ids.shape)} and log_count_sampled {tuple(log_count.shape)} do not fit {len(targets)} queries: "
+            f"they are [m] or [{len(targets)}, m]"
+        )
+    if bool(((log_count == -torch.inf) | log_count.isnan()).any()):
+        raise ValueError("log_count_sampled is -inf or nan: a class that was drawn is expected more than 0 times")
+    if correction != "posterior":
+        return
     if log_count_targets.numel() != targets.numel():
-        raise ValueError(f"log_count_targets {tuple(log_count_targets.shape)} is not of the targets' shape")
-    return log_count_targets.reshape(targets.shape)
+        raise ValueError(
+            f"log_count_targets {tuple(log_count_targets.shape)} are not of the targets' shape {tuple(targets.shape)}"
+        )
+    of_targets = log_count_targets.reshape(targets.shape)
+    is_unknown = ~of_targets.isfinite() & (targets != NO_TARGET)
+    if bool(is_unknown.any()):
+        row, place = is_unknown.nonzero()[0].tolist()
+        raise ValueError(
+            f"log_count_targets of target {int(targets[row, place])} is {float(of_targets[row, place])}: "
+            "correction='posterior' needs a sampler that can draw every possible target; mix it with a uniform one, "
+            "or leave such rows out"
+        )
+
+
+def check_hits(draw: Draw, targets: Int[Tensor, "M T"], objective: str) -> None:
+    """Refuse kept hits where the objective does not accept them.
+
+    Raises:
+        ValueError: naming what it accepts.
+    """
+    if bool((hits_among(draw.ids, targets) & (draw.log_count_sampled < torch.inf)).any()):
+        accepted = " or ".join(objective_of(objective).hits)
+        raise ValueError(
+            f"the draw holds a row's own target, but {objective} accepts hits={accepted} alone: ask the sampler so"
+        )

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers import Draw, Hits, Sampler
-from cpc.losses.candidate_loss import ClassLoss, candidate_loss
-from cpc.losses.class_loss import check_draw, check_targets, targets_and_shifts
+from cpc.losses.candidate_loss import ClassLoss
+from cpc.losses.class_loss import as_sets, check_draw, loss_on_table
 from cpc.losses.objectives import correction_of, hits_of, objective_of
 
 
@@ -49,7 +49,9 @@ class ClassTableLoss(nn.Module):
             if sampler is not None or num_sampled is not None or hits is not None:
                 raise ValueError(f"objective={objective!r} meets every class: give no sampler, num_sampled or hits")
             if table.has_sparse_gradients:
-                raise ValueError(f"objective={objective!r} gives every class a gradient: set has_sparse_gradients=False")
+                raise ValueError(
+                    f"objective={objective!r} gives every class a gradient: set has_sparse_gradients=False"
+                )
             return
         if sampler is None or num_sampled is None:
             raise ValueError(f"objective={objective!r} needs candidates: give a sampler and num_sampled")
@@ -82,18 +84,21 @@ class ClassTableLoss(nn.Module):
         Raises:
             ValueError: as `class_loss` and the sampler say.
         """
+        targets = as_sets(targets, len(queries), self.table.num_classes)
         draw = None
         if self.sampler is not None:
             assert self.num_sampled is not None
             assert self.hits is not None
             of_sampler = self.table.normalised(queries.detach()) if self.sampler.needs_queries else None
             draw = self.sampler.sample(of_sampler, self.num_sampled, targets, self.hits, generator)
+        check_draw(draw, targets, self.objective, self.correction)
         return self._loss(queries, targets, draw, self.objective, self.correction, weight)
 
     def exact(
         self, queries: Float[Tensor, "M D"], targets: Int[Tensor, "M ..."], weight: Float[Tensor, " M"] | None = None
     ) -> ClassLoss:
-        """The full softmax's loss, whatever the objective trained: the log of the perplexity. In tiles of rows."""
+        """The full softmax's loss, whatever the objective: the log of the perplexity; a tile of rows at a time."""
+        targets = as_sets(targets, len(queries), self.table.num_classes)
         return self._loss(queries, targets, None, "full_softmax", "none", weight)
 
     def _loss(
@@ -105,18 +110,9 @@ class ClassTableLoss(nn.Module):
         correction: str,
         weight: Tensor | None,
     ) -> ClassLoss:
-        targets = targets.reshape(len(targets), -1)
-        check_targets(self.table.num_classes, targets)
-        check_draw(objective, correction, draw, targets)
-        present, shifts = targets_and_shifts(objective, correction, draw, targets)
-        ids = None if draw is None else draw.ids
-        return candidate_loss(
-            self.table.normalised(queries) / self.table.temperature,
-            self.table.vectors(present),
-            self.table.vectors(ids),
-            form=objective_of(objective).form,
-            shifts=shifts,
-            target_bias=self.table.biases(present),
-            candidate_bias=self.table.biases(ids),
-            weight=weight,
+        if queries.shape[1] != self.table.dim:
+            raise ValueError(f"queries have {queries.shape[1]} dims, the table's classes {self.table.dim}")
+        scaled = self.table.normalised(queries) / self.table.temperature
+        return loss_on_table(
+            scaled, self.table.vectors, self.table.biases, targets, draw, objective, correction, weight
         )

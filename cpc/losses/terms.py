@@ -46,10 +46,10 @@ def softmax_terms(
     log_candidates = torch.where(best == -torch.inf, best, best + rearrange(log_total, "m 1 -> m"))
     log_targets = target_scores.logsumexp(1)
     is_target = target_scores > -torch.inf
-    wanted = is_target / is_target.sum(1, keepdim=True)
+    wanted = is_target.to(scores) / is_target.sum(1, keepdim=True)
     mean_target = torch.where(is_target, target_scores * wanted, 0).sum(1)
     # of one target: softplus(candidates - target), which stays precise where the loss is tiny
-    loss = _softplus(log_candidates - log_targets) + (log_targets - mean_target)
+    loss = F.softplus(log_candidates - log_targets) + (log_targets - mean_target)
     factor = torch.sigmoid(log_candidates - log_targets)
     among_targets = torch.softmax(target_scores, 1)
     target_slopes = (among_targets - wanted) - among_targets * rearrange(factor, "m -> m 1")
@@ -63,11 +63,11 @@ def logistic_terms(
 
     Every target is a positive of its own, as in the literature; TensorFlow's `nce_loss` spreads one positive over them.
     """
-    candidates = _softplus(scores)
+    candidates = F.softplus(scores)
     if term_weight is not None:
         candidates *= term_weight
     is_target = target_scores > -torch.inf
-    loss = candidates.sum(1) + torch.where(is_target, _softplus(-target_scores), 0).sum(1)
+    loss = candidates.sum(1) + torch.where(is_target, F.softplus(-target_scores), 0).sum(1)
     slopes = scores.sigmoid_()
     if term_weight is not None:
         slopes *= term_weight
@@ -79,8 +79,3 @@ TERMS: dict[str, Callable[[Tensor, Tensor, Tensor | None], Terms]] = {
     "softmax": softmax_terms,
     "logistic": logistic_terms,
 }
-
-
-def _softplus(x: Tensor) -> Tensor:
-    """log(1 + exp x), without the linear piece that `F.softplus` has beyond 20."""
-    return F.logsigmoid(-x).neg_()

@@ -1,7 +1,6 @@
 """Every objective against loops in float64, its derivatives, published figures, and what it refuses."""
 
 import math
-from itertools import product
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor
 
 import cpc.losses.tiles as tiles
 from cpc.candidates.samplers import Draw
-from cpc.losses import OBJECTIVES, ClassLoss, class_loss
+from cpc.losses import OBJECTIVES, class_loss
 
 N, D = 9, 5
 TARGETS = torch.tensor([[0, -1, -1], [3, 8, -1], [8, 0, 2], [-1, 4, -1]])
@@ -75,7 +74,7 @@ def loop_loss(
             )
         nums.append(len(mine) + len(met))
         best = max(float(scores[i, t]) for t in mine)
-        others = [float(scores[i, j]) for j, _ in met]
+        others = [float(scores[i, j]) for j, _ in met if j not in mine]
         accuracies.append(0.0 if any(s > best for s in others) else 1 / (1 + sum(s == best for s in others)))
     return losses, nums, accuracies
 
@@ -129,3 +128,169 @@ def test_tiles_of_any_size_agree(objective: str, size: int, monkeypatch: pytest.
     monkeypatch.setattr(tiles, "TILE_ROWS", size)
     for found, wanted in zip(outcome(), whole, strict=True):
         torch.testing.assert_close(found, wanted)
+
+
+def test_the_full_loss_is_cross_entropy() -> None:
+    """torch's own, with the same uniform distribution over several targets."""
+    queries, classes, bias = problem()
+    wanted = torch.zeros(4, N, dtype=torch.float64)
+    for i, row in enumerate(TARGETS.tolist()):
+        present = [t for t in row if t != -1]
+        wanted[i, present] = 1 / len(present)
+    found = class_loss(queries, classes, TARGETS, objective="full_softmax", bias=bias)
+    expected = torch.nn.functional.cross_entropy(queries @ classes.T + bias, wanted)
+    torch.testing.assert_close(found.loss, expected)
+
+
+@pytest.mark.parametrize(("objective", "correction"), CASES)
+def test_equal_scores_have_closed_forms(objective: str, correction: str) -> None:
+    """All of F zero, m candidates of 9 drawn uniformly: sampled softmax by `posterior` reads log(1 + m), and so on."""
+    targets, m = torch.tensor([0, 5]), 3
+    log_count = torch.full((m,), math.log(m / N))
+    draw = Draw(torch.tensor([1, 2, 2]), log_count, torch.full((2,), math.log(m / N)))
+    is_full = not OBJECTIVES[objective].hits
+    found = class_loss(
+        torch.zeros(2, D),
+        torch.zeros(N, D),
+        targets,
+        None if is_full else draw,
+        objective=objective,
+        correction=correction,
+    )
+    odds = N / m  # exp G of every class, after the correction
+    expected = {
+        ("full_softmax", "none"): math.log(N),
+        ("full_logistic", "none"): N * math.log(2),
+        ("sampled_softmax", "posterior"): math.log(1 + m),
+        ("sampled_softmax", "importance"): math.log(1 + N),
+        ("sampled_logistic", "posterior"): math.log1p(1 / odds) + m * math.log1p(odds),
+        ("sampled_logistic", "importance"): (1 + N) * math.log(2),
+        ("nce", "posterior"): math.log1p(1 / odds) + m * math.log1p(odds),
+        ("negative_sampling", "none"): (1 + m) * math.log(2),
+        ("info_nce", "none"): math.log(1 + m),
+    }[objective, correction]
+    assert found.loss.item() == pytest.approx(expected, rel=1e-6)
+    assert found.accuracy.tolist() == pytest.approx([1 / found.num_candidates[0].item()] * 2)
+
+
+def test_a_table_collapsed_to_one_vector_is_right_once_in_n() -> None:
+    queries, classes, _ = problem(dtype=torch.float32)
+    found = class_loss(queries, classes[:1].repeat(N, 1), torch.tensor([1, 4, 0, 8]), objective="full_softmax")
+    assert found.accuracy.tolist() == pytest.approx([1 / N] * 4)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 40.0, 1e4])
+@pytest.mark.parametrize(("objective", "correction"), CASES)
+def test_float32_holds_for_any_scale(objective: str, correction: str, scale: float) -> None:
+    """Tiny and huge scores against float64: neither overflows nor loses a small loss to cancellation."""
+    draw = draw_for(objective, TARGETS, shared=True)
+    outcomes = []
+    for dtype in (torch.float32, torch.float64):
+        queries, classes, _ = problem(dtype=dtype)
+        queries = (scale * problem()[0]).to(dtype).requires_grad_()
+        classes = problem()[1].to(dtype).requires_grad_()
+        found = class_loss(queries, classes, TARGETS, draw, objective=objective, correction=correction)
+        outcomes.append([found.loss_nats.double(), *torch.autograd.grad(found.loss, (queries, classes))])
+    (loss, *gradients), (exact_loss, *exact_gradients) = outcomes
+    torch.testing.assert_close(loss, exact_loss, rtol=2e-5, atol=2e-6 * scale)
+    for found, exact in zip(gradients, exact_gradients, strict=True):
+        torch.testing.assert_close(found.double(), exact, rtol=1e-3, atol=2e-5 * float(exact.abs().max()))
+
+
+def test_a_small_loss_is_not_rounded_to_zero() -> None:
+    """One target 30 nats ahead of the other class: softplus(-30), far below what 1 + x resolves in float32."""
+    queries, classes = torch.tensor([[1.0]]), torch.tensor([[30.0], [0.0]])
+    found = class_loss(queries, classes, torch.tensor([0]), objective="full_softmax")
+    assert found.loss.item() == pytest.approx(math.log1p(math.exp(-30)), rel=1e-5)
+
+
+def test_no_candidate_left_is_no_loss() -> None:
+    """All that was drawn were hits: nothing to tell the target from, and no gradient."""
+    queries, classes, _ = problem()
+    draw = Draw(torch.tensor([2, 2]), torch.full((2,), torch.inf), torch.zeros(4))
+    queries.requires_grad_()
+    found = class_loss(queries, classes, torch.full((4,), 2), draw, objective="sampled_softmax")
+    found.loss.backward()
+    assert found.loss.item() == 0
+    assert found.num_candidates.tolist() == [1] * 4
+    assert found.accuracy.tolist() == [1] * 4
+    assert not queries.grad.any()
+
+
+def test_nothing_is_differentiated_that_needs_no_gradient() -> None:
+    """Candidates of a frozen bank get none, and without gradients at all none is formed."""
+    queries, classes, _ = problem()
+    draw = draw_for("info_nce", TARGETS, shared=True)
+    found = class_loss(queries.requires_grad_(), classes, TARGETS, draw, objective="info_nce")
+    found.loss.backward()
+    assert classes.grad is None
+    assert queries.grad is not None
+    with torch.no_grad():
+        quiet = class_loss(queries, classes, TARGETS, draw, objective="info_nce")
+    assert not quiet.loss.requires_grad
+    torch.testing.assert_close(quiet.loss, found.loss.detach())
+
+
+ONE = torch.tensor([3, 4])
+COUNTS = torch.zeros(2)
+
+
+@pytest.mark.parametrize(
+    ("targets", "draw", "options", "message"),
+    [
+        (ONE, None, {"objective": "softmax"}, "objective='softmax' is not one of full_softmax, full_logistic, sampled"),
+        (ONE, None, {"objective": "nce"}, "objective='nce' needs candidates: give a draw"),
+        (ONE, Draw(ONE, COUNTS, COUNTS), {"objective": "full_softmax"}, "meets every class: give no draw"),
+        (ONE, None, {"correction": "posterior"}, "correction='posterior': full_softmax accepts none"),
+        (ONE, Draw(ONE, COUNTS, COUNTS), {"objective": "nce", "correction": "importance"}, "nce accepts posterior"),
+        (
+            ONE,
+            Draw(torch.tensor([3, 1]), COUNTS, COUNTS),
+            {"objective": "sampled_softmax"},
+            "the draw holds a row's own target, but sampled_softmax accepts hits=remove or exclude",
+        ),
+        (
+            ONE,
+            Draw(torch.tensor([0, 1]), COUNTS, torch.tensor([0.0, -torch.inf])),
+            {"objective": "sampled_softmax"},
+            "log_count_targets of target 4 is -inf: correction='posterior' needs a sampler that can draw every",
+        ),
+        (
+            ONE,
+            Draw(torch.tensor([0, 1]), torch.tensor([0.0, -torch.inf]), COUNTS),
+            {"objective": "nce"},
+            "log_count_sampled is -inf or nan",
+        ),
+        (
+            ONE,
+            Draw(torch.zeros(3, 4).long(), torch.zeros(3, 4), COUNTS),
+            {"objective": "nce"},
+            r"ids \(3, 4\) and log_count_sampled \(3, 4\) do not fit 2 queries: they are \[m\] or \[2, m\]",
+        ),
+        (ONE, Draw(ONE, COUNTS, torch.zeros(3)), {"objective": "nce"}, r"log_count_targets \(3,\) are not of the"),
+        (torch.tensor([3, 9]), None, {}, "targets run from 3 to 9, but the 9 classes from 0 to 8"),
+        (torch.tensor([-2, 3]), None, {}, "targets run from -2 to 3"),
+        (torch.tensor([3, -1]), None, {}, "row 1 has no target"),
+        (torch.tensor([[3, -1, -1], [4, 2, 4]]), None, {}, "row 1 names class 4 twice"),
+        (torch.tensor([1, 2, 3]), None, {}, r"targets \(3,\) do not fit 2 queries"),
+        (ONE, None, {"temperature": -1.0}, "temperature=-1.0 must be positive"),
+        (ONE, None, {"bias": torch.zeros(8)}, "bias has 8 entries for 9 classes"),
+        (ONE, None, {"weight": torch.zeros(3)}, "weight has 3 entries for 2 queries"),
+    ],
+)
+def test_bad_input_is_named(targets: Tensor, draw: Draw | None, options: dict, message: str) -> None:
+    check = getattr(class_loss, "__wrapped__", class_loss)  # annotations would refuse some first
+    with pytest.raises(ValueError, match=message):
+        check(torch.zeros(2, D), torch.zeros(N, D), targets, draw, **{"objective": "full_softmax", **options})
+
+
+def test_widths_that_do_not_fit_are_named() -> None:
+    check = getattr(class_loss, "__wrapped__", class_loss)
+    with pytest.raises(ValueError, match="queries have 4 dims, classes 5"):
+        check(torch.zeros(2, 4), torch.zeros(N, D), ONE, objective="full_softmax")
+
+
+def test_a_target_of_unknown_count_matters_to_the_posterior_alone() -> None:
+    draw = Draw(torch.tensor([0, 1]), COUNTS, torch.full((2,), -torch.inf))
+    options = {"objective": "sampled_softmax", "correction": "importance"}
+    assert class_loss(torch.zeros(2, D), torch.zeros(N, D), ONE, draw, **options).loss.isfinite()

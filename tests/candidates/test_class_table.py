@@ -1,0 +1,64 @@
+"""Class vectors by id or all at once, with gradients dense or of the classes met alone."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from cpc.candidates import ClassTable
+
+IDS = torch.tensor([[3, 0], [3, 6]])
+
+
+@pytest.mark.parametrize("is_normalised", [False, True])
+def test_classes_by_id_are_rows_of_all(is_normalised: bool) -> None:
+    table = ClassTable(7, 4, has_bias=True, is_normalised=is_normalised)
+    torch.nn.init.normal_(table.bias)
+    torch.testing.assert_close(table.vectors(IDS), table.vectors()[IDS])
+    torch.testing.assert_close(table.biases(IDS), table.biases()[IDS])
+    if is_normalised:
+        torch.testing.assert_close(table.vectors().norm(dim=1), torch.ones(7))
+        torch.testing.assert_close(table.normalised(torch.tensor([3.0, 0.0, 4.0, 0.0])), torch.tensor([0.6, 0, 0.8, 0]))
+    else:
+        torch.testing.assert_close(table.vectors(), table.weight)
+
+
+def test_no_bias_unless_asked_for() -> None:
+    table = ClassTable(7, 4)
+    assert table.biases() is None
+    assert table.biases(IDS) is None
+
+
+@pytest.mark.parametrize("is_normalised", [False, True])
+def test_sparse_gradients_equal_dense_ones(is_normalised: bool) -> None:
+    gradients = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        table = ClassTable(7, 4, has_bias=True, is_normalised=is_normalised, has_sparse_gradients=sparse)
+        (table.vectors(IDS).sin().sum() + (table.biases(IDS) + 1).square().sum()).backward()
+        assert table.weight.grad.is_sparse == table.bias.grad.is_sparse == sparse
+        gradients.append([table.weight.grad, table.bias.grad])
+    for dense, sparse in zip(*gradients, strict=True):
+        torch.testing.assert_close(sparse.to_dense(), dense)
+        assert sparse.coalesce().indices().tolist() == [[0, 3, 6]]
+
+
+def test_an_embedding_is_tied_by_sharing_the_parameter() -> None:
+    embedding = torch.nn.Embedding(7, 4)
+    table = ClassTable(7, 4)
+    table.weight = embedding.weight
+    (table.vectors(IDS).sum() + embedding(torch.tensor([1])).sum()).backward()
+    expected = F.one_hot(torch.tensor([3, 0, 3, 6, 1]), 7).sum(0)
+    torch.testing.assert_close(embedding.weight.grad, expected[:, None].expand(7, 4).float())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_classes": 0}, "num_classes=0 and dim=4 must be at least 1"),
+        ({"dim": 0}, "num_classes=7 and dim=0"),
+        ({"temperature": 0.0}, "temperature=0.0 must be positive"),
+    ],
+)
+def test_bad_input_is_named(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ClassTable(**{"num_classes": 7, "dim": 4, **options})

@@ -1,0 +1,140 @@
+"""A table with a sampler: what is asked of the sampler, and the same loss as from the whole table."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cpc.candidates import ClassTable
+from cpc.candidates.samplers import Draw, Hits, Sampler, without_hits
+from cpc.losses import OBJECTIVES, ClassTableLoss, class_loss
+
+NUM_CLASSES, DIM = 11, 6
+TARGETS = torch.tensor([[0, -1], [3, 8], [8, 0], [-1, 4]])
+
+
+class Uniform(Sampler):
+    """With replacement, shared by all queries; keeps what it was asked."""
+
+    def sample(
+        self,
+        queries: Tensor | None,
+        num: int,
+        targets: Tensor,
+        hits: Hits = "keep",
+        generator: torch.Generator | None = None,
+    ) -> Draw:
+        self.check(num, targets, hits)
+        self.asked = (queries, num, hits)
+        ids = torch.randint(self.num_classes, (num,), generator=generator)
+        log_count = torch.full((num,), num / self.num_classes).log()
+        log_count_targets = torch.full(targets.shape, num / self.num_classes).log()
+        counts = without_hits(ids, log_count, targets) if hits == "remove" else log_count
+        return Draw(ids, counts, log_count_targets)
+
+
+class Adaptive(Uniform):
+    needs_queries = True
+    hits = ("keep", "remove")
+
+
+def table(**options: Any) -> ClassTable:
+    torch.manual_seed(0)
+    made = ClassTable(NUM_CLASSES, DIM, has_bias=True, temperature=0.7, **options)
+    torch.nn.init.normal_(made.bias)
+    return made
+
+
+@pytest.mark.parametrize("is_normalised", [False, True])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_equals_the_loss_on_the_whole_table(objective: str, is_normalised: bool) -> None:
+    """Value and gradients, sparse where classes are drawn."""
+    hits = OBJECTIVES[objective].hits
+    gradients = []
+    queries = torch.randn(4, DIM)
+    for sparse in (False, bool(hits)):
+        classes = table(is_normalised=is_normalised, has_sparse_gradients=sparse)
+        drawing = (Uniform(NUM_CLASSES), 7) if hits else (None, None)
+        options = {"hits": "remove"} if objective == "info_nce" else {}
+        loss = ClassTableLoss(classes, objective, *drawing, **options)
+        found = loss(queries, TARGETS, torch.Generator().manual_seed(1))
+        found.loss.backward()
+        assert classes.weight.grad.is_sparse == sparse
+        gradients.append([each.to_dense() for each in (classes.weight.grad, classes.bias.grad)])
+    torch.testing.assert_close(*gradients)
+
+    classes = table(is_normalised=is_normalised)
+    draw = None
+    if hits:
+        asked = options.get("hits", hits[0])
+        draw = Uniform(NUM_CLASSES).sample(None, 7, TARGETS, asked, torch.Generator().manual_seed(1))
+    scaled = classes.normalised(queries)
+    expected = class_loss(
+        scaled, classes.vectors(), TARGETS, draw, objective=objective, bias=classes.bias, temperature=0.7
+    )
+    torch.testing.assert_close(found.loss, expected.loss)
+    expected.loss.backward()
+    torch.testing.assert_close(gradients[0], [classes.weight.grad, classes.bias.grad])
+
+
+def test_the_sampler_is_asked_for_what_the_objective_demands() -> None:
+    queries = torch.randn(4, DIM, requires_grad=True)
+    for objective, wanted in (("sampled_softmax", "remove"), ("nce", "keep")):
+        loss = ClassTableLoss(table(), objective, Uniform(NUM_CLASSES), 5)
+        loss(queries, TARGETS)
+        assert loss.sampler.asked == (None, 5, wanted)
+    loss = ClassTableLoss(table(is_normalised=True), "sampled_softmax", Adaptive(NUM_CLASSES), 5)
+    loss(queries, TARGETS)
+    given = loss.sampler.asked[0]
+    assert not given.requires_grad
+    torch.testing.assert_close(given, torch.nn.functional.normalize(queries.detach(), dim=1))
+
+
+def test_exact_is_the_full_softmax_whatever_was_trained() -> None:
+    loss = ClassTableLoss(table(has_sparse_gradients=True), "nce", Uniform(NUM_CLASSES), 5)
+    queries = torch.randn(4, DIM)
+    expected = ClassTableLoss(table(), "full_softmax")(queries, TARGETS)
+    for found, wanted in zip(loss.exact(queries, TARGETS), expected, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_draws_repeat_with_their_generator() -> None:
+    loss = ClassTableLoss(table(), "nce", Uniform(NUM_CLASSES), 5)
+    queries = torch.randn(4, DIM)
+    one, same, other = (loss(queries, TARGETS, torch.Generator().manual_seed(seed)).loss for seed in (0, 0, 1))
+    assert one == same
+    assert one != other
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (("full_softmax", Uniform(NUM_CLASSES), 5), {}, "meets every class: give no sampler, num_sampled or hits"),
+        (("full_softmax",), {"hits": "remove"}, "meets every class"),
+        (("nce",), {}, "objective='nce' needs candidates: give a sampler and num_sampled"),
+        (("nce", Uniform(NUM_CLASSES)), {}, "give a sampler and num_sampled"),
+        (("nce", Uniform(NUM_CLASSES), 5), {"hits": "remove"}, "hits='remove': nce accepts keep"),
+        (("nce", Uniform(NUM_CLASSES), 5), {"correction": "none"}, "correction='none': nce accepts posterior"),
+        (("softmax",), {}, "objective='softmax' is not one of"),
+        (("nce", Uniform(12), 5), {}, "the sampler draws from 12 classes, the table has 11"),
+        (
+            ("info_nce", Adaptive(NUM_CLASSES), 5),
+            {},
+            "info_nce asks for hits='exclude', which Adaptive does not offer: .* exclude, remove, keep and keep",
+        ),
+    ],
+)
+def test_parts_that_do_not_go_together_are_named(arguments: tuple, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ClassTableLoss(table(), *arguments, **options)
+
+
+def test_full_losses_have_no_sparse_gradients() -> None:
+    with pytest.raises(ValueError, match="gives every class a gradient: set has_sparse_gradients=False"):
+        ClassTableLoss(table(has_sparse_gradients=True), "full_softmax")
+
+
+def test_queries_of_another_width_are_named() -> None:
+    with pytest.raises(ValueError, match="queries have 5 dims, the table's classes 6"):
+        ClassTableLoss(table(), "full_softmax")(torch.zeros(4, 5), TARGETS)
