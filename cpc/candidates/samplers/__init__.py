@@ -2,11 +2,16 @@
 
 from cpc.candidates.samplers.all import All
 from cpc.candidates.samplers.bernoulli import Bernoulli
+from cpc.candidates.samplers.block_mass import BlockMass, CentroidMass, FeatureMass
+from cpc.candidates.samplers.kernel_tree import KernelTree
 from cpc.candidates.samplers.law import COUNTS, LawSampler
 from cpc.candidates.samplers.learned_unigram import LearnedUnigram
 from cpc.candidates.samplers.log_uniform import LogUniform
 from cpc.candidates.samplers.partition import Partition
+from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import HITS, NO_TARGET, Draw, Hits, Sampler, without_hits
+from cpc.candidates.samplers.softmax import SoftmaxSampler
+from cpc.candidates.samplers.two_level import TwoLevel
 from cpc.candidates.samplers.uniform import Uniform
 from cpc.candidates.samplers.uniform_mixture import UniformMixture
 from cpc.candidates.samplers.unigram import Unigram
@@ -17,13 +22,20 @@ __all__ = [
     "NO_TARGET",
     "All",
     "Bernoulli",
+    "BlockMass",
+    "CentroidMass",
     "Draw",
+    "FeatureMass",
     "Hits",
+    "KernelTree",
     "LawSampler",
     "LearnedUnigram",
     "LogUniform",
     "Partition",
+    "QuerySampler",
     "Sampler",
+    "SoftmaxSampler",
+    "TwoLevel",
     "Uniform",
     "UniformMixture",
     "Unigram",

@@ -1,0 +1,58 @@
+"""Random Fourier features of the Gaussian kernel.
+
+D dims, F features.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from cpc.candidates.kernels.kernel_map import KernelMap
+from cpc.candidates.kernels.projections import Projection, random_projection
+
+
+class RandomFourier(KernelMap):
+    """K(x, y) = exp(-nu |x - y|^2 / 2) in the mean: phi(x) = [cos W x, sin W x] / sqrt(D), rows of W from N(0, nu I).
+
+    Rahimi and Recht 2007, as RF-softmax takes it (Rawat et al. 2019, arXiv:1907.10747, Eq. 17; there the rows are
+    printed as N(0, I / nu), which would make the kernel exp(-|x - y|^2 / (2 nu)); the variance of the Gaussian kernel's
+    spectrum is nu). On the unit sphere K is e^-nu exp(nu x . y), hence the softmax's kernel at nu = 1 / temperature.
+    Var[phi(x) . phi(y)] = (1 - e^{-nu r^2})^2 / (2 D) at distance r, for Gaussian rows.
+
+    The estimate can be negative, and is noise where K is small against 1 / sqrt(D): a larger nu is nearer to the
+    softmax and noisier.
+
+    Args:
+        dim: of the embeddings.
+        num_frequencies: D: there are 2 D features.
+        nu: inverse squared width of the kernel.
+        projection: how W is drawn: gaussian, orthogonal, or structured (SORF).
+        seed: of that draw.
+
+    Raises:
+        ValueError: if nu is not positive.
+    """
+
+    frequencies: Tensor
+    needs_normalised = True
+    can_be_negative = True
+
+    def __init__(
+        self, dim: int, num_frequencies: int, nu: float = 4.0, projection: Projection = "gaussian", seed: int = 0
+    ) -> None:
+        super().__init__(dim, 2 * num_frequencies)
+        if not nu > 0:
+            raise ValueError(f"nu={nu} must be positive")
+        self.nu = nu
+        self.register_buffer("frequencies", math.sqrt(nu) * random_projection(projection, num_frequencies, dim, seed))
+
+    def forward(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
+        """Cosines, then sines."""
+        angles = x @ self.frequencies.T
+        return torch.cat([angles.cos(), angles.sin()], dim=-1) / math.sqrt(len(self.frequencies))
+
+    def exact(self, x: Float[Tensor, "*M D"], y: Float[Tensor, "*M D"]) -> Float[Tensor, "*M"]:
+        """The Gaussian kernel."""
+        return torch.exp(-0.5 * self.nu * ((x - y) ** 2).sum(-1))

@@ -1,0 +1,59 @@
+"""Positive random features of the exponential kernel.
+
+D dims, F features.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from cpc.candidates.kernels.kernel_map import KernelMap
+from cpc.candidates.kernels.projections import Projection, random_projection
+
+
+class PositiveRandomFeatures(KernelMap):
+    """K(x, y) = exp(nu x . y) in the mean: phi(x) = exp(w . x - nu |x|^2 / 2) / sqrt(F), rows w from N(0, nu I).
+
+    Choromanski et al. 2021 (arXiv:2009.14794, Lemma 1). Never negative, so nothing is clamped, and no embedding needs
+    unit length. The variance relative to K^2 is (e^{nu |x + y|^2} - 1) / F for Gaussian rows, so nu beyond about 4 on the
+    unit sphere needs more features than one has; orthogonal rows lower it.
+
+    Args:
+        dim: D.
+        num_features: F.
+        nu: scale of the kernel; nu = 1 / temperature is the softmax's.
+        projection: how the rows are drawn: orthogonal, gaussian, or structured.
+        seed: of that draw.
+
+    Raises:
+        ValueError: if nu is not positive.
+    """
+
+    directions: Tensor
+
+    def __init__(
+        self, dim: int, num_features: int, nu: float = 2.0, projection: Projection = "orthogonal", seed: int = 0
+    ) -> None:
+        super().__init__(dim, num_features)
+        if not nu > 0:
+            raise ValueError(f"nu={nu} must be positive")
+        self.nu = nu
+        self.register_buffer("directions", math.sqrt(nu) * random_projection(projection, num_features, dim, seed))
+
+    def forward(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
+        """No exponent exceeds |w|^2 / (2 nu), about D / 2, whatever x is."""
+        return self._exponents(x).exp() / math.sqrt(self.num_features)
+
+    def of_queries(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
+        """Divided by the largest feature of each x: a long x would have underflowed in all of them."""
+        exponents = self._exponents(x)
+        return (exponents - exponents.amax(-1, keepdim=True)).exp()
+
+    def exact(self, x: Float[Tensor, "*M D"], y: Float[Tensor, "*M D"]) -> Float[Tensor, "*M"]:
+        """The exponential kernel."""
+        return torch.exp(self.nu * (x * y).sum(-1))
+
+    def _exponents(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
+        return x @ self.directions.T - 0.5 * self.nu * (x**2).sum(-1, keepdim=True)

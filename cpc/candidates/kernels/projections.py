@@ -1,0 +1,66 @@
+"""Random projections W whose rows are, or resemble, draws from N(0, I).
+
+R rows, D dims.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+Projection = Literal["gaussian", "orthogonal", "structured"]
+
+
+def random_projection(kind: Projection, num_rows: int, dim: int, seed: int) -> Float[Tensor, "R D"]:
+    """W, of which each row has the length and the direction of a Gaussian draw, alone.
+
+    - gaussian: independent rows.
+    - orthogonal: within blocks of D rows the directions are orthogonal, lengths drawn from chi of D degrees: the same
+      marginal law, less variance (Yu et al. 2016, arXiv:1610.09072, ORF).
+    - structured: blocks sqrt(d) H D1 H D2 H D3, with H the normalised Hadamard matrix of the next power of two and D_i
+      random signs (ibid., SORF). The lengths do not vary as a Gaussian's do, so the kernel is a little off in the
+      mean too. Its product costs O(d log d), but at D up to some hundreds one matrix product is faster, so W is written out.
+
+    Raises:
+        ValueError: on another kind.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    if kind == "gaussian":
+        return torch.randn(num_rows, dim, generator=generator)
+    if kind not in ("orthogonal", "structured"):
+        raise ValueError(f"projection={kind!r} is not one of gaussian, orthogonal, structured")
+    block = _orthogonal_block if kind == "orthogonal" else _structured_block
+    blocks = [block(dim, generator) for _ in range(math.ceil(num_rows / dim))]
+    return torch.cat(blocks)[:num_rows]
+
+
+def _orthogonal_block(dim: int, generator: torch.Generator) -> Float[Tensor, "D D"]:
+    directions, triangle = torch.linalg.qr(torch.randn(dim, dim, generator=generator))
+    directions = directions * triangle.diagonal().sign()  # else QR's convention on signs shows in the law
+    lengths = torch.linalg.vector_norm(torch.randn(dim, dim, generator=generator), dim=1)
+    return directions.T * rearrange(lengths, "r -> r 1")
+
+
+def _structured_block(dim: int, generator: torch.Generator) -> Float[Tensor, "D D"]:
+    padded = 2 ** math.ceil(math.log2(dim))
+    rows = torch.eye(padded)
+    for _ in range(3):
+        signs = torch.randint(2, (padded,), generator=generator) * 2.0 - 1
+        rows = hadamard(rows) * signs
+    # Entries of mean square 1 before and after the cut to D columns, as a Gaussian's have.
+    kept = torch.randperm(padded, generator=generator)[:dim]
+    return math.sqrt(padded) * rows[kept, :dim]
+
+
+def hadamard(x: Float[Tensor, "M D"]) -> Float[Tensor, "M D"]:
+    """The fast Walsh-Hadamard transform: x H with the normalised Hadamard matrix, D a power of two."""
+    half = 1
+    while half < x.shape[1]:
+        pairs = rearrange(x, "m (g two h) -> m g two h", two=2, h=half)
+        first, second = pairs.unbind(2)
+        x = rearrange(torch.stack([first + second, first - second], dim=2), "m g two h -> m (g two h)")
+        half *= 2
+    return x / math.sqrt(x.shape[1])

@@ -1,0 +1,47 @@
+"""C sources that stand beside their Python, compiled by the machine's own compiler when first used."""
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+
+FLAGS = ("-O3", "-march=native", "-fopenmp-simd", "-ffp-contract=fast", "-shared", "-fPIC")
+_log = logging.getLogger(__name__)
+
+
+@functools.cache
+def compiled(source: Path) -> ctypes.CDLL | None:
+    """The library made of a C file; None, with a warning in the log, where there is no compiler or it fails.
+
+    Libraries are kept under `$XDG_CACHE_HOME/cpc` (`~/.cache/cpc`), named by source, compiler and processor: a home
+    that several machines share serves each with code for its own instructions. `$CC` names another compiler.
+    """
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        _log.warning("no C compiler was found: %s runs in torch instead, which is slower", source.name)
+        return None
+    processor = repr(sorted(torch.cpu.get_capabilities().items()))
+    parts = (source.read_bytes(), compiler.encode(), " ".join(FLAGS).encode(), processor.encode())
+    name = f"{source.stem}-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:16]}.so"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cpc"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / name).exists():
+            with tempfile.TemporaryDirectory(dir=folder) as building:
+                made = Path(building) / name
+                subprocess.run(
+                    [compiler, *FLAGS, "-o", str(made), str(source), "-lm"], check=True, capture_output=True, text=True
+                )
+                made.replace(folder / name)  # at once: other processes see all of it or nothing
+        return ctypes.CDLL(str(folder / name))
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = getattr(error, "stderr", None) or error
+        _log.warning("%s could not be compiled and runs in torch instead, which is slower: %s", source.name, reason)
+        return None

@@ -1,0 +1,241 @@
+"""The binary tree of RF-softmax: classes drawn by a kernel in O(F log n).
+
+M queries, D dims, n classes, F features, m candidates drawn, U updated classes, E excluded classes per query, L levels.
+"""
+
+import math
+
+import torch
+from einops import rearrange, reduce
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cpc.candidates.kernels import KernelMap
+from cpc.candidates.samplers.query_sampler import QuerySampler, check_left
+from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, without_hits
+
+TILE_ELEMENTS = 2**24  # 64 MiB of nodes gathered at once
+BUILD_ROWS = 2**14
+
+
+class KernelTree(QuerySampler):
+    """q(i) is about K(h, c_i) / sum_j K(h, c_j), by walking down a tree whose nodes hold sums of features.
+
+    Rawat et al. 2019 (arXiv:1907.10747, section 3.2), Blanc and Rendle 2018 (arXiv:1712.00527): phi(h) . (sum of phi(c)
+    below a node) is the mass of the node. A node whose mass is negative, which random features allow, is given none;
+    where both children have none, they are taken by their number of classes. log q is the sum of the logs of the branch
+    probabilities that were used, so it is exact whatever the kernel approximates. A uniform share on top keeps every
+    class possible, and weights 1 / q bounded by n / share.
+
+    A parent is computed from its children anew when one of them is updated: nothing drifts. Memory is 2 F floats for
+    each class, the number of classes rounded up to a power of two: at n = 500,000 and F = 2000, 8.4 GB.
+
+    Args:
+        num_classes: n.
+        kernel: the feature map; `RandomFourier` for RF-softmax, `Quadratic` for the quadratic softmax.
+        uniform_share: of the draws that are uniform; zero only for kernels that are never negative.
+
+    Raises:
+        ValueError: unless the uniform share is in [0, 1), or if it is zero with a kernel that can be negative.
+    """
+
+    nodes: Tensor
+
+    def __init__(self, num_classes: int, kernel: KernelMap, uniform_share: float = 0.1) -> None:
+        super().__init__(num_classes, kernel.dim)
+        if not 0 <= uniform_share < 1:
+            raise ValueError(f"uniform_share={uniform_share} is not in [0, 1)")
+        if uniform_share == 0 and kernel.can_be_negative:
+            raise ValueError(
+                f"uniform_share=0 with {type(kernel).__name__}, whose sums can be negative: classes would get the "
+                "probability zero; set it to 0.1, say"
+            )
+        self.kernel = kernel
+        self.uniform_share = uniform_share
+        self.num_levels = max(1, math.ceil(math.log2(num_classes)))
+        # A heap: the root is node 1, the children of node v are 2 v and 2 v + 1, class i is node 2^L + i.
+        self.register_buffer("nodes", torch.zeros(2 ** (self.num_levels + 1), kernel.num_features))
+
+    @torch.no_grad()
+    def refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
+        """Build the tree, O(n F D).
+
+        Raises:
+            ValueError: if the embeddings have another shape, are not finite, or not such as the kernel needs.
+        """
+        embeddings = self.check_embeddings(embeddings, self.num_classes)
+        self.kernel.check(embeddings, "embeddings")
+        first_leaf = 2**self.num_levels
+        for start in range(0, self.num_classes, BUILD_ROWS):
+            rows = embeddings[start : start + BUILD_ROWS]
+            self.nodes[first_leaf + start : first_leaf + start + len(rows)] = self.kernel(rows)
+        for level in reversed(range(self.num_levels)):
+            self.nodes[2**level : 2 ** (level + 1)] = self._pairs()[2**level : 2 ** (level + 1)].sum(1)
+        self.is_ready.fill_(True)
+
+    @torch.no_grad()
+    def update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
+        """Recompute the paths of these classes, O(U (F D + F log n)).
+
+        Raises:
+            ValueError: on ids out of range or named twice, other shapes, or before the first `refresh`.
+        """
+        self.check_updated(ids)
+        embeddings = self.check_embeddings(embeddings, len(ids))
+        self.kernel.check(embeddings, "embeddings")
+        node = ids + 2**self.num_levels
+        self.nodes[node] = self.kernel(embeddings)
+        for _ in range(self.num_levels):
+            node = (node // 2).unique()
+            self.nodes[node] = self._pairs()[node].sum(1)
+
+    @torch.no_grad()
+    def log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
+        """The law of all classes; for tests and measurements, O(n F) a query."""
+        features = self._features(queries.detach().float())
+        probability = torch.ones(len(queries), 1, dtype=torch.float64, device=features.device)
+        for level in range(1, self.num_levels + 1):
+            nodes = torch.arange(2**level, 2 ** (level + 1), device=features.device)
+            scores, children = (
+                rearrange(each, "m (k two) -> m k two", two=2)
+                for each in (features @ self.nodes[nodes].T, nodes.expand(len(queries), -1))
+            )
+            branches = self._branches(scores, children, level)
+            probability = rearrange(rearrange(probability, "m k -> m k 1") * branches, "m k two -> m (k two)")
+        return self._mixed(probability[:, : self.num_classes]).log().float()
+
+    @torch.no_grad()
+    def sample(
+        self,
+        queries: Float[Tensor, "M D"] | None,
+        num: int,
+        targets: Int[Tensor, "M ..."],
+        hits: Hits = "keep",
+        generator: torch.Generator | None = None,
+    ) -> Draw:
+        """Draw candidates for each query of its own, with replacement.
+
+        Raises:
+            ValueError: as every sampler does; on queries that the kernel is not meant for; if nothing is left to draw.
+        """
+        self.check(num, targets, hits)
+        queries = self.check_queries(queries, targets)
+        of_row = targets.reshape(len(targets), -1)
+        excluded = check_left(self.num_classes, 1, of_row, hits)
+        uniform = torch.rand(self.num_levels + 2, len(queries), num, generator=generator, dtype=torch.float64)
+        uniform = uniform.to(queries.device)
+        features = self._features(queries)
+        rows = max(1, TILE_ELEMENTS // (2 * self.kernel.num_features * max(num, of_row.shape[1])))
+        drawn = [
+            self._sample_rows(features[tile], of_row[tile], excluded[tile], uniform[:, tile])
+            for tile in (slice(start, start + rows) for start in range(0, len(queries), rows))
+        ]
+        ids, log_q, log_q_targets = (torch.cat(each) for each in zip(*drawn, strict=True))
+        log_count = log_q.float() + math.log(num)
+        log_count_targets = (log_q_targets.float() + math.log(num)).masked_fill(of_row < 0, torch.inf)
+        log_count = without_hits(ids, log_count, targets) if hits == "remove" else log_count
+        return Draw(ids, log_count, log_count_targets.reshape(targets.shape))
+
+    def _features(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M F"]:
+        self.kernel.check(queries, "queries")
+        return self.kernel.of_queries(queries)
+
+    def _pairs(self) -> Float[Tensor, "P 2 F"]:
+        """The two children of each node, side by side."""
+        return rearrange(self.nodes, "(p two) f -> p two f", two=2)
+
+    def _num_classes_below(self, nodes: Int[Tensor, "*M"], level: int) -> Int[Tensor, "*M"]:
+        width = 2 ** (self.num_levels - level)
+        return (self.num_classes - (nodes - 2**level) * width).clamp(0, width)
+
+    def _branches(
+        self, scores: Float[Tensor, "M k 2"], children: Int[Tensor, "M k 2"], level: int
+    ) -> Float[Tensor, "M k 2"]:
+        """Probabilities of two children on this level."""
+        return _normalised(scores.double().clamp(min=0), self._num_classes_below(children, level))
+
+    def _mixed(self, probability: Tensor) -> Tensor:
+        return (1 - self.uniform_share) * probability + self.uniform_share / self.num_classes
+
+    def _sample_rows(
+        self,
+        features: Float[Tensor, "M F"],
+        targets: Int[Tensor, "M T"],
+        excluded: Int[Tensor, "M E"],
+        uniform: Float[Tensor, "levels M m"],
+    ) -> tuple[Int[Tensor, "M m"], Float[Tensor, "M m"], Float[Tensor, "M T"]]:
+        """Candidates, their log q and the targets', both divided by the share that is not excluded."""
+        share_below = self._walk(features, targets.clamp(min=0))  # [M, T] each, from the leaf's 1 to the root's q
+        q_targets = self._mixed(share_below[-1])
+        if bool((excluded != NO_TARGET).any()):
+            share_below = self._walk(features, excluded.clamp(min=0))
+        is_excluded = excluded != NO_TARGET
+        q_excluded = reduce(torch.where(is_excluded, self._mixed(share_below[-1]), 0.0), "m e -> m 1", "sum")
+
+        # Which draws are uniform: of both parts of the mixture, what is not excluded is left.
+        num_left = self.num_classes - is_excluded.sum(1, keepdim=True)
+        uniform_left = self.uniform_share * num_left / self.num_classes
+        is_uniform = uniform[0] * (1 - q_excluded) < uniform_left
+        uniform_ids = uniform_except(uniform[1], self.num_classes, excluded)
+
+        node = torch.ones_like(uniform_ids)
+        probability = torch.ones_like(uniform[0])
+        for level in range(1, self.num_levels + 1):
+            child = _children(node)
+            branches = self._branches(self._scores(features, node), child, level)
+            below = (excluded.clamp(min=0) + 2**self.num_levels) >> (self.num_levels - level)
+            is_below = (rearrange(child, "m k two -> m k two 1") == rearrange(below, "m e -> m 1 1 e")) & rearrange(
+                is_excluded, "m e -> m 1 1 e"
+            )
+            lost = (is_below * rearrange(share_below[self.num_levels - level], "m e -> m 1 1 e")).sum(-1)
+            left = self._num_classes_below(child, level) - is_below.sum(-1)
+            goes_right = (
+                uniform[level + 1] >= _normalised(branches * (1 - lost).clamp(min=0) * (left > 0), left)[..., 0]
+            )
+            is_right = torch.where(is_uniform, (uniform_ids >> (self.num_levels - level)) & 1, goes_right.long())
+            probability = probability * branches.gather(2, rearrange(is_right, "m k -> m k 1"))[..., 0]
+            node = 2 * node + is_right
+        log_left = torch.log1p(-q_excluded)
+        return node - 2**self.num_levels, self._mixed(probability).log() - log_left, q_targets.log() - log_left
+
+    def _scores(self, features: Float[Tensor, "M F"], parents: Int[Tensor, "M k"]) -> Float[Tensor, "M k 2"]:
+        return torch.einsum("mf,mkcf->mkc", features, self._pairs()[parents])
+
+    def _walk(self, features: Float[Tensor, "M F"], ids: Int[Tensor, "M k"]) -> list[Float[Tensor, "M k"]]:
+        """What share of the mass of each node on the way up from a class is the class's: 1, ..., q of the tree."""
+        shares = [torch.ones(ids.shape, dtype=torch.float64, device=ids.device)]
+        node = ids + 2**self.num_levels
+        for level in reversed(range(1, self.num_levels + 1)):
+            parent = node // 2
+            branches = self._branches(self._scores(features, parent), _children(parent), level)
+            shares.append(shares[-1] * branches.gather(2, rearrange(node % 2, "m k -> m k 1"))[..., 0])
+            node = parent
+        return shares
+
+
+def uniform_except(uniform: Float[Tensor, "M m"], num_classes: int, excluded: Int[Tensor, "M E"]) -> Int[Tensor, "M m"]:
+    """Uniform draws from the classes that are not excluded: the r-th of them for r = 0, 1, ..., none rejected.
+
+    Args:
+        uniform: in [0, 1).
+        num_classes: n.
+        excluded: classes in ascending order, each once, after any number of -1.
+    """
+    is_excluded = excluded != NO_TARGET
+    num_excluded = is_excluded.sum(1, keepdim=True)
+    rank = (uniform * (num_classes - num_excluded)).long()
+    # The excluded class e with j smaller ones before it lies at or below the r-th of the others if e - j <= r.
+    smaller = is_excluded.cumsum(1) - 1
+    is_passed = rearrange(rank, "m k -> m k 1") >= rearrange(excluded - smaller, "m e -> m 1 e")
+    return rank + (is_passed & rearrange(is_excluded, "m e -> m 1 e")).sum(-1)
+
+
+def _children(nodes: Int[Tensor, "M k"]) -> Int[Tensor, "M k 2"]:
+    return 2 * rearrange(nodes, "m k -> m k 1") + torch.arange(2, device=nodes.device)
+
+
+def _normalised(weights: Float[Tensor, "*M 2"], counts: Tensor) -> Float[Tensor, "*M 2"]:
+    """Weights that sum to one; where there are none, in proportion to the counts."""
+    total = weights.sum(-1, keepdim=True)
+    of_counts = counts / counts.sum(-1, keepdim=True).clamp(min=1)
+    return torch.where(total > 0, weights / torch.where(total > 0, total, 1.0), of_counts)

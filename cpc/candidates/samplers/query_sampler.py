@@ -1,0 +1,128 @@
+"""What samplers promise whose law depends on the query.
+
+M queries, D dims, n classes, U updated classes, T targets per query.
+"""
+
+from abc import abstractmethod
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from cpc.candidates.samplers.sampler import NO_TARGET, Sampler
+
+
+class QuerySampler(Sampler):
+    """Draws from a law that follows the classes' embeddings, as they were when it was last told.
+
+    Embeddings that have moved since make the law less apt, never wrong: log counts are those of the law in use. So
+    `update` after each step is a choice of quality against time, and so is how often to `refresh`. Draws need no
+    gradient and give none.
+
+    With `hits="exclude"` the law is q conditioned on not being a target, q(i) / (1 - q(targets)), in one pass.
+    `log_count_targets` is then scaled alike, m q(t) / (1 - q(targets)), as if the targets' draws had been made and
+    crossed out; at -1 it is infinite. Each query has draws of its own.
+
+    Args:
+        num_classes: n.
+        dim: D.
+        temperature: the softmax's that the law is to resemble has scores h . c / temperature.
+
+    Raises:
+        ValueError: unless the temperature is positive.
+    """
+
+    needs_queries = True
+    is_ready: Tensor
+
+    def __init__(self, num_classes: int, dim: int, temperature: float = 1.0) -> None:
+        super().__init__(num_classes)
+        if not temperature > 0:
+            raise ValueError(f"temperature={temperature} must be positive")
+        self.dim = dim
+        self.temperature = temperature
+        self.register_buffer("is_ready", torch.tensor(False))
+
+    @abstractmethod
+    def refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
+        """Take all classes anew."""
+
+    @abstractmethod
+    def update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
+        """Take new embeddings of some classes, each named once."""
+
+    @abstractmethod
+    def log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
+        """The law with hits kept, of all classes at O(n) a query: to measure a sampler by, not to draw with."""
+
+    def check_queries(
+        self, queries: Float[Tensor, "M D"] | None, targets: Int[Tensor, "M ..."]
+    ) -> Float[Tensor, "M D"]:
+        """The queries in float32, cut off from their graph.
+
+        Raises:
+            ValueError: if there are none, as many as targets or of this width, or `refresh` has never been called.
+        """
+        if queries is None:
+            raise ValueError(f"{type(self).__name__} draws for queries: give them")
+        if len(queries) != len(targets) or queries.shape[1] != self.dim:
+            raise ValueError(
+                f"queries of shape {tuple(queries.shape)} for {len(targets)} rows of targets: {type(self).__name__} "
+                f"was built for [{len(targets)}, {self.dim}]"
+            )
+        if not self.is_ready:
+            raise ValueError(f"{type(self).__name__} knows no class yet: call refresh(embeddings) first")
+        return queries.detach().float()
+
+    def check_embeddings(self, embeddings: Float[Tensor, "U D"], num: int) -> Float[Tensor, "U D"]:
+        """The embeddings in float32, cut off from their graph.
+
+        Raises:
+            ValueError: if they are of another shape, or not finite.
+        """
+        if embeddings.shape != (num, self.dim):
+            raise ValueError(f"embeddings of shape {tuple(embeddings.shape)}: expected ({num}, {self.dim})")
+        if not bool(embeddings.isfinite().all()):
+            raise ValueError(
+                "embeddings that are not finite: the model has diverged, or the table was never initialised"
+            )
+        return embeddings.detach().float()
+
+    def check_updated(self, ids: Int[Tensor, " U"]) -> None:
+        """Refuse what cannot be updated.
+
+        Raises:
+            ValueError: if classes are out of range or named twice, or `refresh` has never been called.
+        """
+        if not self.is_ready:
+            raise ValueError(f"{type(self).__name__} knows no class yet: call refresh(embeddings) first")
+        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < self.num_classes:
+            raise ValueError(
+                f"ids run from {int(ids.min())} to {int(ids.max())}, classes from 0 to {self.num_classes - 1}"
+            )
+        if len(ids.unique()) < len(ids):
+            raise ValueError("an id is named twice: one class has one embedding; pass ids.unique()")
+
+
+def check_left(num_classes: int, num: int, targets: Int[Tensor, "M T"], hits: str) -> Int[Tensor, "M T"]:
+    """What is excluded from each row's draws: its targets once each, in ascending order after -1, or -1 alone.
+
+    Raises:
+        ValueError: if fewer than `num` classes are left to draw.
+    """
+    excluded = targets.sort(dim=1).values if hits == "exclude" else torch.full_like(targets, NO_TARGET)
+    is_again = excluded[:, 1:] == excluded[:, :-1]
+    excluded = torch.cat([excluded[:, :1], excluded[:, 1:].masked_fill(is_again, NO_TARGET)], dim=1).sort(dim=1).values
+    left = num_classes - int((excluded != NO_TARGET).sum(1).max()) if excluded.numel() else num_classes
+    if left < num:
+        raise ValueError(
+            f"{num} distinct classes cannot be drawn: there are {num_classes}, of which {num_classes - left} are "
+            "excluded; lower num_sampled, draw with replacement, or use hits='remove'"
+        )
+    return excluded
+
+
+def is_among(ids: Int[Tensor, "M ..."], targets: Int[Tensor, "M T"]) -> Bool[Tensor, "M ..."]:
+    """Which ids are targets of their row."""
+    return (rearrange(ids, "m ... -> m ... 1") == targets.reshape(len(targets), *[1] * (ids.dim() - 1), -1)).any(-1)

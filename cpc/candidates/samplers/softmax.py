@@ -1,0 +1,128 @@
+"""Draws from the softmax itself.
+
+M queries, D dims, n classes, m candidates drawn, U updated classes.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cpc.candidates.samplers.inverse_cdf import inverse_cdf_of_many
+from cpc.candidates.samplers.query_sampler import QuerySampler, check_left, is_among
+from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, without_hits
+
+
+class SoftmaxSampler(QuerySampler):
+    """q(i) = softmax_i(h . c_i / temperature): "Exp", the ideal proposal of sampled softmax, at O(n D) a query.
+
+    If targets are excluded and the table has not moved, the loss with `importance` equals the full softmax's, whatever
+    is drawn. It saves no time against the full softmax; it is what the others are measured by. O(M n) in memory.
+
+    Args:
+        num_classes: n.
+        dim: D.
+        temperature: of the scores.
+        replacement: candidates may repeat, expected m q times. Otherwise they are distinct (the m largest keys
+            log q + Gumbel noise), and a class is expected 1 - exp(-q t) times, where t is when the m-th *other* class
+            came: sums over classes weighted by its inverse are unbiased, for m > 1 with finite variance.
+
+    Raises:
+        ValueError: unless the temperature is positive.
+    """
+
+    embeddings: Tensor
+
+    def __init__(self, num_classes: int, dim: int, temperature: float = 1.0, replacement: bool = True) -> None:
+        super().__init__(num_classes, dim, temperature)
+        self.replacement = replacement
+        self.register_buffer("embeddings", torch.zeros(num_classes, dim))
+
+    def refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
+        """Take a copy of the table.
+
+        Raises:
+            ValueError: if it has another shape, or is not finite.
+        """
+        self.embeddings.copy_(self.check_embeddings(embeddings, self.num_classes))
+        self.is_ready.fill_(True)
+
+    def update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
+        """Copy these rows.
+
+        Raises:
+            ValueError: on ids out of range or named twice, other shapes, or before the first `refresh`.
+        """
+        self.check_updated(ids)
+        self.embeddings[ids] = self.check_embeddings(embeddings, len(ids))
+
+    def log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
+        """The log-softmax."""
+        return self._scores(queries.detach().float()).log_softmax(1)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        queries: Float[Tensor, "M D"] | None,
+        num: int,
+        targets: Int[Tensor, "M ..."],
+        hits: Hits = "keep",
+        generator: torch.Generator | None = None,
+    ) -> Draw:
+        """Draw candidates for each query of its own.
+
+        Raises:
+            ValueError: as every sampler does, and without replacement if fewer than `num` classes can be drawn.
+        """
+        self.check(num, targets, hits)
+        queries = self.check_queries(queries, targets)
+        of_row = targets.reshape(len(targets), -1)
+        excluded = check_left(self.num_classes, 1 if self.replacement else num, of_row, hits)
+        scores = self._scores(queries)
+        target_scores = scores.gather(1, of_row.clamp(min=0))
+        if hits == "exclude":
+            row, place = (excluded != NO_TARGET).nonzero(as_tuple=True)
+            scores[row, excluded[row, place]] = -torch.inf
+        if self.replacement:
+            ids, log_count, log_count_targets = self._repeating(scores, target_scores, num, generator)
+        else:
+            ids, log_count, log_count_targets = self._distinct(scores, target_scores, of_row, num, generator)
+        log_count_targets = log_count_targets.masked_fill(of_row < 0, torch.inf).reshape(targets.shape)
+        return Draw(ids, without_hits(ids, log_count, targets) if hits == "remove" else log_count, log_count_targets)
+
+    def _scores(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
+        return (queries / self.temperature) @ self.embeddings.T
+
+    @staticmethod
+    def _repeating(
+        scores: Float[Tensor, "M n"],
+        target_scores: Float[Tensor, "M T"],
+        num: int,
+        generator: torch.Generator | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        highest = scores.amax(1, keepdim=True)
+        weights = scores.sub_(highest).exp_()
+        uniform = torch.rand(2, len(scores), num, generator=generator, dtype=torch.float64).to(scores.device)
+        ids = inverse_cdf_of_many(weights, uniform)
+        log_num = math.log(num) - weights.sum(1, keepdim=True).log()
+        return ids, log_num + weights.gather(1, ids).log(), log_num + target_scores - highest
+
+    @staticmethod
+    def _distinct(
+        scores: Float[Tensor, "M n"],
+        target_scores: Float[Tensor, "M T"],
+        targets: Int[Tensor, "M T"],
+        num: int,
+        generator: torch.Generator | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        # Class i arrives first at a time that is exponential of rate exp(score): minus its log is a Gumbel key.
+        log_time = torch.empty(scores.shape).exponential_(generator=generator).log_().to(scores.device) - scores
+        num_possible = scores.shape[1]
+        first = log_time.topk(min(num + 1, num_possible), dim=1, largest=False, sorted=True)
+        ids, last = first.indices[:, :num], first.values[:, num - 1 : num]
+        # Where nothing is left to come, everything that can be drawn has been.
+        following = first.values[:, num:] if num < num_possible else torch.full_like(last, torch.inf)
+        log_count = torch.log(-torch.expm1(-torch.exp(scores.gather(1, ids) + following)))
+        time = torch.where(is_among(targets, ids), following, last)
+        return ids, log_count, torch.log(-torch.expm1(-torch.exp(target_scores + time)))

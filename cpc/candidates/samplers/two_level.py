@@ -1,0 +1,273 @@
+"""The two-level sampler: a block of classes by an estimate of its mass, then a class of the block by its exact score.
+
+M queries, D dims, n classes, B blocks, m candidates drawn, U updated classes, T targets per query, E excluded ones,
+R blocks asked for, P places (classes in block order).
+"""
+
+import ctypes
+import math
+from pathlib import Path
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cpc.candidates.samplers.block_mass import BlockMass, CentroidMass
+from cpc.candidates.samplers.blocks import BLOCKS, Blocks, Members, members_of, part_into_blocks
+from cpc.candidates.samplers.compiled import compiled
+from cpc.candidates.samplers.inverse_cdf import inverse_cdf
+from cpc.candidates.samplers.query_sampler import QuerySampler, check_left
+from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, without_hits
+
+SOURCE = Path(__file__).with_suffix(".c")
+TILE_ELEMENTS = 2**22  # of the members' embeddings that torch gathers at once
+
+
+class TwoLevel(QuerySampler):
+    """q(i) = Q(block of i) softmax_block(h . c_i / temperature), exactly so, whatever estimates the blocks' masses.
+
+    Q mixes the estimated masses with the blocks' numbers of classes: (1 - share) mass / sum + share count / n. As
+    the law within a block is the softmax's own, weights p / q are those of the blocks, at most n / (share count). A draw
+    costs O(S B / m + D n / B) for S statistics a block, and the classes of a drawn block lie side by side in memory.
+    On a CPU with a C compiler the draws are made by two_level.c, otherwise in torch; the law is the same.
+
+    Compared with a tree of random features (`KernelTree`) it needs no kernel that can be written as phi(h) . phi(c) nor
+    unit length, about 1 / (2 n / B) of the memory, and its law is closer to the softmax (docs/performance.md).
+
+    Args:
+        num_classes: n.
+        dim: D.
+        temperature: of the scores.
+        mass: estimate of a block's mass; None: `CentroidMass()`. `FeatureMass(kernel)` for sums of random features.
+        blocks: `kmeans`, `ids` (neighbours in the table) or `random`. Those of k-means are found anew by every
+            `refresh` and kept by `update`.
+        block_size: classes in a block, in the mean; 64 suits m = 10 draws of D = 64.
+        uniform_share: of block draws by number of classes; None: what the mass advises.
+        seed: of k-means or the random blocks.
+
+    Raises:
+        ValueError: on unknown blocks, a block size below 1, or a share that is not in (0, 1).
+    """
+
+    embeddings: Tensor
+    ids: Tensor
+    places: Tensor
+    block_of: Tensor
+    offsets: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        dim: int,
+        temperature: float = 1.0,
+        mass: BlockMass | None = None,
+        blocks: Blocks = "kmeans",
+        block_size: int = 64,
+        uniform_share: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(num_classes, dim, temperature)
+        if blocks not in BLOCKS:
+            raise ValueError(f"blocks={blocks!r} is not one of {', '.join(BLOCKS)}")
+        if block_size < 1:
+            raise ValueError(f"block_size={block_size} must be at least 1")
+        self.mass = CentroidMass() if mass is None else mass
+        self.blocks: Blocks = blocks
+        self.num_blocks = math.ceil(num_classes / block_size)
+        self.uniform_share = self.mass.uniform_share if uniform_share is None else uniform_share
+        if not 0 < self.uniform_share < 1:
+            raise ValueError(
+                f"uniform_share={self.uniform_share} is not in (0, 1): without it a block whose mass is estimated as "
+                "zero would never be drawn"
+            )
+        self.seed = seed
+        self.mass.reserve(self.num_blocks, dim)
+        self.register_buffer("embeddings", torch.zeros(num_classes, dim))  # in block order
+        self.register_buffer("ids", torch.zeros(num_classes, dtype=torch.long))  # by place
+        self.register_buffer("places", torch.zeros(num_classes, dtype=torch.long))  # by id
+        self.register_buffer("block_of", torch.zeros(num_classes, dtype=torch.long))  # by place
+        self.register_buffer("offsets", torch.zeros(self.num_blocks + 1, dtype=torch.long))
+
+    @torch.no_grad()
+    def refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
+        """Part the classes into blocks, and take masses and embeddings anew.
+
+        Raises:
+            ValueError: if the embeddings have another shape, are not finite, or not such as the mass needs.
+        """
+        embeddings = self.check_embeddings(embeddings, self.num_classes)
+        self.mass.check(embeddings, "embeddings")
+        block = part_into_blocks(self.blocks, embeddings, self.num_blocks, self.seed)
+        self.ids.copy_(block.argsort(stable=True))
+        self.places[self.ids] = torch.arange(self.num_classes, device=self.ids.device)
+        self.block_of.copy_(block[self.ids])
+        self.offsets[1:] = torch.bincount(block, minlength=self.num_blocks).cumsum(0)
+        self.embeddings.copy_(embeddings[self.ids])
+        self.mass.build(self.embeddings, self.block_of, self.offsets)
+        self.is_ready.fill_(True)
+
+    @torch.no_grad()
+    def update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
+        """Take new embeddings of these classes, which stay in their blocks.
+
+        Raises:
+            ValueError: on ids out of range or named twice, embeddings that `refresh` would refuse, or before the first.
+        """
+        self.check_updated(ids)
+        embeddings = self.check_embeddings(embeddings, len(ids))
+        self.mass.check(embeddings, "embeddings")
+        place = self.places[ids]
+        old = self.embeddings[place]
+        self.embeddings[place] = embeddings
+        self.mass.update(self.embeddings, old, embeddings, self.block_of[place], self.offsets)
+
+    @torch.no_grad()
+    def log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
+        """The law of all classes; for tests and measurements, O(n D) a query."""
+        queries = queries.detach().float()
+        scores = (queries / self.temperature) @ self.embeddings.T
+        blocks = self.block_of.expand_as(scores)
+        highest = scores.new_zeros(len(queries), self.num_blocks).scatter_reduce(
+            1, blocks, scores, "amax", include_self=False
+        )
+        weights = (scores - highest.gather(1, blocks)).exp()
+        within = weights.new_zeros(highest.shape).scatter_add(1, blocks, weights)
+        log_q = scores - (highest + within.log()).gather(1, blocks) + self._weights(queries).log().gather(1, blocks)
+        return log_q[:, self.places]
+
+    @torch.no_grad()
+    def sample(
+        self,
+        queries: Float[Tensor, "M D"] | None,
+        num: int,
+        targets: Int[Tensor, "M ..."],
+        hits: Hits = "keep",
+        generator: torch.Generator | None = None,
+    ) -> Draw:
+        """Draw candidates for each query of its own, with replacement.
+
+        Raises:
+            ValueError: as every sampler does; on queries that the mass is not meant for; if nothing is left to draw.
+        """
+        self.check(num, targets, hits)
+        queries = self.check_queries(queries, targets)
+        self.mass.check(queries, "queries")
+        of_row = targets.reshape(len(targets), -1)
+        excluded = check_left(self.num_classes, 1, of_row, hits)
+        target_places, excluded_places = (
+            torch.where(each == NO_TARGET, NO_TARGET, self.places[each]) for each in (of_row, excluded)
+        )
+        uniform = torch.rand(2, len(queries), num, generator=generator, dtype=torch.float64).to(queries.device)
+        library = compiled(SOURCE) if queries.device.type == "cpu" else None
+        if library is not None:
+            places, log_q, log_q_targets = self._draw_compiled(
+                library, queries, target_places, excluded_places, uniform
+            )
+        else:
+            places, log_q, log_q_targets = self._draw(queries, target_places, excluded_places, uniform)
+        ids = self.ids[places]
+        log_count = log_q + math.log(num)
+        log_count_targets = (log_q_targets + math.log(num)).masked_fill(of_row == NO_TARGET, torch.inf)
+        log_count = without_hits(ids, log_count, targets) if hits == "remove" else log_count
+        return Draw(ids, log_count, log_count_targets.reshape(targets.shape))
+
+    def _weights(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M B"]:
+        """Q of the blocks."""
+        mass = self.mass(queries, self.temperature).clamp(min=0)
+        total = mass.sum(1, keepdim=True)
+        sizes = self.offsets.diff() / self.num_classes
+        share = torch.where(total > 0, self.uniform_share, 1.0)
+        return torch.where(sizes > 0, (1 - share) * mass / torch.where(total > 0, total, 1.0) + share * sizes, 0.0)
+
+    def _draw(
+        self,
+        queries: Float[Tensor, "M D"],
+        targets: Int[Tensor, "M T"],
+        excluded: Int[Tensor, "M E"],
+        uniform: Float[Tensor, "two M m"],
+    ) -> tuple[Int[Tensor, "M m"], Float[Tensor, "M m"], Float[Tensor, "M T"]]:
+        """Places, their log q and the targets', both divided by the share that is not excluded."""
+        of_query = self.num_classes // self.num_blocks * self.dim * max(uniform.shape[2], targets.shape[1])
+        rows = max(1, TILE_ELEMENTS // of_query)
+        drawn = [
+            self._draw_rows(queries[tile], targets[tile], excluded[tile], uniform[:, tile])
+            for tile in (slice(start, start + rows) for start in range(0, len(queries), rows))
+        ]
+        places, log_q, log_q_targets = (torch.cat(each) for each in zip(*drawn, strict=True))
+        return places, log_q, log_q_targets
+
+    def _draw_rows(
+        self,
+        queries: Float[Tensor, "M D"],
+        targets: Int[Tensor, "M T"],
+        excluded: Int[Tensor, "M E"],
+        uniform: Float[Tensor, "two M m"],
+    ) -> tuple[Int[Tensor, "M m"], Float[Tensor, "M m"], Float[Tensor, "M T"]]:
+        weights = self._weights(queries)
+        places = targets.clamp(min=0)
+        blocks = self.block_of[places]
+        members, log_share, _, kept = self._within(queries, blocks, excluded)
+        begin = torch.cat([members.end.new_zeros(1), members.end[:-1]]).reshape(blocks.shape)
+        log_q_targets = weights.gather(1, blocks).log() + log_share[begin + places - self.offsets[blocks]]
+        # Two targets of one block write the same.
+        weights = weights.scatter(1, blocks, weights.gather(1, blocks) * kept)
+        log_left = weights.sum(1, keepdim=True).log()
+
+        drawn = inverse_cdf(weights, uniform[0])
+        members, _, share, _ = self._within(queries, drawn, excluded)
+        cumulated = share.cumsum(0, dtype=torch.float64)  # by one, up to rounding, in each block
+        end = cumulated[members.end - 1].reshape(drawn.shape)
+        begin = torch.cat([end.new_zeros(1), end.flatten()[:-1]]).reshape(drawn.shape)
+        below = torch.minimum(begin + uniform[1] * (end - begin), torch.nextafter(end, begin))
+        at = torch.searchsorted(cumulated, below.flatten(), right=True).reshape(drawn.shape)
+        log_q = weights.gather(1, drawn).log() + share[at].log() - log_left
+        return members.place[at], log_q, log_q_targets - log_left
+
+    def _within(
+        self, queries: Float[Tensor, "M D"], blocks: Int[Tensor, "M R"], excluded: Int[Tensor, "M E"]
+    ) -> tuple[Members, Float[Tensor, " P"], Float[Tensor, " P"], Float[Tensor, "M R"]]:
+        """The blocks' members, the log of their share of the block, and without the excluded ones: their share of what
+        is left, and what share of the block that is.
+        """
+        members = members_of(blocks.flatten(), self.offsets)
+        query = members.row // blocks.shape[1]
+        scores = ((queries / self.temperature)[query] * self.embeddings[members.place]).sum(1)
+        none = scores.new_zeros(blocks.numel())
+        highest = none.scatter_reduce(0, members.row, scores, "amax", include_self=False)[members.row]
+        weights = (scores - highest).exp()
+        total = none.index_add(0, members.row, weights)
+        is_excluded = (rearrange(members.place, "p -> p 1") == excluded[query]).any(1)
+        left = weights.masked_fill(is_excluded, 0)
+        total_left = none.index_add(0, members.row, left)
+        log_share = scores - highest - total.log()[members.row]
+        return members, log_share, left / total_left[members.row], (total_left / total).reshape(blocks.shape)
+
+    def _draw_compiled(
+        self,
+        library: ctypes.CDLL,
+        queries: Float[Tensor, "M D"],
+        targets: Int[Tensor, "M T"],
+        excluded: Int[Tensor, "M E"],
+        uniform: Float[Tensor, "two M m"],
+    ) -> tuple[Int[Tensor, "M m"], Float[Tensor, "M m"], Float[Tensor, "M T"]]:
+        """The same by two_level.c, on one thread."""
+        num = uniform.shape[2]
+        masses = self.mass(queries, self.temperature).contiguous()
+        scaled = (queries / self.temperature).contiguous()
+        places = torch.empty(len(queries), num, dtype=torch.long)
+        log_q = torch.empty(len(queries), num)
+        log_q_targets = torch.zeros(targets.shape)
+        scratch = torch.empty(self.num_blocks + int(self.offsets.diff().max()))
+        chunks = torch.empty(self.num_blocks, dtype=torch.float64)
+        library.two_level_draw(
+            *(ctypes.c_int64(size) for size in (*queries.shape, self.num_blocks, num, targets.shape[1])),
+            *(
+                ctypes.c_void_p(each.data_ptr())
+                for each in (scaled, self.embeddings, self.offsets, self.block_of, masses, targets, excluded, uniform)
+            ),
+            ctypes.c_int64(excluded.shape[1]),
+            ctypes.c_double(self.uniform_share),
+            *(ctypes.c_void_p(each.data_ptr()) for each in (scratch, chunks, places, log_q, log_q_targets)),
+        )
+        return places, log_q, log_q_targets
