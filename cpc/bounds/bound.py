@@ -152,9 +152,7 @@ class Bound:
             step: of training; None where that is unknown.
         """
         lists = {
-            name: [_finite(v) for v in value]
-            if isinstance(value, list)
-            else value
+            name: [_finite(v) for v in value] if isinstance(value, list) else value
             for name, value in asdict(self).items()
         }
         perplexity = {"perplexity": [_finite(p) for p in self.perplexity]} if self.strategy == FULL_SOFTMAX else {}

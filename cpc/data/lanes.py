@@ -143,9 +143,7 @@ def held_out_lanes(
     padded = np.concatenate([stream, np.full(chunk_tokens + num_ahead, UNKNOWN_LABEL, stream.dtype)])
     for offset in range(0, int((ends - starts).max(initial=0)), chunk_tokens):
         first = np.minimum(starts + offset, num_inputs)
-        tokens = torch.from_numpy(
-            padded[first[:, None] + np.arange(chunk_tokens + num_ahead)].astype(np.int64)
-        )
+        tokens = torch.from_numpy(padded[first[:, None] + np.arange(chunk_tokens + num_ahead)].astype(np.int64))
         num_valid = torch.from_numpy(np.clip(ends - first, 0, chunk_tokens))
         x: Tensor = tokens[:, :chunk_tokens].clamp(min=0)
         yield Batch(x, num_valid, torch.from_numpy(lanes), torch.full((num_lanes,), -1), tokens[:, 1:])

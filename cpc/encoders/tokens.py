@@ -59,7 +59,9 @@ class TokenEncoder(nn.Module):
             ValueError: if it is tied, but to no table yet.
         """
         if self.embedding is None and not self._table:
-            raise ValueError("is_tied=True, but there is no class table: build a CPC with classes, or set is_tied=False")
+            raise ValueError(
+                "is_tied=True, but there is no class table: build a CPC with classes, or set is_tied=False"
+            )
         weight = self._table[0].weight if self.embedding is None else self.embedding.weight
         return F.dropout(F.embedding(x, weight), self.dropout, self.training)
 

@@ -121,7 +121,9 @@ class TextProtocol(Protocol):
     ) -> TokenCorpus:
         """A source's tokens, in the vocabulary of a trained encoder."""
         if encoder.vocabulary is None:
-            raise ValueError("the model holds no vocabulary, so it cannot read text: it was not trained by cpc pretrain")
+            raise ValueError(
+                "the model holds no vocabulary, so it cannot read text: it was not trained by cpc pretrain"
+            )
         text = self.text(source, skip_bad=skip_bad)
         return TokenCorpus(text, vocabulary=Vocabulary(**encoder.vocabulary), cache_dir=cache_dir)
 

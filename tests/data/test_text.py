@@ -70,9 +70,7 @@ def test_windows_line_ends_and_a_byte_order_mark_are_no_text(tmp_path: Path) -> 
     assert list(Text(tmp_path).lines("train")) == ["one", "two"]
 
 
-def test_the_first_byte_that_is_not_utf8_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_byte_that_is_not_utf8_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "train.txt", "good")
     write(tmp_path / "valid.txt", "good too")
     (tmp_path / "test.txt").write_bytes("première\n".encode() + "caf\xe9\n".encode("latin-1"))

