@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cpc.data.batch import Batch
 
+ENDLESS = 2**62
 UNKNOWN_LABEL = -100  # of what follows beyond the end
 
 
@@ -83,6 +84,9 @@ class LaneOrder:
     def __init__(self, fingerprint: dict[str, Any]) -> None:
         self.fingerprint = fingerprint
         self.position = 0
+
+    def __len__(self) -> int:
+        return ENDLESS  # a loader of unknown length is read one batch ahead, and its state is that of a batch too late
 
     def __iter__(self) -> Iterator[list[int]]:
         while True:
