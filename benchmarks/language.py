@@ -109,11 +109,18 @@ def softmax_with(
     law: dict[str, Any] | None, class_path: str = "cpc.losses.ClassTableLoss", refresh_every: int = 1, **table: Any
 ) -> dict[str, Any]:
     """The model's `classes`, with candidates from a law; None: all classes."""
-    of_table = {"num_classes": NUM_CLASSES, "dim": DIM, "is_normalised": True, "temperature": TEMPERATURE} | table
-    classes = {"table": of_table, "objective": "full_softmax"}
+    # all of it, since what is left out would be the base config's
+    plain = {"num_classes": NUM_CLASSES, "dim": DIM, "has_bias": False, "is_normalised": True}
+    classes: dict[str, Any] = {
+        "table": sampler("cpc.candidates.ClassTable", **plain | {"temperature": TEMPERATURE} | table),
+        "objective": "full_softmax",
+        "correction": None,
+        "sampler": law,
+        "num_sampled": None,
+        "refresh_every": refresh_every,
+    }
     if law is not None:
-        drawn = {"objective": "sampled_softmax", "correction": "importance", "sampler": law, "num_sampled": NUM_SAMPLED}
-        classes |= drawn | {"refresh_every": refresh_every}
+        classes |= {"objective": "sampled_softmax", "correction": "importance", "num_sampled": NUM_SAMPLED}
     return {"class_path": class_path, "init_args": classes}
 
 

@@ -101,9 +101,17 @@ class LaneOrder:
         """Go on from a state.
 
         Raises:
-            ValueError: if it belongs to other lanes or another text, naming what differs.
+            ValueError: as `check` does.
         """
-        saved = state["fingerprint"]
+        self.check(state["fingerprint"])
+        self.position = state["position"]
+
+    def check(self, saved: dict[str, Any]) -> None:
+        """Refuse to go on where another order was left.
+
+        Raises:
+            ValueError: if the fingerprint is of other lanes or another text, naming what differs.
+        """
         changes = [
             f"{name} {saved.get(name)!r} -> {self.fingerprint.get(name)!r}"
             for name in self.fingerprint | saved
@@ -114,7 +122,6 @@ class LaneOrder:
                 f"the run cannot be resumed with other batches than it began with: {', '.join(changes)}; restore these "
                 "options and files, or start a new run"
             )
-        self.position = state["position"]
 
 
 def held_out_lanes(

@@ -149,6 +149,18 @@ class TextData(PretrainingData):
             generator=torch.Generator(),  # so that the loader draws nothing from the global one
         )
 
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint's batches were made of."""
+        return {"fingerprint": self._order.fingerprint}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Refuse another text or other lanes, before the loader meets them: Lightning would hide its reason.
+
+        Raises:
+            ValueError: naming what differs.
+        """
+        self._order.check(state_dict["fingerprint"])
+
 
 def _only(batches: list[Batch]) -> Batch:
     return batches[0]
