@@ -4,6 +4,7 @@ import heapq
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 WORD_START = "\u2581"  # stands for the white space before a word, so that symbols can be joined again
 _CHUNK = re.compile(rf"{WORD_START}?(?:\w+|[^\w\s{WORD_START}]+)")
@@ -100,4 +101,4 @@ def join(symbols: list[str], pair: Pair) -> list[str]:
 
 
 def _pairs(symbols: list[str]) -> Iterable[Pair]:
-    return zip(symbols, symbols[1:], strict=False)
+    return pairwise(symbols)

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -47,7 +48,7 @@ def test_merges_are_those_of_counting_anew_each_time() -> None:
     for _ in range(60):
         pairs: Counter[tuple[str, str]] = Counter()
         for word, symbols in words.items():
-            for pair in zip(symbols, symbols[1:], strict=False):
+            for pair in pairwise(symbols):
                 pairs[pair] += counts[word]
         best = min(pairs, key=lambda pair: (-pairs[pair], pair))
         expected.append(best)

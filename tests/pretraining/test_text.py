@@ -22,7 +22,7 @@ NUM_TOKENS = 29
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Words that follow each other by a rule with a little noise: the next one is mostly twice the last one's number."""
+    """Words that follow each other by a rule with a little noise: mostly the next is twice the last one's number."""
     root = tmp_path_factory.mktemp("text")
     rng = np.random.default_rng(0)
     for split, num_lines in (("train", 300), ("valid", 40), ("test", 40)):
@@ -166,7 +166,7 @@ def test_another_text_is_no_continuation(folder: Path, tmp_path: Path) -> None:
     other.mkdir()
     for split in ("train", "valid"):
         (other / f"{split}.txt").write_text((folder / f"{split}.txt").read_text().replace("w1 ", "w2 "))
-    with pytest.raises(ValueError, match="cannot be resumed with other batches.*text and vocabulary"):
+    with pytest.raises(ValueError, match=r"cannot be resumed with other batches.*text and vocabulary"):
         pretrain(config(other, tmp_path / "run", trainer__max_steps=4, ckpt_path="last"))
 
 
@@ -216,7 +216,7 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_evaluate_says_what_it_does_not_know(run_dir: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="--negatives: .* is a model of text, which is read from end to end"):
+    with pytest.raises(ValueError, match=r"--negatives: .* is a model of text, which is read from end to end"):
         evaluate(run_dir, folder, strategies=["mixed"])
     with pytest.raises(SystemExit):
         main(["evaluate", str(run_dir), "--data", str(folder), "--image_size", "3"])
