@@ -133,6 +133,6 @@ def test_every_command_works_from_a_folder_of_text_to_its_perplexity(
     for words in asked:
         main([str(folder) if word == "DIR" else word for word in words] + shlex.split(SMALLER_TEXT[words[0]]))
     assert "perplexity" in capsys.readouterr().out
-    report = json.loads((tmp_path / "runs/text/model/bound.json").read_text())
+    report = json.loads((tmp_path / "runs/text/bound.json").read_text())
     assert report["split"] == "test"
     assert 1 < report["bounds"][0]["perplexity"][0] < 500

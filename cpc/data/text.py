@@ -56,12 +56,13 @@ class Text:
         if is_named:
             _check_named(named)
         drawn = [name for name, split in named.items() if split in (None, "train")]
-        shares = {
-            "valid_share": 0.0 if "valid" in named.values() else valid_share,
-            "test_share": 0.0 if is_named else test_share,
-        }
         units = [f"{name}:{block}" for name in drawn for block in range(num_blocks_of[name])]
-        split_of = dict(zip(units, draw_splits(units, **shares), strict=True)) if units else {}
+        of_units = draw_splits(
+            units,
+            valid_share=0.0 if "valid" in named.values() else valid_share,
+            test_share=0.0 if is_named else test_share,
+        )
+        split_of = dict(zip(units, of_units, strict=True))
         self._split_of = {
             name: [split_of.get(f"{name}:{block}", named[name]) for block in range(num_blocks)]
             for name, num_blocks in num_blocks_of.items()

@@ -53,11 +53,11 @@ def _table(bound: Bound, token_entropy_nats: float, unknown_share: float) -> str
     lines = [
         f"full softmax over {bound.num_candidates[0]:.0f} tokens on all of {bound.split!r}, contexts carried on, "
         f"{unknown_share:.1%} of it unknown; entropy of its tokens {token_entropy_nats:.3f} nats ({bound.reading})",
-        f"{'k':>8} {'perplexity':>11} {'cross-entropy':>14} {'information':>12} {'+-':>6} {'accuracy':>9} {'tokens':>8}",
+        f"{'k':>8} {'perplexity':>11} {'cross-entropy':>13} {'information':>11} {'+-':>6} {'accuracy':>8} {'rows':>8}",
     ]
     for k, step in enumerate(bound.steps):
         lines.append(
-            f"{step:>8} {bound.perplexity[k]:>11.2f} {bound.loss_nats[k]:>14.4f} {bound.mi_bound_nats[k]:>12.4f} "
-            f"{bound.standard_error_nats[k]:>6.3f} {bound.accuracy[k]:>9.1%} {bound.num_rows[k]:>8}"
+            f"{step:>8} {bound.perplexity[k]:>11.2f} {bound.loss_nats[k]:>13.4f} {bound.mi_bound_nats[k]:>11.4f} "
+            f"{bound.standard_error_nats[k]:>6.3f} {bound.accuracy[k]:>8.1%} {bound.num_rows[k]:>8}"
         )
     return "\n".join(lines)
