@@ -36,8 +36,8 @@ class Text:
         digest: of names, contents and splits, in hexadecimal.
 
     Raises:
-        ValueError: if there is no text file, some files name a split and others do not, none is for training, there
-            are too few lines to hold some out, or a file is not UTF-8.
+        ValueError: if there is no text file, some files name a split and others do not, none is for training or
+            those for it are empty, there are too few lines to hold some out, or a file is not UTF-8.
     """
 
     def __init__(
@@ -57,6 +57,8 @@ class Text:
             _check_named(named)
         drawn = [name for name, split in named.items() if split in (None, "train")]
         units = [f"{name}:{block}" for name in drawn for block in range(num_blocks_of[name])]
+        if not units:
+            raise ValueError(f"{source} holds no line to train on, so the vocabulary would be empty: give it text")
         of_units = draw_splits(
             units,
             valid_share=0.0 if "valid" in named.values() else valid_share,

@@ -1,5 +1,6 @@
 """Which lines of which files make which split, and what is refused."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,10 @@ def test_refusals(tmp_path: Path) -> None:
         Text(tmp_path / "absent")
     with pytest.raises(ValueError, match=r"holds no \*\.txt file"):
         Text(tmp_path)
+    write(tmp_path / "blank" / "train.txt", "", "  ")
+    with pytest.raises(ValueError, match="no line to train on, so the vocabulary would be empty"):
+        Text(tmp_path / "blank")
+    shutil.rmtree(tmp_path / "blank")
     few = write(tmp_path / "few.txt", *numbered(0, 30))
     with pytest.raises(ValueError, match="too few"):
         Text(few)
