@@ -163,6 +163,7 @@ class Bound:
             **perplexity,
             "saturated": self.saturated,
             "biased": self.biased,
+            "information_for_gaussians_nats": self.information_for_gaussians_nats,
             "reading": self.reading,
         }
 

@@ -147,7 +147,6 @@ def _evaluate_draws(
             | {
                 "num_negatives": measure.num_negatives,
                 "sampler": held_out.drawn_as(measure.strategy)[0],
-                "information_for_gaussians_nats": bound.information_for_gaussians_nats,
                 "advice": bound.advice(change),
             }
         )

@@ -11,6 +11,7 @@ import numpy as np
 
 from cpc.monitor.figure import GREY, RUN_COLOURS, Chart, Series, heat_map, line_chart, step_colours
 from cpc.monitor.kinds import BOUND, HEALTH, PROBE
+from cpc.monitor.profile import profile_chart
 from cpc.monitor.run import Run
 from cpc.monitor.table import Table
 from cpc.monitor.view import AS_TRAINED, View
@@ -19,6 +20,7 @@ NAMES = (
     "bound",
     "steps",
     "heat",
+    "profile",
     "loss",
     "accuracy",
     "probe",
@@ -43,6 +45,7 @@ def charts(runs: Sequence[Run], view: View) -> list[Chart]:
     return [
         _bound_chart(runs, view),
         *_step_charts(focus, view),
+        profile_chart(focus, view),
         _loss_chart(runs, view),
         _accuracy_chart(runs, view),
         *_probe_charts(runs, view),

@@ -43,7 +43,7 @@ for (const plot of plots) {
     const low = change["xaxis.range[0]"], high = change["xaxis.range[1]"];
     if (low === undefined && !change["xaxis.autorange"]) return;
     const same = low === undefined ? { "xaxis.autorange": true } : { "xaxis.range": [low, high] };
-    for (const other of plots.filter((each) => each !== plot && each.data)) {
+    for (const other of plots.filter((each) => each !== plot && each.data && !each.layout.xaxis.fixedrange)) {
       other.isFollowing = true;
       Plotly.relayout(other, same).then(() => { other.isFollowing = false; });
     }

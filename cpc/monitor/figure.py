@@ -142,7 +142,7 @@ def line_chart(
             }
         )
     is_log = view.log_y and may_be_log
-    axes = {"yaxis": _axis(y_title, view, is_log=is_log, revision=f"{view.unit} {is_log}")}
+    axes = {"yaxis": axis(y_title, view, is_log=is_log, revision=f"{view.unit} {is_log}")}
     axes["yaxis"]["rangemode"] = "tozero" if from_zero else "normal"
     figure = {"data": bands + lines, "layout": layout(view, len(shown)) | axes}
     header, rows = _table(shown)
@@ -197,7 +197,7 @@ def heat_map(
         "hovertemplate": f"step %{{x}}, %{{y}}: %{{z:.3f}} {escape(view.unit)}<extra></extra>",
         "hoverongaps": False,
     }
-    axes = {"yaxis": _axis("", view, is_log=False, revision="heat") | {"type": "category", "ticklabelstandoff": 4}}
+    axes = {"yaxis": axis("", view, is_log=False, revision="heat") | {"type": "category", "ticklabelstandoff": 4}}
     figure = {"data": [cells] if len(steps) else [], "layout": layout(view, 1) | axes}
     num_chosen = min(NUM_TABLE_STEPS, len(steps))
     chosen = np.unique(np.linspace(0, len(steps) - 1, num_chosen).round().astype(int))
@@ -211,7 +211,7 @@ def layout(view: View, num_series: int) -> dict[str, Any]:
     """What all figures share. Without background, the page's own shows; `uirevision` keeps the reader's zoom."""
     ink, _ = INK[view.theme]
     transparent = "rgba(0,0,0,0)"
-    x_axis = _axis("training step", view, is_log=view.log_x, revision=f"{view.log_x}") | {"showspikes": True}
+    x_axis = axis("training step", view, is_log=view.log_x, revision=f"{view.log_x}") | {"showspikes": True}
     x_axis |= {"spikemode": "across", "spikethickness": 1, "spikedash": "dot", "spikecolor": GREY}
     if view.x_range is not None:
         low, high = view.x_range
@@ -232,6 +232,20 @@ def layout(view: View, num_series: int) -> dict[str, Any]:
         "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0},
         "xaxis": x_axis,
     }
+
+
+def axis(title: str, view: View, *, is_log: bool, revision: str) -> dict[str, Any]:
+    """An axis in the theme's colours.
+
+    Args:
+        title: what it measures.
+        view: settings.
+        is_log: logarithmic.
+        revision: a zoom is kept as long as this stays the same.
+    """
+    _, line = INK[view.theme]
+    found = {"title": {"text": title}, "automargin": True, "gridcolor": line, "zerolinecolor": line, "linecolor": line}
+    return found | {"type": "log" if is_log else "linear", "uirevision": revision}
 
 
 def encoded(values: np.ndarray) -> dict[str, str]:
@@ -255,12 +269,6 @@ def step_colours(num_steps: int) -> list[str]:
     at = np.linspace(0, len(ends) - 1, num_steps)
     channels = np.stack([np.interp(at, range(len(ends)), channel) for channel in ends.T], axis=1)
     return ["#{:02x}{:02x}{:02x}".format(*colour) for colour in channels.round().astype(int)]
-
-
-def _axis(title: str, view: View, *, is_log: bool, revision: str) -> dict[str, Any]:
-    _, line = INK[view.theme]
-    axis = {"title": {"text": title}, "automargin": True, "gridcolor": line, "zerolinecolor": line, "linecolor": line}
-    return axis | {"type": "log" if is_log else "linear", "uirevision": revision}
 
 
 def _is_in_view(steps: np.ndarray, view: View) -> np.ndarray:

@@ -85,6 +85,32 @@ def test_steps_are_lines_and_rows_of_the_heat_map(library: Library) -> None:
     assert found["heat"].rows[0][0] == "k = 1"
 
 
+def test_the_profile_has_ceilings_and_what_gaussians_would_hold(library: Library) -> None:
+    run = library.runs["first"]
+    informations = [5.0, None, 2.5, 1.1]
+    told = bound_record(
+        2050, "valid", 4, level=0.9, strategy="mixed_excluding", information_for_gaussians_nats=informations
+    )
+    append_record(run.folder / "bound.jsonl", told)
+    run.refresh()
+    chart = drawn(library, focus="first", unit="bits", x_range=(100.0, 200.0), log_x=True)["profile"]
+    by_name = {trace["name"]: trace for trace in chart.figure["data"]}
+    curves = ["train mixed", "valid mixed", "valid mixed_excluding"]
+    ceilings = [f"{curve}: ceiling" for curve in curves]
+    assert set(by_name) == {*curves, *ceilings, "valid mixed_excluding: Gaussians"}
+    np.testing.assert_allclose(np.array(by_name[curves[2]]["y"]) * math.log(2), told["mi_bound_nats"])
+    np.testing.assert_allclose(np.array(by_name[ceilings[0]]["y"]) * math.log(2), math.log(NUM_CANDIDATES))
+    of_gaussians = by_name["valid mixed_excluding: Gaussians"]["y"]
+    assert of_gaussians[1] is None
+    assert of_gaussians[0] == pytest.approx(5 / math.log(2))
+    axis = chart.figure["layout"]["xaxis"]
+    assert (axis["type"], axis["fixedrange"]) == ("category", True)
+    assert "range" not in axis
+    assert chart.rows[1][0] == "k = 2"
+    assert chart.rows[1][chart.header.index("valid mixed_excluding: Gaussians")] == "n/a"
+    assert drawn(library, focus=None)["profile"].is_empty
+
+
 def test_held_out_records_and_other_strategies(library: Library) -> None:
     found = drawn(library, split="held-out", strategy="mixed_excluding")["bound"]
     records = of_run(library, "first", "valid", "mixed_excluding")

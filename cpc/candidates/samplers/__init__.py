@@ -1,4 +1,26 @@
-"""Samplers Q: which classes of a pool a query meets, and how often each is expected."""
+"""Samplers Q: which classes of a pool a query meets, and how often each is expected.
+
+What becomes of hits, drawn candidates that are the query's target:
+
+| sampler | keep | remove | exclude |
+|---|---|---|---|
+| `All` | yes | yes | the same as remove |
+| `Bernoulli` | yes | yes | the same as remove: coins are independent |
+| `Uniform`, `LogUniform`, `Unigram`, `LearnedUnigram`, `UniformMixture`, with `shared=False` | yes | yes | exact |
+| these, shared | yes | yes | refused, unless all queries of the batch have the same targets |
+| `Partition` | as these; parts drawn whole as `All` | | |
+
+Which of them an objective takes, and with which corrections, stands in `cpc.losses.objectives`. What a correction is
+worth depends on the draw:
+
+| correction | with hits | exact for | approximate for |
+|---|---|---|---|
+| `importance`: E[Z'] = Z | removed, excluded | `Bernoulli`; replacement; `counts="gumbel"` | other counts: biased. \
+`Partition`: blind to other parts |
+| `posterior`, softmax | removed | `Bernoulli`; `Uniform` without replacement | all else, at finite m |
+| `posterior`, logistic (NCE: kept) | removed, kept | `Bernoulli`; replacement | all else, at finite m |
+| `none` | any | where no log Q is wanted: negative sampling, InfoNCE | |
+"""
 
 from cpc.candidates.samplers.all import All
 from cpc.candidates.samplers.bernoulli import Bernoulli

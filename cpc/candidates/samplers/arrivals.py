@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-MOST_TABLE_ENTRIES = 2**23  # 64 MiB; beyond, first places are found by sorting
+MOST_TABLE_ENTRIES = 2**24  # 64 MiB; beyond, first places are found by sorting
 
 
 class Arrivals(NamedTuple):
@@ -25,14 +25,12 @@ class Arrivals(NamedTuple):
 
     Attributes:
         ids: `[R, m]`, in the order in which they came.
-        last: `[R]`, the time at which the last of them came.
-        following: `[R]`, the time at which the next class would have come; inf where there is none.
+        until: `[R]`, the time at which one more class would have come; inf where there is none.
         num_tries: `[R]`, the draws that it took to collect them, repeats and excluded ones included.
     """
 
     ids: Tensor
-    last: Tensor
-    following: Tensor
+    until: Tensor
     num_tries: Tensor
 
 
@@ -68,10 +66,11 @@ def first_arrivals(
 
     stream = more(2 * num + 2)
     while True:
-        places = torch.arange(stream.shape[1], device=device)
-        is_new = (first_places(stream, num_classes) == places) & ~are_among(stream, excluded)
+        num_draws = stream.shape[1]
+        is_first = first_places(stream, num_classes) == torch.arange(num_draws, device=device)
+        is_new = is_first & ~are_among(stream, excluded)
         num_new = is_new.cumsum(1)
-        fewest, num_draws = int(num_new[:, -1].min()), stream.shape[1]
+        fewest = int(num_new[:, -1].min())
         if fewest > num or num_draws >= num_possible:
             break
         missing = num + 1 - fewest
@@ -80,13 +79,11 @@ def first_arrivals(
     times = exponentials(stream.shape, generator).to(device).cumsum(1)
     if fewest <= num:
         return _by_clocks(stream, times, probabilities(), num, excluded, generator)
-    last = rearrange((num_new < num).sum(1), "r -> r 1")
-    following = rearrange((num_new <= num).sum(1), "r -> r 1")
+    place_of_next = rearrange((num_new <= num).sum(1), "r -> r 1")
     return Arrivals(
         ids=stream[is_new & (num_new <= num)].reshape(num_rows, num),
-        last=times.gather(1, last)[:, 0],
-        following=times.gather(1, following)[:, 0],
-        num_tries=last[:, 0] + 1,
+        until=times.gather(1, place_of_next)[:, 0],
+        num_tries=(num_new < num).sum(1) + 1,
     )
 
 
@@ -109,14 +106,14 @@ def _by_clocks(
     clocks.masked_fill_(is_excluded, torch.inf)
 
     first, ids = clocks.topk(num + 1, largest=False)
-    first, following, ids = first[:, :num], first[:, num], ids[:, :num]
+    first, until, ids = first[:, :num], first[:, num], ids[:, :num]
     last = first[:, -1:]
     # Who has come, or is excluded, keeps coming while the clocks run; nothing remembers these draws but their number.
     since = torch.where(is_excluded, started, clocks.maximum(started))
     repeating = F.pad(probabilities, (0, 1)) * (is_excluded | (clocks <= last))
     num_repeats = torch.poisson((repeating * (last - since).clamp(min=0)).sum(1).cpu(), generator)
     num_tries = (times <= last).sum(1) + (first > started).sum(1) + num_repeats.to(ids)
-    return Arrivals(ids, last[:, 0], following, num_tries)
+    return Arrivals(ids, until, num_tries)
 
 
 def exponentials(shape: tuple[int, ...], generator: torch.Generator | None = None) -> Float[Tensor, "..."]:
@@ -127,14 +124,14 @@ def exponentials(shape: tuple[int, ...], generator: torch.Generator | None = Non
 def first_places(ids: Int[Tensor, "R J"], num_classes: int) -> Int[Tensor, "R J"]:
     """Where in its row each entry came first."""
     num_rows, num_draws = ids.shape
-    places = torch.arange(num_draws, device=ids.device).expand_as(ids)
+    places = torch.arange(num_draws, dtype=torch.int32, device=ids.device).expand_as(ids)
     if num_rows * num_classes <= MOST_TABLE_ENTRIES:
-        table = torch.empty(num_rows, num_classes, dtype=torch.int64, device=ids.device)
+        table = torch.empty(num_rows, num_classes, dtype=torch.int32, device=ids.device)
         # Only what is looked up is written: n may be a million, J a thousand.
         return table.scatter_reduce_(1, ids, places, "amin", include_self=False).gather(1, ids)
     in_order, order = ids.sort(dim=1, stable=True)
     is_first = F.pad(in_order[:, 1:] != in_order[:, :-1], (1, 0), value=True)
-    first_of_group = torch.where(is_first, places, 0).cummax(1).values
+    first_of_group = torch.where(is_first, places, 0).cummax(1).values.long()
     return torch.empty_like(ids).scatter_(1, order, order.gather(1, first_of_group))
 
 

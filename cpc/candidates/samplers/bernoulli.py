@@ -93,7 +93,7 @@ class Bernoulli(Sampler):
         ids[row, place], log_count[row, place] = drawn, log_inclusion[drawn]
 
         dtype = torch.get_default_dtype()
-        ids, log_count = (ids[0], log_count[0]) if self.shared else (ids, log_count)
+        ids, log_count = (ids[0], log_count[0].to(dtype)) if self.shared else (ids, log_count.to(dtype))
         if hits != "keep":
             log_count = without_hits(ids, log_count, targets)
-        return Draw(ids, log_count.to(dtype), log_count_targets.to(dtype))
+        return Draw(ids, log_count, log_count_targets.to(dtype))

@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.samplers.arrivals import Arrivals, are_among, first_arrivals, first_places
+from cpc.candidates.samplers.arrivals import Arrivals, are_among, first_arrivals
 from cpc.candidates.samplers.sampler import Draw, Hits, Sampler, without_hits
 
 COUNTS = ("gumbel", "rejection", "tensorflow")
@@ -24,9 +24,9 @@ class LawSampler(Sampler):
     With replacement a class is expected m q_i times. Without, candidates are distinct, and the chance that a class is
     among them has no closed form; `counts` names what stands in for it:
 
-    - `gumbel`: 1 - exp(-q_i t), where t is the time at which the m-th *other* class came in the Poisson stream of
-      `arrivals` (e^-kappa for the Gumbel key kappa). Its mean over draws is the inclusion probability, and sums over
-      classes weighted by its inverse are unbiased: `importance` has E[Z'] = Z. For m = 1 its variance is infinite.
+    - `gumbel`: 1 - exp(-q_i t), where t is the time at which class m + 1 came in the Poisson stream of `arrivals`
+      (e^-kappa for the Gumbel key kappa). Sums over the drawn classes weighted by its inverse are unbiased:
+      `importance` has E[Z'] = Z. For m = 1 their variance is infinite.
     - `rejection`: 1 - (1 - q_i)^num_tries, what TensorFlow's samplers estimate. Biased, by some 8 % of Z for three of
       six classes, less where m is large.
     - `tensorflow`: the same, but m q_i where no draw was rejected, as TensorFlow has it. Discontinuous, biased too.
@@ -34,7 +34,9 @@ class LawSampler(Sampler):
     With hits="exclude" the targets' draws are crossed out of the stream before anything is counted, so that the rest
     follows the law renormalised without them. `log_count_targets` then says how often they came meanwhile, as if they
     had not been crossed out (with replacement m q_t / (1 - sum of the targets' q)): target and candidates are scaled
-    alike.
+    alike. So they are without replacement, where one t or num_tries serves all classes, drawn or not: under the
+    uniform law all counts are equal, as they must be for the posterior correction to cancel.
+
     Counts come in PyTorch's default dtype, from float64.
 
     Args:
@@ -46,6 +48,8 @@ class LawSampler(Sampler):
     Raises:
         ValueError: on unknown `counts`, or any with replacement, where the count is known.
     """
+
+    remedy = "give it a count, or mix with UniformMixture"  # for a target that is never drawn
 
     def __init__(
         self, num_classes: int, *, shared: bool = True, replacement: bool = False, counts: str | None = None
@@ -61,8 +65,6 @@ class LawSampler(Sampler):
         self.shared = shared
         self.replacement = replacement
         self.counts: str | None = None if replacement else counts or "gumbel"
-
-    remedy = "give it a count, or mix with UniformMixture"  # for a target that is never drawn
 
     @abstractmethod
     def from_uniform(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
@@ -117,22 +119,19 @@ class LawSampler(Sampler):
             log_count = num_draws.log() + self.log_probability(ids)
             log_count_targets = num_draws.log() + log_q
         else:
-            ids, last, following, num_tries = self._first_arrivals(num, excluded, generator)
-            last, following, num_tries = (rearrange(each, "r -> r 1") for each in (last, following, num_tries))
-            log_count = self._log_inclusion(self.log_probability(ids), following, num_tries, num)
-            both = torch.cat([ids, targets_of_row.clamp(min=0).reshape(len(ids), -1)], dim=1)
-            is_drawn = first_places(both, self.num_classes)[:, num:] < num
-            time = torch.where(is_drawn.reshape(log_q.shape), following, last)
-            log_count_targets = self._log_inclusion(log_q, time, num_tries, num)
+            ids, until, num_tries = self._first_arrivals(num, excluded, generator)
+            until, num_tries = rearrange(until, "r -> r 1"), rearrange(num_tries, "r -> r 1")
+            log_count = self._log_inclusion(self.log_probability(ids), until, num_tries, num)
+            log_count_targets = self._log_inclusion(log_q, until, num_tries, num)
         log_count_targets = log_count_targets.masked_fill(targets_of_row < 0, torch.inf)
         if self.training:
             self.observe(targets)
 
         dtype = torch.get_default_dtype()
-        ids, log_count = (ids[0], log_count[0]) if self.shared else (ids, log_count)
+        ids, log_count = (ids[0], log_count[0].to(dtype)) if self.shared else (ids, log_count.to(dtype))
         if hits == "remove":
             log_count = without_hits(ids, log_count, targets)
-        return Draw(ids, log_count.to(dtype), log_count_targets.reshape(targets.shape).to(dtype))
+        return Draw(ids, log_count, log_count_targets.reshape(targets.shape).to(dtype))
 
     def _log_probability_of_targets(self, targets: Int[Tensor, "M T"]) -> Float[Tensor, "M T"]:
         """0 where a row has no further target."""
@@ -196,12 +195,12 @@ class LawSampler(Sampler):
         )
 
     def _log_inclusion(
-        self, log_q: Float[Tensor, "_ _"], time: Float[Tensor, "_ _"], num_tries: Int[Tensor, "R 1"], num: int
+        self, log_q: Float[Tensor, "_ _"], until: Float[Tensor, "R 1"], num_tries: Int[Tensor, "R 1"], num: int
     ) -> Float[Tensor, "_ _"]:
         """The estimate that `counts` names of how often a class is among m distinct ones."""
         q = log_q.exp()
         if self.counts == "gumbel":
-            return (-torch.expm1(-q * time)).log()
+            return (-torch.expm1(-q * until)).log()
         log_inclusion = (-torch.expm1(num_tries * torch.log1p(-q))).log()
         if self.counts == "tensorflow":
             return torch.where(num_tries == num, math.log(num) + log_q, log_inclusion)

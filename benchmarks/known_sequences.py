@@ -1,0 +1,71 @@
+"""A CPC model on sequences of known information, read by every estimator: vector AR(1), a = 0.8, d = 4.
+
+python -m benchmarks.known_sequences [--steps 600] [--batches 20]
+"""
+
+import argparse
+import json
+from typing import Any
+
+import torch
+
+from cpc.bounds import VectorAR1
+from cpc.contexts import GRU
+from cpc.data.batch import Batch
+from cpc.encoders import VectorEncoder
+from cpc.evaluation import READABLE, HeldOutReadings, Measure
+from cpc.model import CPC
+from cpc.predictors import Bilinear
+
+PROCESS = VectorAR1(coefficient=0.8, dim=4)
+NUM_STEPS, BATCH_SIZE, NUM_LATENTS = 4, 32, 32
+MEASURE = Measure("mixed_excluding", None)
+
+
+def trained(num_train_steps: int) -> CPC:
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
+    model = CPC(VectorEncoder(PROCESS.dim, dim=32), GRU(64), Bilinear(NUM_STEPS), negatives=MEASURE.strategy)
+    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, num_train_steps)
+    for _ in range(num_train_steps):
+        optimiser.zero_grad()
+        model.loss(PROCESS.sample(BATCH_SIZE, NUM_LATENTS, generator)).loss.backward()
+        optimiser.step()
+        schedule.step()
+    return model.eval()
+
+
+@torch.no_grad()
+def readings(model: CPC, num_batches: int) -> list[dict[str, Any]]:
+    generator = torch.Generator().manual_seed(1)
+    found = HeldOutReadings(model, READABLE, {MEASURE: torch.Generator().manual_seed(2)})
+    everyone = torch.arange(BATCH_SIZE)
+    for _ in range(num_batches):
+        x = PROCESS.sample(BATCH_SIZE, NUM_LATENTS, generator)
+        latents, contexts, _ = model(x)
+        num_valid = torch.full((BATCH_SIZE,), NUM_LATENTS)
+        found(
+            MEASURE, Batch(x, num_valid, everyone, torch.full_like(everyone, -1), everyone[:, None]), latents, contexts
+        )
+    return [found.record(MEASURE, name, "test") for name in READABLE]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=600, help="of training")
+    parser.add_argument("--batches", type=int, default=20, help="that are read")
+    options = parser.parse_args()
+    records = readings(trained(options.steps), options.batches)
+    truths = [PROCESS.mutual_information_nats(k) for k in range(1, NUM_STEPS + 1)]
+    print(f"{'nats':>14} " + " ".join(f"{f'k = {k}':>18}" for k in range(1, NUM_STEPS + 1)))
+    print(f"{'truth':>14} " + " ".join(f"{truth:>18.3f}" for truth in truths))
+    for record in records:
+        pairs = zip(record["estimate_nats"], record["standard_error_nats"], strict=True)
+        print(f"{record['estimator']:>14} " + " ".join(f"{f'{nats:.3f} +- {error:.3f}':>18}" for nats, error in pairs))
+    estimates = {record["estimator"]: record["estimate_nats"] for record in records}
+    print(json.dumps({"truth_nats": truths, "estimates_nats": estimates}))
+
+
+if __name__ == "__main__":
+    main()
