@@ -50,7 +50,7 @@ class TokenEncoder(nn.Module):
         self.embedding = None if is_tied else nn.Embedding(num_tokens, dim)
         if self.embedding is not None:
             nn.init.normal_(self.embedding.weight, std=dim**-0.5)  # as the rows of a class table
-        self._table: tuple[nn.Module, ...] = ()
+        self._table: tuple[Any, ...] = ()
 
     def forward(self, x: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         """The vector of every token.
