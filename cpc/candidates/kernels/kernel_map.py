@@ -63,5 +63,5 @@ class KernelMap(nn.Module, ABC):
             if not off <= NORM_TOLERANCE:
                 raise ValueError(
                     f"{name} must have unit length for {type(self).__name__}, one is off by {off:.3g}: normalise "
-                    "classes and queries, or take a kernel of x . y (PositiveRandomFeatures, RandomMaclaurin, Quadratic)"
+                    "classes and queries, or take PositiveRandomFeatures, RandomMaclaurin or Quadratic"
                 )

@@ -17,8 +17,8 @@ class PositiveRandomFeatures(KernelMap):
     """K(x, y) = exp(nu x . y) in the mean: phi(x) = exp(w . x - nu |x|^2 / 2) / sqrt(F), rows w from N(0, nu I).
 
     Choromanski et al. 2021 (arXiv:2009.14794, Lemma 1). Never negative, so nothing is clamped, and no embedding needs
-    unit length. The variance relative to K^2 is (e^{nu |x + y|^2} - 1) / F for Gaussian rows, so nu beyond about 4 on the
-    unit sphere needs more features than one has; orthogonal rows lower it.
+    unit length. The variance relative to K^2 is (e^{nu |x + y|^2} - 1) / F for Gaussian rows, so nu beyond about 4
+    on the unit sphere needs more features than one has; orthogonal rows lower it.
 
     Args:
         dim: D.

@@ -22,7 +22,8 @@ def random_projection(kind: Projection, num_rows: int, dim: int, seed: int) -> F
       marginal law, less variance (Yu et al. 2016, arXiv:1610.09072, ORF).
     - structured: blocks sqrt(d) H D1 H D2 H D3, with H the normalised Hadamard matrix of the next power of two and D_i
       random signs (ibid., SORF). The lengths do not vary as a Gaussian's do, so the kernel is a little off in the
-      mean too. Its product costs O(d log d), but at D up to some hundreds one matrix product is faster, so W is written out.
+      mean too. Its product costs O(d log d), but at D up to some hundreds one matrix product is faster: W is
+      written out.
 
     Raises:
         ValueError: on another kind.

@@ -100,8 +100,8 @@ class CentroidMass(BlockMass):
         """Divided by the largest of each query."""
         scores = queries / temperature
         factors = torch.cat([scores, 0.5 * scores**2], dim=1) if self.has_variance else scores
-        log_mass = torch.addmm(self.log_num, factors, self.statistics.T)
-        return (log_mass - log_mass.amax(1, keepdim=True)).exp_()
+        log_mass = torch.addmm(rearrange(self.log_num, "b -> b 1"), self.statistics, factors.T)
+        return (log_mass - log_mass.amax(0)).exp_().T
 
     def _of(self, embeddings: Float[Tensor, "n D"], blocks: Int[Tensor, " n"], num: Int[Tensor, " B"]) -> Tensor:
         size = rearrange(num.clamp(min=1), "b -> b 1")
@@ -159,7 +159,8 @@ class FeatureMass(BlockMass):
 
     def forward(self, queries: Float[Tensor, "M D"], temperature: float) -> Float[Tensor, "M B"]:
         """As the features have it; the temperature is the kernel's own."""
-        return self.kernel.of_queries(queries) @ self.sums.T
+        # MKL multiplies the other way round at half the speed: few rows, and features by the thousand.
+        return (self.sums @ self.kernel.of_queries(queries).T).T
 
     def check(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
         """As the kernel does.

@@ -29,10 +29,12 @@ def inverse_cdf(weights: Float[Tensor, "*M K"], uniform: Float[Tensor, "*M R"]) 
 
 
 def inverse_cdf_of_many(weights: Float[Tensor, "M K"], uniform: Float[Tensor, "two M R"]) -> Int[Tensor, "M R"]:
-    """The same for large K, in two stages: a chunk of weights by its sum, then one of the chunk.
+    """The same for large K and few draws, in two stages: a chunk of weights by its sum, then one of the chunk.
 
     Sums of chunks cost a pass over the weights; cumulating all of them costs several and the memory of float64.
     """
+    if uniform.shape[2] * CHUNK > weights.shape[1]:
+        return inverse_cdf(weights, uniform[0])
     chunks = rearrange(F.pad(weights, (0, -weights.shape[1] % CHUNK)), "m (c k) -> m c k", k=CHUNK)
     chunk = inverse_cdf(chunks.sum(-1), uniform[0])  # [M, R]
     of_chunk = chunks.take_along_dim(rearrange(chunk, "m r -> m r 1"), dim=1)  # [M, R, CHUNK]

@@ -6,8 +6,7 @@ M queries, D dims, n classes, U updated classes, T targets per query.
 from abc import abstractmethod
 
 import torch
-from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.sampler import NO_TARGET, Sampler
@@ -105,24 +104,26 @@ class QuerySampler(Sampler):
             raise ValueError("an id is named twice: one class has one embedding; pass ids.unique()")
 
 
-def check_left(num_classes: int, num: int, targets: Int[Tensor, "M T"], hits: str) -> Int[Tensor, "M T"]:
-    """What is excluded from each row's draws: its targets once each, in ascending order after -1, or -1 alone.
+def distinct(targets: Int[Tensor, "M T"]) -> Int[Tensor, "M T"]:
+    """The targets of each row once each, in ascending order, after as many -1 as are needed."""
+    if targets.shape[1] < 2:
+        return targets
+    ascending = targets.sort(dim=1).values
+    again = ascending[:, 1:] == ascending[:, :-1]
+    return torch.cat([ascending[:, :1], ascending[:, 1:].masked_fill(again, NO_TARGET)], dim=1).sort(dim=1).values
+
+
+def check_left(num_classes: int, num: int, targets: Int[Tensor, "M T"], hits: str) -> None:
+    """Refuse to draw more distinct classes than there are, targets excluded.
 
     Raises:
         ValueError: if fewer than `num` classes are left to draw.
     """
-    excluded = targets.sort(dim=1).values if hits == "exclude" else torch.full_like(targets, NO_TARGET)
-    is_again = excluded[:, 1:] == excluded[:, :-1]
-    excluded = torch.cat([excluded[:, :1], excluded[:, 1:].masked_fill(is_again, NO_TARGET)], dim=1).sort(dim=1).values
-    left = num_classes - int((excluded != NO_TARGET).sum(1).max()) if excluded.numel() else num_classes
-    if left < num:
+    most_excluded = targets.shape[1] if hits == "exclude" else 0
+    if most_excluded and num_classes - most_excluded < num:
+        most_excluded = int((distinct(targets) != NO_TARGET).sum(1).max())
+    if num_classes - most_excluded < num:
         raise ValueError(
-            f"{num} distinct classes cannot be drawn: there are {num_classes}, of which {num_classes - left} are "
-            "excluded; lower num_sampled, draw with replacement, or use hits='remove'"
+            f"{num} distinct classes cannot be drawn: there are {num_classes}, of which {most_excluded} are excluded; "
+            "lower num_sampled, draw with replacement, or use hits='remove'"
         )
-    return excluded
-
-
-def is_among(ids: Int[Tensor, "M ..."], targets: Int[Tensor, "M T"]) -> Bool[Tensor, "M ..."]:
-    """Which ids are targets of their row."""
-    return (rearrange(ids, "m ... -> m ... 1") == targets.reshape(len(targets), *[1] * (ids.dim() - 1), -1)).any(-1)

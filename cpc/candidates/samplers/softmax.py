@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.inverse_cdf import inverse_cdf_of_many
-from cpc.candidates.samplers.query_sampler import QuerySampler, check_left, is_among
+from cpc.candidates.samplers.query_sampler import QuerySampler, check_left
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, without_hits
 
 
@@ -25,8 +25,8 @@ class SoftmaxSampler(QuerySampler):
         dim: D.
         temperature: of the scores.
         replacement: candidates may repeat, expected m q times. Otherwise they are distinct (the m largest keys
-            log q + Gumbel noise), and a class is expected 1 - exp(-q t) times, where t is when the m-th *other* class
-            came: sums over classes weighted by its inverse are unbiased, for m > 1 with finite variance.
+            log q + Gumbel noise), and a class is expected 1 - exp(-q t) times, where t is when class m + 1 came: sums
+            over the drawn classes weighted by its inverse are unbiased, for m > 1 with finite variance.
 
     Raises:
         ValueError: unless the temperature is positive.
@@ -78,16 +78,16 @@ class SoftmaxSampler(QuerySampler):
         self.check(num, targets, hits)
         queries = self.check_queries(queries, targets)
         of_row = targets.reshape(len(targets), -1)
-        excluded = check_left(self.num_classes, 1 if self.replacement else num, of_row, hits)
+        check_left(self.num_classes, 1 if self.replacement else num, of_row, hits)
         scores = self._scores(queries)
         target_scores = scores.gather(1, of_row.clamp(min=0))
         if hits == "exclude":
-            row, place = (excluded != NO_TARGET).nonzero(as_tuple=True)
-            scores[row, excluded[row, place]] = -torch.inf
+            row, place = (of_row != NO_TARGET).nonzero(as_tuple=True)
+            scores[row, of_row[row, place]] = -torch.inf
         if self.replacement:
             ids, log_count, log_count_targets = self._repeating(scores, target_scores, num, generator)
         else:
-            ids, log_count, log_count_targets = self._distinct(scores, target_scores, of_row, num, generator)
+            ids, log_count, log_count_targets = self._distinct(scores, target_scores, num, generator)
         log_count_targets = log_count_targets.masked_fill(of_row < 0, torch.inf).reshape(targets.shape)
         return Draw(ids, without_hits(ids, log_count, targets) if hits == "remove" else log_count, log_count_targets)
 
@@ -112,7 +112,6 @@ class SoftmaxSampler(QuerySampler):
     def _distinct(
         scores: Float[Tensor, "M n"],
         target_scores: Float[Tensor, "M T"],
-        targets: Int[Tensor, "M T"],
         num: int,
         generator: torch.Generator | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -120,9 +119,8 @@ class SoftmaxSampler(QuerySampler):
         log_time = torch.empty(scores.shape).exponential_(generator=generator).log_().to(scores.device) - scores
         num_possible = scores.shape[1]
         first = log_time.topk(min(num + 1, num_possible), dim=1, largest=False, sorted=True)
-        ids, last = first.indices[:, :num], first.values[:, num - 1 : num]
+        ids = first.indices[:, :num]
         # Where nothing is left to come, everything that can be drawn has been.
-        following = first.values[:, num:] if num < num_possible else torch.full_like(last, torch.inf)
+        following = first.values[:, num:] if num < num_possible else torch.full_like(target_scores[:, :1], torch.inf)
         log_count = torch.log(-torch.expm1(-torch.exp(scores.gather(1, ids) + following)))
-        time = torch.where(is_among(targets, ids), following, last)
-        return ids, log_count, torch.log(-torch.expm1(-torch.exp(target_scores + time)))
+        return ids, log_count, torch.log(-torch.expm1(-torch.exp(target_scores + following)))

@@ -28,8 +28,8 @@ class TwoLevel(QuerySampler):
     """q(i) = Q(block of i) softmax_block(h . c_i / temperature), exactly so, whatever estimates the blocks' masses.
 
     Q mixes the estimated masses with the blocks' numbers of classes: (1 - share) mass / sum + share count / n. As
-    the law within a block is the softmax's own, weights p / q are those of the blocks, at most n / (share count). A draw
-    costs O(S B / m + D n / B) for S statistics a block, and the classes of a drawn block lie side by side in memory.
+    the law within a block is the softmax's own, weights p / q are those of the blocks, at most n / (share count). A
+    draw costs O(S B / m + D n / B) for S statistics a block; the classes of a block lie side by side in memory.
     On a CPU with a C compiler the draws are made by two_level.c, otherwise in torch; the law is the same.
 
     Compared with a tree of random features (`KernelTree`) it needs no kernel that can be written as phi(h) . phi(c) nor
@@ -155,23 +155,17 @@ class TwoLevel(QuerySampler):
         queries = self.check_queries(queries, targets)
         self.mass.check(queries, "queries")
         of_row = targets.reshape(len(targets), -1)
-        excluded = check_left(self.num_classes, 1, of_row, hits)
-        target_places, excluded_places = (
-            torch.where(each == NO_TARGET, NO_TARGET, self.places[each]) for each in (of_row, excluded)
-        )
+        check_left(self.num_classes, 1, of_row, hits)
         uniform = torch.rand(2, len(queries), num, generator=generator, dtype=torch.float64).to(queries.device)
         library = compiled(SOURCE) if queries.device.type == "cpu" else None
         if library is not None:
-            places, log_q, log_q_targets = self._draw_compiled(
-                library, queries, target_places, excluded_places, uniform
-            )
+            draw = self._draw_compiled(library, queries, of_row, uniform, hits)
         else:
-            places, log_q, log_q_targets = self._draw(queries, target_places, excluded_places, uniform)
-        ids = self.ids[places]
-        log_count = log_q + math.log(num)
-        log_count_targets = (log_q_targets + math.log(num)).masked_fill(of_row == NO_TARGET, torch.inf)
-        log_count = without_hits(ids, log_count, targets) if hits == "remove" else log_count
-        return Draw(ids, log_count, log_count_targets.reshape(targets.shape))
+            draw = self._draw(queries, of_row, uniform, hits)
+        log_count = (
+            without_hits(draw.ids, draw.log_count_sampled, targets) if hits == "remove" else draw.log_count_sampled
+        )
+        return Draw(draw.ids, log_count, draw.log_count_targets.reshape(targets.shape))
 
     def _weights(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M B"]:
         """Q of the blocks."""
@@ -185,18 +179,22 @@ class TwoLevel(QuerySampler):
         self,
         queries: Float[Tensor, "M D"],
         targets: Int[Tensor, "M T"],
-        excluded: Int[Tensor, "M E"],
         uniform: Float[Tensor, "two M m"],
-    ) -> tuple[Int[Tensor, "M m"], Float[Tensor, "M m"], Float[Tensor, "M T"]]:
-        """Places, their log q and the targets', both divided by the share that is not excluded."""
-        of_query = self.num_classes // self.num_blocks * self.dim * max(uniform.shape[2], targets.shape[1])
+        hits: Hits,
+    ) -> Draw:
+        """In torch, some rows at a time."""
+        num = uniform.shape[2]
+        target_places = torch.where(targets == NO_TARGET, NO_TARGET, self.places[targets])
+        excluded_places = target_places if hits == "exclude" else torch.full_like(targets, NO_TARGET)
+        of_query = self.num_classes // self.num_blocks * self.dim * max(num, targets.shape[1])
         rows = max(1, TILE_ELEMENTS // of_query)
         drawn = [
-            self._draw_rows(queries[tile], targets[tile], excluded[tile], uniform[:, tile])
+            self._draw_rows(queries[tile], target_places[tile], excluded_places[tile], uniform[:, tile])
             for tile in (slice(start, start + rows) for start in range(0, len(queries), rows))
         ]
         places, log_q, log_q_targets = (torch.cat(each) for each in zip(*drawn, strict=True))
-        return places, log_q, log_q_targets
+        log_count_targets = (log_q_targets + math.log(num)).masked_fill(targets == NO_TARGET, torch.inf)
+        return Draw(self.ids[places], log_q + math.log(num), log_count_targets)
 
     def _draw_rows(
         self,
@@ -205,6 +203,7 @@ class TwoLevel(QuerySampler):
         excluded: Int[Tensor, "M E"],
         uniform: Float[Tensor, "two M m"],
     ) -> tuple[Int[Tensor, "M m"], Float[Tensor, "M m"], Float[Tensor, "M T"]]:
+        """Places, their log q and the targets', both divided by the share that is not excluded."""
         weights = self._weights(queries)
         places = targets.clamp(min=0)
         blocks = self.block_of[places]
@@ -249,26 +248,24 @@ class TwoLevel(QuerySampler):
         library: ctypes.CDLL,
         queries: Float[Tensor, "M D"],
         targets: Int[Tensor, "M T"],
-        excluded: Int[Tensor, "M E"],
         uniform: Float[Tensor, "two M m"],
-    ) -> tuple[Int[Tensor, "M m"], Float[Tensor, "M m"], Float[Tensor, "M T"]]:
+        hits: Hits,
+    ) -> Draw:
         """The same by two_level.c, on one thread."""
         num = uniform.shape[2]
         masses = self.mass(queries, self.temperature).contiguous()
         scaled = (queries / self.temperature).contiguous()
-        places = torch.empty(len(queries), num, dtype=torch.long)
-        log_q = torch.empty(len(queries), num)
-        log_q_targets = torch.zeros(targets.shape)
-        scratch = torch.empty(self.num_blocks + int(self.offsets.diff().max()))
-        chunks = torch.empty(self.num_blocks, dtype=torch.float64)
+        targets = targets.contiguous()
+        scratch = torch.empty(3 * self.num_blocks + self.num_classes)
+        ids = torch.empty(len(queries), num, dtype=torch.long)
+        log_count = torch.empty(len(queries), num)
+        log_count_targets = torch.full(targets.shape, torch.inf)
+        tables = (self.embeddings, self.offsets, self.block_of, self.ids, self.places)
         library.two_level_draw(
-            *(ctypes.c_int64(size) for size in (*queries.shape, self.num_blocks, num, targets.shape[1])),
-            *(
-                ctypes.c_void_p(each.data_ptr())
-                for each in (scaled, self.embeddings, self.offsets, self.block_of, masses, targets, excluded, uniform)
-            ),
-            ctypes.c_int64(excluded.shape[1]),
+            *map(ctypes.c_int64, (*queries.shape, self.num_blocks, num, targets.shape[1])),
+            *(ctypes.c_void_p(each.data_ptr()) for each in (scaled, *tables, masses, targets, uniform)),
+            ctypes.c_int64(hits == "exclude"),
             ctypes.c_double(self.uniform_share),
-            *(ctypes.c_void_p(each.data_ptr()) for each in (scratch, chunks, places, log_q, log_q_targets)),
+            *(ctypes.c_void_p(each.data_ptr()) for each in (scratch, ids, log_count, log_count_targets)),
         )
-        return places, log_q, log_q_targets
+        return Draw(ids, log_count, log_count_targets)

@@ -1,0 +1,352 @@
+"""Samplers that follow the query: draws against the law that they declare, and that law against sums by hand."""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.stats import chisquare
+from torch import Tensor
+
+from cpc.candidates.kernels import PositiveRandomFeatures, Quadratic, RandomFourier, RandomMaclaurin
+from cpc.candidates.samplers import CentroidMass, FeatureMass, KernelTree, QuerySampler, SoftmaxSampler, TwoLevel
+from cpc.candidates.samplers import two_level as two_level_module
+
+NUM_CLASSES, DIM, TEMPERATURE = 37, 8, 0.2
+TARGETS = torch.tensor([[3, 5, -1], [7, -1, -1], [0, 36, 0]])
+
+SAMPLERS: dict[str, Callable[[], QuerySampler]] = {
+    "softmax": lambda: SoftmaxSampler(NUM_CLASSES, DIM, TEMPERATURE),
+    "fourier": lambda: KernelTree(NUM_CLASSES, RandomFourier(DIM, 16)),
+    "quadratic": lambda: KernelTree(NUM_CLASSES, Quadratic(DIM), uniform_share=0.0),
+    "positive": lambda: KernelTree(NUM_CLASSES, PositiveRandomFeatures(DIM, 32)),
+    "maclaurin": lambda: KernelTree(NUM_CLASSES, RandomMaclaurin(DIM, 32)),
+    "kmeans": lambda: TwoLevel(NUM_CLASSES, DIM, TEMPERATURE, block_size=5),
+    "means": lambda: TwoLevel(NUM_CLASSES, DIM, TEMPERATURE, CentroidMass(has_variance=False), "ids", 4),
+    "features": lambda: TwoLevel(NUM_CLASSES, DIM, TEMPERATURE, FeatureMass(RandomFourier(DIM, 16)), "random", 4),
+}
+
+
+@pytest.fixture(params=["compiled", "torch"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Draws of the two-level sampler in C and in torch."""
+    if request.param == "torch":
+        monkeypatch.setattr(two_level_module, "compiled", lambda source: None)
+    elif two_level_module.compiled(two_level_module.SOURCE) is None:
+        pytest.skip("no C compiler")
+    return request.param
+
+
+def unit_vectors(num: int, generator: torch.Generator) -> Tensor:
+    return F.normalize(torch.randn(num, DIM, generator=generator), dim=1)
+
+
+def ready(name: str, generator: torch.Generator) -> tuple[QuerySampler, Tensor, Tensor]:
+    classes, queries = unit_vectors(NUM_CLASSES, generator), unit_vectors(len(TARGETS), generator)
+    sampler = SAMPLERS[name]()
+    sampler.refresh(classes)
+    return sampler, classes, queries
+
+
+def p_value(counts: Tensor, law: Tensor) -> float:
+    """Of Pearson's test, cells of fewer than five expected draws taken together."""
+    expected = law * counts.sum()
+    is_large = expected >= 5
+    observed, expected = (
+        torch.cat([each[is_large], each[~is_large].sum()[None]]) for each in (counts.double(), expected)
+    )
+    cells = expected > 0
+    assert observed[~cells].sum() == 0
+    return float(chisquare(observed[cells].numpy(), expected[cells].numpy()).pvalue)
+
+
+def conditioned(law: Tensor) -> tuple[Tensor, Tensor]:
+    """The law of each row without its targets, and what is left of it."""
+    law = law.clone()
+    for row, targets in enumerate(TARGETS):
+        law[row, targets[targets >= 0]] = 0
+    left = law.sum(1, keepdim=True)
+    return law / left, left
+
+
+@pytest.mark.parametrize("hits", ["keep", "remove", "exclude"])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_draws_follow_the_declared_law(name: str, hits: str, path: str, generator: torch.Generator) -> None:
+    sampler, _, queries = ready(name, generator)
+    num = 5_000
+    law = sampler.log_prob(queries).exp().double()
+    torch.testing.assert_close(law.sum(1), torch.ones(len(TARGETS), dtype=torch.float64), atol=1e-5, rtol=0)
+    drawn_from, left = conditioned(law) if hits == "exclude" else (law, torch.ones(len(TARGETS), 1))
+    draw = sampler.sample(queries, num, TARGETS, hits, generator)
+    for ids, expected in zip(draw.ids, drawn_from, strict=True):
+        counts = torch.bincount(ids, minlength=NUM_CLASSES)
+        assert counts[expected == 0].sum() == 0
+        assert p_value(counts, expected) > 1e-4
+
+    is_hit = (draw.ids[..., None] == TARGETS[:, None]).any(-1)
+    log_count = math.log(num) + drawn_from.gather(1, draw.ids).log().float()
+    if hits == "remove":
+        assert is_hit.any()
+        log_count[is_hit] = torch.inf
+    torch.testing.assert_close(draw.log_count_sampled, log_count, atol=1e-4, rtol=0)
+    log_count_targets = math.log(num) + (law / left).gather(1, TARGETS.clamp(min=0)).log().float()
+    log_count_targets[TARGETS < 0] = torch.inf
+    torch.testing.assert_close(draw.log_count_targets, log_count_targets, atol=1e-4, rtol=0)
+
+
+def scores(classes: Tensor, queries: Tensor) -> Tensor:
+    return queries.double() @ classes.double().T / TEMPERATURE
+
+
+def test_softmax_draws_from_the_softmax(generator: torch.Generator) -> None:
+    sampler, classes, queries = ready("softmax", generator)
+    torch.testing.assert_close(
+        sampler.log_prob(queries).double(), scores(classes, queries).log_softmax(1), atol=1e-5, rtol=0
+    )
+
+
+@pytest.mark.parametrize(("name", "share"), [("fourier", 0.1), ("quadratic", 0.0), ("maclaurin", 0.1)])
+def test_tree_is_a_walk_over_sums_of_kernels(name: str, share: float, generator: torch.Generator) -> None:
+    """By recursion over the classes themselves: halves of the next power of two, negative halves given nothing."""
+    sampler, classes, queries = ready(name, generator)
+    assert isinstance(sampler, KernelTree)
+    kernels = sampler.kernel(queries).double() @ sampler.kernel(classes).double().T
+
+    def walk(row: int, start: int, width: int, probability: float) -> list[float]:
+        if start >= NUM_CLASSES:
+            return []
+        if width == 1:
+            return [probability]
+        half = width // 2
+        ends = [(start, start + half), (start + half, start + width)]
+        masses = [max(0.0, float(kernels[row, a:b].sum())) for a, b in ends]
+        if sum(masses) == 0:
+            masses = [max(0, min(b, NUM_CLASSES) - a) for a, b in ends]
+        left, right = (probability * mass / sum(masses) for mass in masses)
+        return walk(row, start, half, left) + walk(row, start + half, half, right)
+
+    expected = torch.tensor([walk(row, 0, 64, 1.0) for row in range(len(queries))])
+    expected = (1 - share) * expected + share / NUM_CLASSES
+    torch.testing.assert_close(sampler.log_prob(queries).exp(), expected, atol=2e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["kmeans", "means", "features"])
+def test_two_level_is_the_softmax_within_blocks_of_estimated_mass(name: str, generator: torch.Generator) -> None:
+    sampler, classes, queries = ready(name, generator)
+    assert isinstance(sampler, TwoLevel)
+    block = sampler.block_of[sampler.places]
+    logits = scores(classes, queries)
+    law = torch.zeros(len(queries), NUM_CLASSES, dtype=torch.float64)
+    for row, query in enumerate(queries.double()):
+        masses = []
+        for b in range(sampler.num_blocks):
+            members = classes[block == b].double()
+            if len(members) == 0:
+                masses.append(0.0)
+            elif isinstance(sampler.mass, FeatureMass):
+                kernel = sampler.mass.kernel
+                masses.append(max(0.0, float((kernel(members.float()) @ kernel(query.float())).sum())))
+            else:
+                exponent = float(members.mean(0) @ query) / TEMPERATURE
+                if sampler.mass.has_variance:
+                    exponent += float(members.var(0, correction=0) @ query**2) / (2 * TEMPERATURE**2)
+                masses.append(len(members) * math.exp(exponent))
+        for b, mass in enumerate(masses):
+            members = (block == b).nonzero()[:, 0]
+            share = (1 - sampler.uniform_share) * mass / sum(masses) + sampler.uniform_share * len(
+                members
+            ) / NUM_CLASSES
+            law[row, members] = share * logits[row, members].softmax(0)
+    torch.testing.assert_close(sampler.log_prob(queries).exp().double(), law, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_importance_estimates_the_partition_function(name: str, path: str, generator: torch.Generator) -> None:
+    """E[exp(o_t) + sum over others of exp(o) / count] = Z, whatever the law: with hits removed, and excluded."""
+    sampler, classes, queries = ready(name, generator)
+    exp_scores = scores(classes, queries).exp()
+    for hits in ("remove", "exclude"):
+        draw = sampler.sample(queries, 10_000, TARGETS[:, 0], hits, generator)
+        terms = 10_000 * exp_scores.gather(1, draw.ids) / draw.log_count_sampled.double().exp()
+        others = exp_scores.sum(1) - exp_scores.gather(1, TARGETS[:, :1])[:, 0]
+        error = (terms.mean(1) - others).abs()
+        assert (error < 4.5 * terms.std(1) / math.sqrt(10_000) + 1e-5 * others).all()
+
+
+def test_the_exact_proposal_has_no_variance(generator: torch.Generator) -> None:
+    """If q is the softmax over the others, every draw gives the full loss (shared notes, oracles)."""
+    sampler, classes, queries = ready("softmax", generator)
+    logits = scores(classes, queries)
+    targets = TARGETS[:, :1]
+    draw = sampler.sample(queries, 3, targets, "exclude", generator)
+    sampled = torch.cat([logits.gather(1, targets), logits.gather(1, draw.ids) - draw.log_count_sampled], dim=1)
+    torch.testing.assert_close(sampled.logsumexp(1), logits.logsumexp(1), atol=1e-5, rtol=0)
+
+
+def test_distinct_draws_arrive_in_exponential_time(generator: torch.Generator) -> None:
+    """Inclusion by enumeration of orders; sums weighted by its estimate are unbiased, with hits kept and excluded."""
+    classes, queries = unit_vectors(5, generator), unit_vectors(1, generator)
+    sampler = SoftmaxSampler(5, DIM, 0.5, replacement=False)
+    sampler.refresh(classes)
+    law = (queries @ classes.T / 0.5).softmax(1)[0].double()
+    inclusion = torch.zeros(5, dtype=torch.float64)
+    for order in itertools.permutations(range(5), 2):
+        first = float(law[order[0]])
+        inclusion[list(order)] += first * float(law[order[1]]) / (1 - first)
+    rows = 20_000
+    draw = sampler.sample(queries.expand(rows, -1), 2, torch.full((rows,), 4), "keep", generator)
+    assert (draw.ids[:, 0] != draw.ids[:, 1]).all()
+    counts = torch.bincount(draw.ids.flatten(), minlength=5) / rows
+    torch.testing.assert_close(counts.double(), inclusion, atol=0.014, rtol=0)
+    per_class = torch.zeros(rows, 5).scatter(1, draw.ids, (-draw.log_count_sampled).exp())
+    error = per_class.mean(0) - 1
+    assert (error.abs() < 4 * per_class.std(0) / math.sqrt(rows)).all()
+    is_drawn = (draw.ids == 4).any(1)
+    assert (draw.log_count_targets.exp()[is_drawn] == draw.log_count_sampled.exp()[draw.ids == 4]).all()
+
+    draw = sampler.sample(queries, 4, torch.tensor([4]), "exclude", generator)
+    assert draw.ids.sort().values.tolist() == [[0, 1, 2, 3]]
+    assert (draw.log_count_sampled == 0).all()
+    with pytest.raises(ValueError, match=r"5 distinct classes cannot be drawn: there are 5, of which 1 are excluded"):
+        sampler.sample(queries, 5, torch.tensor([4]), "exclude")
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_update_equals_refresh(name: str, generator: torch.Generator) -> None:
+    sampler, classes, queries = ready(name, generator)
+    ids = torch.tensor([0, 5, 17, 36])
+    moved = classes.clone()
+    moved[ids] = unit_vectors(4, generator)
+    sampler.update(ids, moved[ids])
+    anew = SAMPLERS[name]()
+    anew.refresh(classes)
+    if isinstance(sampler, TwoLevel) and sampler.blocks == "kmeans":
+        expected = blockwise(sampler, moved)
+    else:
+        anew.refresh(moved)
+        expected = anew.state_dict()
+    for key, value in sampler.state_dict().items():
+        tolerance = 1e-5 if "sums" in key else 0  # differences are added to these
+        torch.testing.assert_close(value, expected[key], atol=tolerance, rtol=0)
+    assert (sampler.log_prob(queries) != SAMPLERS["softmax"]().log_prob(queries)).any()
+
+
+def blockwise(sampler: TwoLevel, classes: Tensor) -> dict[str, Tensor]:
+    """The state that these classes have in the sampler's blocks."""
+    state = {key: value.clone() for key, value in sampler.state_dict().items()}
+    state["embeddings"] = classes[sampler.ids]
+    for b in range(sampler.num_blocks):
+        members = classes[sampler.ids][sampler.block_of == b]
+        if len(members):
+            assert torch.allclose(state["mass.statistics"][b, :DIM], members.mean(0), atol=1e-6)
+            assert torch.allclose(state["mass.statistics"][b, DIM:], members.var(0, correction=0), atol=1e-6)
+    return state
+
+
+def test_sums_of_features_hardly_drift(generator: torch.Generator) -> None:
+    sampler, classes, _ = ready("features", generator)
+    for _ in range(200):
+        ids = torch.randperm(NUM_CLASSES, generator=generator)[:8]
+        classes[ids] = unit_vectors(8, generator)
+        sampler.update(ids, classes[ids])
+    anew = SAMPLERS["features"]()
+    anew.refresh(classes)
+    assert (sampler.mass.sums - anew.mass.sums).abs().max() < 1e-5 * anew.mass.sums.abs().max()
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_state_makes_the_round_trip(name: str, generator: torch.Generator) -> None:
+    sampler, _, queries = ready(name, generator)
+    copy = SAMPLERS[name]()
+    copy.load_state_dict(sampler.state_dict())
+    draws = [s.sample(queries, 50, TARGETS, "remove", torch.Generator().manual_seed(1)) for s in (sampler, copy)]
+    for one, other in zip(*draws, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_everything_but_one_class_can_be_excluded(name: str, path: str, generator: torch.Generator) -> None:
+    sampler, _, queries = ready(name, generator)
+    targets = torch.stack([torch.cat([torch.arange(row), torch.arange(row + 1, NUM_CLASSES)]) for row in (0, 20, 36)])
+    draw = sampler.sample(queries, 30, targets, "exclude", generator)
+    assert (draw.ids == torch.tensor([[0], [20], [36]])).all()
+    torch.testing.assert_close(draw.log_count_sampled, torch.full((3, 30), math.log(30)), atol=2e-3, rtol=0)
+    with pytest.raises(ValueError, match="of which 37 are excluded"):
+        sampler.sample(queries, 30, torch.arange(NUM_CLASSES).expand(3, -1), "exclude", generator)
+
+
+def test_one_class(generator: torch.Generator) -> None:
+    classes, targets = unit_vectors(1, generator), torch.tensor([0])
+    for sampler in (SoftmaxSampler(1, DIM), KernelTree(1, RandomFourier(DIM, 4)), TwoLevel(1, DIM)):
+        sampler.refresh(classes)
+        draw = sampler.sample(classes, 3, targets, generator=generator)
+        assert draw.ids.tolist() == [[0, 0, 0]]
+        torch.testing.assert_close(draw.log_count_sampled, torch.full((1, 3), math.log(3)))
+
+
+def test_draws_leave_the_global_generator_alone(generator: torch.Generator) -> None:
+    before = torch.get_rng_state()
+    for name in SAMPLERS:
+        sampler, _, queries = ready(name, generator)
+        sampler.sample(queries, 5, TARGETS, generator=generator)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_kernels_of_unnormalised_embeddings(generator: torch.Generator) -> None:
+    classes = 3 * unit_vectors(NUM_CLASSES, generator)
+    for name in ("fourier", "features"):
+        with pytest.raises(ValueError, match=r"embeddings must have unit length for RandomFourier, one is off by 2"):
+            SAMPLERS[name]().refresh(classes)
+        sampler, _, queries = ready(name, generator)
+        with pytest.raises(ValueError, match="queries must have unit length"):
+            sampler.sample(2 * queries, 5, TARGETS)
+        with pytest.raises(ValueError, match="embeddings must have unit length"):
+            sampler.update(torch.tensor([1]), classes[:1])
+    for name in ("quadratic", "positive", "kmeans"):
+        SAMPLERS[name]().refresh(classes)
+
+
+@pytest.mark.parametrize("name", ["softmax", "fourier", "kmeans"])
+def test_refused(name: str, generator: torch.Generator) -> None:
+    sampler, classes, queries = ready(name, generator)
+    for arguments, message in (
+        ((None, 5, TARGETS), "draws for queries: give them"),
+        ((queries[:2], 5, TARGETS), "queries of shape"),
+        ((queries, 0, TARGETS), "num_sampled=0"),
+        ((queries, 5, TARGETS + 1), "targets run from 0 to 37"),
+        ((queries, 5, TARGETS, "drop"), "hits='drop'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            sampler.sample(*arguments)
+    with pytest.raises(ValueError, match="call refresh"):
+        SAMPLERS[name]().sample(queries, 5, TARGETS)
+    with pytest.raises(ValueError, match="call refresh"):
+        SAMPLERS[name]().update(torch.tensor([0]), classes[:1])
+    with pytest.raises(ValueError, match="embeddings of shape"):
+        sampler.refresh(classes[:-1])
+    with pytest.raises(ValueError, match="not finite"):
+        sampler.refresh(classes / 0)
+    with pytest.raises(ValueError, match="ids run from 3 to 37"):
+        sampler.update(torch.tensor([3, 37]), classes[:2])
+    with pytest.raises(ValueError, match="named twice"):
+        sampler.update(torch.tensor([3, 3]), classes[:2])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SoftmaxSampler(0, DIM), "num_classes=0"),
+        (lambda: SoftmaxSampler(3, DIM, temperature=0.0), "temperature=0.0"),
+        (lambda: KernelTree(3, RandomFourier(DIM, 4), uniform_share=0.0), "sums can be negative"),
+        (lambda: KernelTree(3, Quadratic(DIM), uniform_share=1.0), r"not in \[0, 1\)"),
+        (lambda: TwoLevel(3, DIM, blocks="clusters"), "blocks='clusters' is not one of kmeans"),
+        (lambda: TwoLevel(3, DIM, block_size=0), "block_size=0"),
+        (lambda: TwoLevel(3, DIM, uniform_share=0.0), "would never be drawn"),
+        (lambda: TwoLevel(3, DIM, mass=FeatureMass(Quadratic(5))), "the kernel maps 5 dimensions"),
+    ],
+)
+def test_refused_options(make: Callable[[], QuerySampler], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
