@@ -62,7 +62,7 @@ class TokenEncoder(nn.Module):
             raise ValueError(
                 "is_tied=True, but there is no class table: build a CPC with classes, or set is_tied=False"
             )
-        weight = self._table[0].weight if self.embedding is None else self.embedding.weight
+        weight: Tensor = self._table[0].weight if self.embedding is None else self.embedding.weight
         return F.dropout(F.embedding(x, weight), self.dropout, self.training)
 
     def connect_classes(self, table: nn.Module) -> None:

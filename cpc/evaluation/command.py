@@ -65,11 +65,11 @@ def evaluate(
     model = load_pretrained(model_folder)
     given = {name: value for name, value in protocol_options.items() if value is not None}
     protocol = protocol_of(model_folder, model.encoder.modality, config["provenance"].get("evaluation", {}), given)
-    files = {"cache_dir": cache_dir, "skip_bad": skip_bad}
+    others = tuple(dict.fromkeys(name for name in estimators if name != INFO_NCE))
     of_draws = {
         "negatives": strategies,
         "num_negatives": nums_negatives,
-        "estimators": [name for name in estimators if name != INFO_NCE],
+        "estimators": others,
         "num_batches": num_batches,
     }
     if isinstance(protocol, TextProtocol):
@@ -79,7 +79,7 @@ def evaluate(
                 f"--{', --'.join(without_meaning)}: {model_folder} is a model of text, which is read from end to end "
                 "against all classes; leave this out"
             )
-        found = evaluate_text(model, config, protocol, source, **files)
+        found = evaluate_text(model, config, protocol, source, cache_dir=cache_dir, skip_bad=skip_bad)
     else:
         found = _evaluate_draws(
             model,
@@ -88,11 +88,12 @@ def evaluate(
             source,
             asked=tuple(dict.fromkeys(strategies or (model.negatives, "mixed_excluding"))),
             nums=tuple(dict.fromkeys([model.num_negatives] if nums_negatives is None else nums_negatives)),
-            others=tuple(dict.fromkeys(of_draws["estimators"])),
+            others=others,
             num_batches=64 if num_batches is None else num_batches,
             seed=seed,
             is_sampler_given="sampler" in given,
-            **files,
+            cache_dir=cache_dir,
+            skip_bad=skip_bad,
         )
     report = {"model": str(model_folder), "model_sha256": config["sha256"], "source": str(source), **found}
     path = Path(model_folder) / "bound.json" if out is None else Path(out)
