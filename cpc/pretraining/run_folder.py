@@ -184,7 +184,7 @@ class RunFolder(Checkpoint):
 
     def _record(self, trainer: pl.Trainer, bound: Bound, step: int) -> None:
         prefix = f"{bound.split}/"
-        module = trainer.lightning_module
+        module: Any = trainer.lightning_module
         if bound.strategy not in (module.model.training_strategies[0], module.strategies[0]):
             prefix += f"{bound.strategy}/"
         metrics = {}
