@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from einops import repeat
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 from torch import Tensor, nn
 
 from cpc.candidates.strategies import STRATEGIES
@@ -130,7 +130,7 @@ class CPC(nn.Module):
         distances = range(self.skip_steps + 1, self.skip_steps + 1 + self.predictor.num_steps)
         return [Step(direction, k) for direction in self.context.directions for k in distances]
 
-    def forward(self, x: Float[Tensor, "B ..."], state: Any = None) -> Output:
+    def forward(self, x: Num[Tensor, "B ..."], state: Any = None) -> Output:
         """Encode observations; pass the last `state` on to continue sequences rather than begin them."""
         latents = self.encoder(x)  # [B, T, D]
         contexts, state = self.context(latents, state)  # [B, T, C]
@@ -138,7 +138,7 @@ class CPC(nn.Module):
 
     def loss(
         self,
-        x: Float[Tensor, "B ..."],
+        x: Num[Tensor, "B ..."],
         *,
         num_valid: Int[Tensor, " B"] | None = None,
         sequence_id: Int[Tensor, " B"] | None = None,
@@ -279,7 +279,7 @@ class CPC(nn.Module):
             loss_nats = loss_nats + 0 * auxiliary.loss_nats  # the same, unless the step is not finite here
         return of_bound._replace(loss=loss, loss_nats=loss_nats)
 
-    def initialise_from(self, x: Float[Tensor, "B ..."]) -> None:
+    def initialise_from(self, x: Num[Tensor, "B ..."]) -> None:
         """Data-dependent initialisation of the encoder; before the model is wrapped, compiled or trained."""
         self.encoder.initialise_from(x)
         self.is_initialised.fill_(True)
