@@ -6,9 +6,9 @@ features, the mean of the closed form (1 - e^{-nu r^2})^2 / (2 D) with nu = tau.
 exp(tau x . y) e^-tau.
 
 Bias: E[grad L'] - grad L in the logits, for sampled softmax with `importance`, targets excluded, m = 3 draws with
-replacement, over all outcomes from 8 classes. Theorem 1 of the paper bounds it; its text was not at hand, so this is our
-own derivation. With w_j = e^{o_j} / q_j, Z' = e^{o_t} + mean of the drawn w, G' the same mean of gradients (E[Z'] = Z,
-E[G'] = G = grad Z), g = G / Z and e = G' - g Z', whose mean is zero:
+replacement, over all outcomes from 8 classes. Theorem 1 of the paper bounds it; its text was not at hand, so this is
+our own derivation. With w_j = e^{o_j} / q_j, Z' = e^{o_t} + mean of the drawn w, G' the same mean of gradients
+(E[Z'] = Z, E[G'] = G = grad Z), g = G / Z and e = G' - g Z', whose mean is zero:
 
     bias = E[G' / Z'] - g = -E[e (Z' - Z) / Z'] / Z
 

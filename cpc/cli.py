@@ -76,6 +76,8 @@ def _evaluate(options: argparse.Namespace) -> None:
         estimators=options.estimators,
         split=options.split,
         num_batches=options.num_batches,
+        bank=options.bank,
+        bank_latents=options.bank_latents,
         batch_size=options.batch_size,
         window_samples=options.window_samples,
         sampler=options.sampler,
@@ -357,6 +359,10 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--num_batches", type=int, help="batches, one pass over the split at most; 64 if not given; text is read whole"
     )
+    evaluate.add_argument(
+        "--bank", metavar="SPLIT", help="measure also against latents of this split, all at once: a far higher ceiling"
+    )
+    evaluate.add_argument("--bank_latents", type=int, default=1_000_000, help="how many of them, at most")
     as_the_run = "; as in the model's run if not given"
     evaluate.add_argument("--split", help="value of the manifest's split column" + as_the_run)
     evaluate.add_argument("--batch_size", type=int, help="windows per batch" + as_the_run)

@@ -1,24 +1,35 @@
 """Whom the positive is compared with."""
 
+from cpc.candidates import samplers
+from cpc.candidates.bank import LatentBank
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.draws import draw_excess_nats, draw_negatives
+from cpc.candidates.queue import LatentQueue, Past
 from cpc.candidates.strategies import (
+    BANK,
     MOST_DRAW_EXCESS_NATS,
     STRATEGIES,
     Strategy,
     allowed_matrix,
+    allowed_past,
     bounds_information,
     reading_of,
 )
 
 __all__ = [
+    "BANK",
     "MOST_DRAW_EXCESS_NATS",
     "STRATEGIES",
     "ClassTable",
+    "LatentBank",
+    "LatentQueue",
+    "Past",
     "Strategy",
     "allowed_matrix",
+    "allowed_past",
     "bounds_information",
     "draw_excess_nats",
     "draw_negatives",
     "reading_of",
+    "samplers",
 ]

@@ -12,6 +12,7 @@ _HOME_OF = {
     "Audio": "audio",
     "AudioFiles": "audio",
     "Batch": "batch",
+    "ExtremePoints": "extreme",
     "ImageFiles": "image_files",
     "ImageTable": "image_table",
     "Manifest": "manifest",
@@ -20,6 +21,7 @@ _HOME_OF = {
     "PatchAugmentation": "patch_augmentation",
     "SameSpeakerBatches": "batches",
     "Segment": "alignments",
+    "SparseBatch": "sparse_batch",
     "UniformBatches": "batches",
     "WindowDataset": "windows",
     "frame_labels": "alignments",
@@ -28,9 +30,11 @@ _HOME_OF = {
     "pack_images": "image_pack",
     "read_alignments": "alignments",
     "read_audio": "audio",
+    "read_extreme": "extreme",
     "read_image_source": "image_sources",
     "read_manifest": "manifest",
     "window_labels": "alignments",
+    "write_extreme": "extreme",
 }
 
 __all__ = list(_HOME_OF)

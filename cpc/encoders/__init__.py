@@ -4,6 +4,7 @@ from cpc.encoders.audio import AudioEncoder
 from cpc.encoders.backbone import Backbone
 from cpc.encoders.patches import PatchEncoder
 from cpc.encoders.resnet import ResNetTrunk
+from cpc.encoders.sparse import SparseEncoder
 from cpc.encoders.spectral import MFCC, LogMel
 from cpc.encoders.tiny import TinyTrunk
 from cpc.encoders.tokens import TokenEncoder
@@ -16,6 +17,7 @@ __all__ = [
     "LogMel",
     "PatchEncoder",
     "ResNetTrunk",
+    "SparseEncoder",
     "TinyTrunk",
     "TokenEncoder",
     "VectorEncoder",

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from cpc.bounds import Bound
-from cpc.candidates import STRATEGIES
+from cpc.candidates import BANK, STRATEGIES
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.data.atomic import write_json
+from cpc.evaluation.bank import bank_of_split, bank_tally
 from cpc.evaluation.held_out import EVALUATION_SEED, HeldOut, measured_tallies
 from cpc.evaluation.protocol import AudioProtocol, ImageProtocol, TextProtocol, protocol_of
 from cpc.evaluation.readings import HeldOutReadings, Measure, check_readable, readings_table
@@ -29,6 +30,8 @@ def evaluate(
     nums_negatives: Iterable[int | None] | None = None,
     estimators: Iterable[str] = (INFO_NCE,),
     num_batches: int | None = None,
+    bank: str | None = None,
+    bank_latents: int = 1_000_000,
     seed: int = EVALUATION_SEED,
     cache_dir: str | Path | None = None,
     skip_bad: bool = False,
@@ -46,6 +49,9 @@ def evaluate(
             the argument is None.
         estimators: further ones than InfoNCE, whose bound is always measured, names in `cpc.evaluation.READABLE`.
         num_batches: batches to average over, one pass over the split at most; 64 if None. Text is always read whole.
+        bank: a split of the corpus; the same rows are contrasted with its latents too, every one but those of a row's
+            own sequence. Their number is the cost: a pass over the bank for every 1024 rows.
+        bank_latents: at most so many of them.
         seed: of batches and draws.
         cache_dir: where the packed corpus goes; beside the source if None.
         skip_bad: go on without files that cannot be used, and say how many.
@@ -71,6 +77,7 @@ def evaluate(
         "num_negatives": nums_negatives,
         "estimators": others,
         "num_batches": num_batches,
+        "bank": bank,
     }
     if isinstance(protocol, TextProtocol):
         without_meaning = [name for name, value in of_draws.items() if value]
@@ -90,6 +97,8 @@ def evaluate(
             nums=tuple(dict.fromkeys([model.num_negatives] if nums_negatives is None else nums_negatives)),
             others=others,
             num_batches=64 if num_batches is None else num_batches,
+            bank=bank,
+            bank_latents=bank_latents,
             seed=seed,
             is_sampler_given="sampler" in given,
             cache_dir=cache_dir,
@@ -112,6 +121,8 @@ def _evaluate_draws(
     nums: tuple[int | None, ...],
     others: tuple[str, ...],
     num_batches: int,
+    bank: str | None,
+    bank_latents: int,
     seed: int,
     is_sampler_given: bool,
     **files: Any,
@@ -152,6 +163,21 @@ def _evaluate_draws(
             }
         )
         estimates += of_measure
+    if bank is not None:
+        stored = bank_of_split(model, corpus, bank, bank_latents, protocol.batch_size, seed)
+        bound = bank_tally(model, held_out, stored).compute(BANK, protocol.split)
+        print(table(bound, "bank_latents"))
+        bounds.append(
+            bound.record(config["provenance"].get("step"))
+            | {
+                "num_negatives": None,
+                "sampler": held_out.drawn_as("mixed_excluding")[0],
+                "bank": bank,
+                "bank_latents": len(stored),
+                "information_for_gaussians_nats": bound.information_for_gaussians_nats,
+                "advice": bound.advice("bank_latents"),
+            }
+        )
     return {
         **asdict(protocol),
         "num_negatives": model.num_negatives,

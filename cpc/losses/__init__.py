@@ -1,5 +1,6 @@
 """How scores become a loss."""
 
+from cpc.losses.bank_loss import BankLoss, bank_loss
 from cpc.losses.candidate_loss import ClassLoss, candidate_loss
 from cpc.losses.class_loss import class_loss
 from cpc.losses.class_table_loss import ClassTableLoss
@@ -9,11 +10,13 @@ from cpc.losses.objectives import OBJECTIVES, Objective
 
 __all__ = [
     "OBJECTIVES",
+    "BankLoss",
     "ClassLoss",
     "ClassTableLoss",
     "Contrast",
     "InfoNCE",
     "Objective",
+    "bank_loss",
     "candidate_loss",
     "class_loss",
     "contrast",

@@ -12,7 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.draws import draw_excess_nats, draw_negatives
-from cpc.candidates.strategies import allowed_matrix
+from cpc.candidates.queue import Past
+from cpc.candidates.strategies import allowed_matrix, allowed_past
 from cpc.losses.info_nce import Sequences, info_nce_of_rows
 
 
@@ -49,12 +50,14 @@ def contrast(
     num_negatives: int | None = None,
     shared_across_steps: bool = False,
     skip_steps: int = 0,
+    past: Past | None = None,
     generator: torch.Generator | None = None,
     compute: str = "float32",
 ) -> Contrast:
     """Score z_{t+k} against the row's candidates with the query W_k c_t, for every step k and every t.
 
-    Candidates are all valid latents of the allowed sequences, the same set for every k, plus the positive.
+    Candidates are all valid latents of the allowed sequences, the same set for every k, plus the positive; besides, of
+    the past latents those that the strategy allows, but for the row's own sequence's (`cpc.candidates.allowed_past`).
 
     Args:
         queries: W_k c_t, steps first.
@@ -69,11 +72,13 @@ def contrast(
             itself it is drawn anew for that step, so that each step's draws stay uniform over its negatives.
         skip_steps: the first step is k = skip_steps + 1: the latents between are neither predicted nor left out of the
             candidates.
+        past: latents of steps before, from `cpc.candidates.LatentQueue`: more candidates, without gradients.
         generator: source of the draws.
         compute: precision of the products' operands, as in `info_nce`.
 
     Raises:
-        ValueError: if no sequence is longer than the first step, or the strategy leaves a row without negatives.
+        ValueError: if no sequence is longer than the first step, the strategy leaves a row without negatives, or there
+            are past latents but no `sequence_id` to know a sequence's own by.
     """
     num_steps, num_sequences, num_latents, _ = queries.shape
     if latents.shape != queries.shape[1:]:
@@ -81,6 +86,8 @@ def contrast(
     device = latents.device
     if num_valid is None:
         num_valid = torch.full((num_sequences,), num_latents, device=device)
+    if past is not None and sequence_id is None:
+        raise ValueError("past latents without sequence_id: a sequence could not be told from its own past; give it")
     if sequence_id is None:
         sequence_id = torch.arange(num_sequences, device=device)
     check_rows(strategy, num_valid, sequence_id, group_id, skip_steps)
@@ -97,6 +104,9 @@ def contrast(
     positives = position + ahead[step]
 
     pool = allowed[:, candidate_sequence] & (time < length)
+    if past is not None:
+        of_past = allowed_past(strategy, sequence_id, group_id, past.sequence_id, past.group_id)
+        pool = torch.cat([pool, of_past], 1)
     negatives = None
     excess = torch.zeros(len(positives), device=device)
     if num_negatives is not None:
@@ -118,6 +128,7 @@ def contrast(
         pool=pool,
         sequences=Sequences(allowed, of_row, candidate_sequence),
         negatives=negatives,
+        extra=None if past is None else past.latents,
         compute=compute,
     )
     counts = row.num_candidates.float()

@@ -23,7 +23,7 @@ class MeanInfoNCE(torch.autograd.Function):
     """`(queries, candidates, extra, query, weight, bias, blocks, products)` -> (mean loss, row losses, accuracy).
 
     Row i is about `queries[query[i]]` and counts `weight[i]` in the mean, which alone carries gradients; `query` None
-    means one row per query. Every row meets all of `extra` `[E, D]` too, or None, which gets no gradient. `bias`
+    means one row per query. Extra candidates `[E, D]`, or None, stand behind the others and get no gradient. `bias`
     `[N + E]` is added to every score, or None; `blocks` says which row meets whom (`cpc.losses.blocks`), `products` how
     matrices are multiplied (`cpc.losses.products`). Queries may have a shorter dtype than candidates, which decide the
     dtype of scores, losses and sums.
@@ -48,13 +48,16 @@ class MeanInfoNCE(torch.autograd.Function):
         candidate_gradient = torch.zeros_like(candidates if needs_gradient else candidates[:0])
         loss_nats = torch.empty_like(weight)
         accuracy = torch.empty_like(weight, dtype=torch.float32)
-        of_extra = None if extra is None else products(extra)
+        everyone = candidates if extra is None else torch.cat([candidates, extra])
         for block in blocks:
-            of_block = products(candidates if block.columns is None else candidates[block.columns])
-            block_bias = _bias_of_block(bias, block, len(candidates))
-            is_shared = block.columns is None or not needs_gradient
-            block_gradient = candidate_gradient if is_shared else torch.zeros_like(of_block.candidates)
-            tiles = tiles_of(block, of_block, of_extra, block_bias)
+            if block.columns is None:
+                of_block, block_bias, block_gradient = products(everyone), bias, candidate_gradient
+            else:
+                of_block = products(everyone[block.columns])
+                block_bias = None if bias is None else bias[block.columns]
+                moving = block.columns[block.columns < len(candidate_gradient)]  # the first: columns ascend
+                block_gradient = torch.zeros_like(candidate_gradient[moving])
+            tiles = tiles_of(block, of_block, block_bias)
             for tile in tiles.rows():
                 rows = tile if block.rows is None else block.rows[tile]
                 tile_query = rows if query is None else query[rows]
@@ -65,7 +68,7 @@ class MeanInfoNCE(torch.autograd.Function):
                     query_gradient[tile_query] = (tiles.query_gradient() * row_weight).to(gradient_dtype)
                     tiles.add_candidate_gradient(tile_queries * row_weight, block_gradient)
             if needs_gradient and block.columns is not None:
-                candidate_gradient.index_add_(0, block.columns, block_gradient)
+                candidate_gradient.index_add_(0, moving, block_gradient)
         ctx.query_dtype = queries.dtype
         ctx.save_for_backward(query_gradient, candidate_gradient)
         ctx.mark_non_differentiable(loss_nats, accuracy)
@@ -80,9 +83,3 @@ class MeanInfoNCE(torch.autograd.Function):
         if gradients[0].device.type != "cpu" or gradients[0] != 1:
             query_gradient, candidate_gradient = query_gradient * gradients[0], candidate_gradient * gradients[0]
         return query_gradient.to(ctx.query_dtype), candidate_gradient, None, None, None, None, None, None
-
-
-def _bias_of_block(bias: Tensor | None, block: Block, num_candidates: int) -> Tensor | None:
-    if bias is None or block.columns is None:
-        return bias
-    return torch.cat([bias[block.columns], bias[num_candidates:]])

@@ -49,6 +49,7 @@ def info_nce(
     negatives: Int[Tensor, "M R"] | None = None,
     extra: Float[Tensor, "E D"] | None = None,
     extra_log_q: Float[Tensor, " E"] | None = None,
+    extra_allowed: Bool[Tensor, "B E"] | None = None,
     temperature: float | Tensor = 1.0,
     compute: str = "float32",
 ) -> InfoNCE:
@@ -71,10 +72,11 @@ def info_nce(
             (the posterior correction of sampled softmax).
         num_negatives: draw so many negatives per row, uniformly with replacement, instead of taking all.
         generator: source of those draws.
-        negatives: the negatives of each row, instead of drawing them here; from the pool or not, never the positive.
-        extra: candidates from elsewhere, a queue of past latents for instance, which every query meets as negatives
-            and which get no gradient.
+        negatives: the negatives of each row, instead of drawing them here, as places among the candidates and the extra
+            ones behind them; from the pool or not, never the positive.
+        extra: more negatives from elsewhere, a queue of past latents for instance, which get no gradient.
         extra_log_q: `log_q` of those.
+        extra_allowed: which of them the queries of a sequence meet; None: all.
         temperature: divides the scores; a positive tensor of one element gets a gradient.
         compute: `bf16` computes scores from operands rounded to bfloat16 and gradients with bfloat16 products: faster
             where the processor has units for it. Scores, log-sum-exp and sums over tiles stay float32, and so do
@@ -93,11 +95,15 @@ def info_nce(
         (True, [0.3333333432674408, 0.3333333432674408, 0.3333333432674408])
     """
     check_shapes(queries, candidates, positives, query_sequence, candidate_sequence, allowed, valid, log_q, negatives)
-    check_values(queries, candidates, positives, negatives, num_negatives, temperature)
-    check_extra(candidates, extra, extra_log_q, negatives is not None or num_negatives is not None)
+    check_extra(candidates, extra, extra_log_q, extra_allowed, allowed)
+    check_values(queries, candidates, positives, negatives, num_negatives, temperature, extra)
     if allowed is None or query_sequence is None:
         query_sequence = torch.zeros_like(positives)
     pool = _pool(candidates, candidate_sequence, allowed, valid)  # [B, N]
+    if extra is not None:
+        if extra_allowed is None:
+            extra_allowed = pool.new_ones(len(pool), len(extra))
+        pool = torch.cat([pool, extra_allowed], 1)  # [B, N + E]
     if num_negatives is not None and negatives is None:
         negatives = draw_negatives(pool, query_sequence, positives, num_negatives, generator)
     weight = torch.full(positives.shape, 1 / len(positives), device=positives.device, dtype=torch.float64)
@@ -137,7 +143,7 @@ def info_nce_of_rows(
     *,
     query: Int[Tensor, " M"] | None,
     weight: Float[Tensor, " M"],
-    pool: Bool[Tensor, "B N"],
+    pool: Bool[Tensor, "B _"],
     sequences: Sequences,
     negatives: Int[Tensor, "M R"] | None,
     compute: str,
@@ -146,7 +152,7 @@ def info_nce_of_rows(
 ) -> InfoNCE:
     """`info_nce` of those queries that `query` names, with a weight for each row instead of a plain mean.
 
-    `bias` is added to the scores of the candidates and of the extra ones behind them.
+    `pool` and `bias`, which is added to the scores, are about the candidates and the extra ones behind them.
 
     Raises:
         ValueError: on an unknown `compute`, or a row without negatives.
@@ -157,8 +163,6 @@ def info_nce_of_rows(
         num_candidates = pool.sum(1)[sequences.of_row] - pool[sequences.of_row, positives].long() + 1
     else:
         num_candidates = torch.full_like(positives, negatives.shape[1] + 1)
-    if extra is not None:
-        num_candidates += len(extra)
     if bool((num_candidates < 2).any()):
         raise ValueError(
             f"{int((num_candidates < 2).sum())} of {len(positives)} rows have no negative: their loss is 0 and "

@@ -20,7 +20,7 @@ if KERNEL not in ("torch", "triton"):
 def against_all(
     scores: Float[Tensor, "M N"],
     positive: Int[Tensor, " M"],
-    pool: Bool[Tensor, "B n"] | None,
+    pool: Bool[Tensor, "B N"] | None,
     sequence: Int[Tensor, " M"],
 ) -> tuple[Float[Tensor, " M"], Float[Tensor, " M"], Float[Tensor, "M N"]]:
     """Loss, accuracy and slopes of every row; slopes take the scores' memory.
@@ -28,7 +28,7 @@ def against_all(
     Args:
         scores: of all candidates.
         positive: each row's place among them.
-        pool: which of the first n candidates a sequence's rows meet besides their positives; None: all.
+        pool: which candidates a sequence's rows meet besides their positives; None: all.
         sequence: each row's row of `pool`.
     """
     if KERNEL == "triton" and scores.dtype == torch.float32 and (scores.is_cuda or "TRITON_INTERPRET" in os.environ):
@@ -38,7 +38,7 @@ def against_all(
     positive = rearrange(positive, "m -> m 1")
     positive_score = scores.gather(1, positive)
     if pool is not None:
-        scores[:, : pool.shape[1]].masked_fill_(~pool[sequence], -torch.inf)
+        scores.masked_fill_(~pool[sequence], -torch.inf)
     scores.scatter_(1, positive, -torch.inf)
     best_negative = scores.amax(1, keepdim=True)
     accuracy = rank_accuracy(positive_score, best_negative, scores)

@@ -1,6 +1,6 @@
 """A block of the score matrix, a tile of rows at a time: by scoring every candidate, or by gathering the drawn ones.
 
-M rows of the block, N of its candidates, E extra candidates, R drawn negatives, D latent dim; m counts a tile's rows.
+M rows of the block, N of its candidates, R drawn negatives, D latent dim; m counts a tile's rows.
 """
 
 from abc import abstractmethod
@@ -20,12 +20,11 @@ TILE_SCORES = 2**24  # 64 MiB of float32
 GATHER_BEYOND = 100  # candidates per drawn negative; measured by `python -m benchmarks.loss --rule`
 
 
-def tiles_of(block: Block, products: Products, of_extra: Products | None, bias: Tensor | None) -> "Tiles":
+def tiles_of(block: Block, products: Products, bias: Tensor | None) -> "Tiles":
     """The faster way for this block."""
     if block.negatives is not None and len(products.candidates) > GATHER_BEYOND * block.negatives.shape[1]:
-        assert of_extra is None, "extra candidates are all met, here the drawn ones alone are gathered"
         return GatheredTiles(block, products.candidates, bias)
-    return ScoredTiles(block, products, of_extra, bias)
+    return ScoredTiles(block, products, bias)
 
 
 class Tiles:
@@ -45,17 +44,16 @@ class Tiles:
 
     @abstractmethod
     def add_candidate_gradient(self, queries: Tensor, total: Tensor) -> None:
-        """Add the candidates' share to `total` `[N, D]`; `queries` come with each row's weight."""
+        """Add the share of the first n candidates to `total` `[n, D]`; `queries` come with each row's weight."""
 
 
 class ScoredTiles(Tiles):
-    """By scoring every candidate, extra ones in the columns behind the block's."""
+    """By scoring every candidate."""
 
-    def __init__(self, block: Block, of_block: Products, of_extra: Products | None, bias: Tensor | None) -> None:
-        self.block, self.of_block, self.of_extra, self.bias = block, of_block, of_extra, bias
-        self.num_columns = len(of_block.candidates)
-        width = self.num_columns + (0 if of_extra is None else len(of_extra.candidates))
-        self.scratch = of_block.candidates.new_empty(tile_rows(len(block.positives), width), width)
+    def __init__(self, block: Block, products: Products, bias: Tensor | None) -> None:
+        self.block, self.products, self.bias = block, products, bias
+        width = len(products.candidates)
+        self.scratch = products.candidates.new_empty(tile_rows(len(block.positives), width), width)
 
     def rows(self) -> Iterator[slice]:  # noqa: D102
         return row_slices(len(self.block.positives), len(self.scratch))
@@ -63,9 +61,7 @@ class ScoredTiles(Tiles):
     def contrast(self, queries: Tensor, tile: slice) -> tuple[Tensor, Tensor]:  # noqa: D102
         block = self.block
         scores = self.scratch[: len(queries)]
-        self.of_block.scores(queries, out=scores[:, : self.num_columns])
-        if self.of_extra is not None:
-            self.of_extra.scores(queries, out=scores[:, self.num_columns :])
+        self.products.scores(queries, out=scores)
         if self.bias is not None:
             scores += self.bias
         positive = block.positives[tile]
@@ -78,13 +74,10 @@ class ScoredTiles(Tiles):
         return loss, accuracy
 
     def query_gradient(self) -> Tensor:  # noqa: D102
-        gradient = self.of_block.query_gradient(self.slopes[:, : self.num_columns])
-        if self.of_extra is not None:
-            gradient += self.of_extra.query_gradient(self.slopes[:, self.num_columns :])
-        return gradient
+        return self.products.query_gradient(self.slopes)
 
     def add_candidate_gradient(self, queries: Tensor, total: Tensor) -> None:  # noqa: D102
-        self.of_block.add_candidate_gradient(self.slopes[:, : self.num_columns], queries, total)
+        self.products.add_candidate_gradient(self.slopes[:, : len(total)], queries, total)
 
 
 class GatheredTiles(Tiles):
@@ -114,7 +107,11 @@ class GatheredTiles(Tiles):
 
     def add_candidate_gradient(self, queries: Tensor, total: Tensor) -> None:  # noqa: D102
         torch.mul(rearrange(self.slopes, "m r -> m r 1"), rearrange(queries, "m d -> m 1 d"), out=self.vectors)
-        total.index_add_(0, self.drawn.flatten(), rearrange(self.vectors, "m r d -> (m r) d"))
+        drawn, gradients = self.drawn.flatten(), rearrange(self.vectors, "m r d -> (m r) d")
+        if len(total) < len(self.candidates):
+            moves = drawn < len(total)
+            drawn, gradients = drawn[moves], gradients[moves]
+        total.index_add_(0, drawn, gradients)
 
 
 def tile_rows(num_rows: int, num_candidates: int) -> int:

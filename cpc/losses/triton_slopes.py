@@ -24,7 +24,6 @@ def _against_all(
     loss_ptr: Any,
     accuracy_ptr: Any,
     num_columns: Any,
-    num_pool_columns: Any,
     row_stride: Any,
     smallest: Any,
     has_pool: tl.constexpr,
@@ -35,7 +34,7 @@ def _against_all(
     positive = tl.load(positive_ptr + row)
     positive_score = tl.load(scores_ptr + positive)
     if has_pool:
-        pool_ptr += tl.load(sequence_ptr + row).to(tl.int64) * num_pool_columns
+        pool_ptr += tl.load(sequence_ptr + row).to(tl.int64) * num_columns
 
     highest = positive_score
     total = tl.zeros((), tl.float32) + 1.0  # the positive's own term
@@ -44,9 +43,8 @@ def _against_all(
     for start in range(0, num_columns, block):
         column = start + tl.arange(0, block)
         is_negative = (column < num_columns) & (column != positive)
-        if has_pool:  # extra candidates stand behind the pool's columns and are met by every row
-            is_pooled = column < num_pool_columns
-            is_negative &= (~is_pooled) | (tl.load(pool_ptr + column, mask=is_pooled, other=0) != 0)
+        if has_pool:
+            is_negative &= tl.load(pool_ptr + column, mask=column < num_columns, other=0) != 0
         score = tl.load(scores_ptr + column, mask=is_negative, other=-float("inf"))
         best = tl.max(score, 0)
         best_negative = tl.maximum(best_negative, best)
@@ -65,8 +63,7 @@ def _against_all(
         is_positive = column == positive
         is_candidate = is_column
         if has_pool:
-            is_pooled = column < num_pool_columns
-            is_candidate &= is_positive | (~is_pooled) | (tl.load(pool_ptr + column, mask=is_pooled, other=0) != 0)
+            is_candidate &= is_positive | (tl.load(pool_ptr + column, mask=is_column, other=0) != 0)
         score = tl.load(scores_ptr + column, mask=is_candidate, other=-float("inf"))
         probability = tl.exp(score - highest) / total
         probability = tl.where(probability < smallest, 0.0, probability)
@@ -87,7 +84,6 @@ def against_all(
         loss,
         accuracy,
         num_columns,
-        num_columns if pool is None else pool.shape[1],
         scores.stride(0),
         torch.finfo(torch.float32).tiny ** 0.7,
         has_pool=pool is not None,

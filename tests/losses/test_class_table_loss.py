@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cpc.candidates import ClassTable
-from cpc.candidates.samplers import Draw, Hits, Sampler, without_hits
+from cpc.candidates.samplers import All, Draw, Hits, LogUniform, Sampler, without_hits
 from cpc.losses import OBJECTIVES, ClassTableLoss, class_loss
 
 NUM_CLASSES, DIM = 11, 6
@@ -138,3 +138,28 @@ def test_full_losses_have_no_sparse_gradients() -> None:
 def test_queries_of_another_width_are_named() -> None:
     with pytest.raises(ValueError, match="queries have 5 dims, the table's classes 6"):
         ClassTableLoss(table(), "full_softmax")(torch.zeros(4, 5), TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("sampled", "full"), [("sampled_softmax", "full_softmax"), ("sampled_logistic", "full_logistic")]
+)
+@pytest.mark.parametrize("correction", ["posterior", "importance"])
+def test_every_class_drawn_once_gives_the_full_loss(sampled: str, full: str, correction: str) -> None:
+    queries = torch.randn(4, DIM)
+    loss = ClassTableLoss(table(), sampled, All(NUM_CLASSES), NUM_CLASSES, correction=correction)
+    for found, wanted in zip(loss(queries, TARGETS), ClassTableLoss(table(), full)(queries, TARGETS), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_partition_of_a_real_sampler_is_unbiased(replacement: bool) -> None:
+    """E[Z'] = Z in the mean over many draws, within four standard errors."""
+    sampler = LogUniform(NUM_CLASSES, replacement=replacement, shared=False)
+    loss = ClassTableLoss(table(), "sampled_softmax", sampler, 5, correction="importance")
+    query, target = torch.randn(1, DIM), torch.tensor([3])
+    with torch.no_grad():
+        drawn = loss(query.expand(4000, DIM), target.expand(4000), torch.Generator().manual_seed(2)).loss_nats
+        exact = loss.exact(query, target).loss_nats
+    ratio = (drawn - exact).double().exp()  # Z' / Z
+    error = float(ratio.std() / len(ratio) ** 0.5)
+    assert abs(float(ratio.mean()) - 1) < 4 * error < 0.1

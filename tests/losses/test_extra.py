@@ -1,4 +1,4 @@
-"""Candidates from elsewhere, met by every row without a gradient; and the sizes at which the way to compute changes."""
+"""Candidates from elsewhere, met or drawn without a gradient; and the sizes at which the way to compute changes."""
 
 import pytest
 import torch
@@ -60,6 +60,45 @@ def test_extra_candidates_move_queries_and_stay_where_they_are(log_q: torch.Tens
     )
 
 
+EXTRA_ALLOWED = torch.tensor([[True, False, True], [True, True, True], [False, False, False]])
+
+
+def test_a_sequence_meets_the_extra_candidates_that_it_is_allowed() -> None:
+    queries, candidates, extra = (x.requires_grad_() for x in vectors(4, 8, 3))
+    result = with_extra(queries, candidates, extra, extra_allowed=EXTRA_ALLOWED)
+    sets = [
+        [j for j in range(8) if j != p and ALLOWED[SEQUENCE[p], SEQUENCE[j]]]
+        + [8 + e for e in range(3) if EXTRA_ALLOWED[SEQUENCE[p], e]]
+        for p in POSITIVES.tolist()
+    ]
+    scores = queries.detach() @ torch.cat([candidates, extra]).detach().T
+    assert result.loss.item() == pytest.approx(info_nce_loss(scores, POSITIVES.tolist(), sets), rel=1e-12)
+    assert result.num_candidates.tolist() == [1 + len(members) for members in sets]
+    assert torch.autograd.gradcheck(
+        lambda q, c: with_extra(q, c, extra, extra_allowed=EXTRA_ALLOWED).loss, (queries, candidates)
+    )
+
+
+@pytest.mark.parametrize("threshold", [100, 0])
+def test_negatives_are_drawn_from_extra_candidates_too(threshold: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "GATHER_BEYOND", threshold)  # selected from all scores, or gathered
+    queries, candidates, extra = (x.requires_grad_() for x in vectors(4, 8, 3))
+    negatives = torch.tensor([[6, 10, 10], [8, 3, 9], [0, 9, 2], [2, 8, 5]])
+    options = {"negatives": negatives, "extra": extra}
+    scores = queries.detach() @ torch.cat([candidates, extra]).detach().T
+    expected = info_nce_loss(scores, POSITIVES.tolist(), negatives.tolist())
+    assert info_nce(queries, candidates, POSITIVES, **options).loss.item() == pytest.approx(expected, rel=1e-12)
+    assert torch.autograd.gradcheck(lambda q, c: info_nce(q, c, POSITIVES, **options).loss, (queries, candidates))
+    drawn = info_nce(
+        *(queries, 0 * candidates, POSITIVES),
+        num_negatives=50,
+        generator=torch.Generator().manual_seed(0),
+        extra=1e3 * queries[:1].detach().expand(2, -1),
+    )
+    assert drawn.num_candidates.tolist() == [51] * 4
+    assert drawn.loss_nats[0] > 100  # 2 of 9 are those, and one of them in 50 draws is all but certain
+
+
 def test_a_temperature_that_learns() -> None:
     queries, candidates = vectors(4, 8)
     temperature = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
@@ -104,7 +143,15 @@ def test_gathered_negatives_equal_selected_ones(with_bias: bool, monkeypatch: py
         ({"extra": torch.zeros(3, 5), "extra_log_q": torch.zeros(2)}, "extra_log_q has 2 entries for 3"),
         ({"extra_log_q": torch.zeros(2)}, "there are none: give extra too"),
         ({"temperature": torch.ones(2)}, "a number or a tensor of one element"),
-        ({"extra": torch.zeros(3, 5), "num_negatives": 2}, "leave out extra, or draw none"),
+        ({"extra_allowed": torch.ones(1, 3, dtype=torch.bool)}, "there are none: give extra too"),
+        (
+            {"extra": torch.zeros(3, 5), "extra_allowed": torch.ones(2, 3, dtype=torch.bool)},
+            r"torch.bool \(2, 3\), needs to be torch.bool \(1, 3\)",
+        ),
+        (
+            {"extra": torch.zeros(3, 5), "negatives": torch.full((4, 1), 11)},
+            "8 candidates and 3 extra ones, got values from 11 to 11",
+        ),
         (
             {
                 "query_sequence": torch.tensor([0, 1, 2, 3]),

@@ -13,13 +13,13 @@ kernel = pytest.importorskip("cpc.losses.triton_slopes", reason="needs Triton")
 def test_the_kernel_equals_the_torch_code(with_pool: bool, num_columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "_BLOCK", 64)  # several blocks a row
     generator = torch.Generator().manual_seed(0)
-    num_rows, num_pool_columns = 9, num_columns - 2  # two extra candidates
+    num_rows = 9
     scores = 5 * torch.randn(num_rows, num_columns, generator=generator)
-    positive = torch.randint(num_pool_columns, (num_rows,), generator=generator)
+    positive = torch.randint(num_columns, (num_rows,), generator=generator)
     scores[0] = 1.5  # all tied
     scores[1, positive[1]], scores[2, positive[2]] = 1e4, -1e4
     scores[3, : num_columns // 2] = scores[3, positive[3]]
-    pool = torch.rand(3, num_pool_columns, generator=generator) < 0.6 if with_pool else None
+    pool = torch.rand(3, num_columns, generator=generator) < 0.6 if with_pool else None
     sequence = torch.randint(3, (num_rows,), generator=generator)
     expected = slopes.against_all(scores.clone(), positive, pool, sequence)
     found = kernel.against_all(scores.clone(), positive, pool, sequence)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cpc.candidates.kernels.kernel_map import KernelMap
-from cpc.candidates.kernels.projections import Projection, random_projection
+from cpc.candidates.kernels.projections import random_projection
 
 
 class RandomFourier(KernelMap):
@@ -40,7 +40,7 @@ class RandomFourier(KernelMap):
     can_be_negative = True
 
     def __init__(
-        self, dim: int, num_frequencies: int, nu: float = 4.0, projection: Projection = "gaussian", seed: int = 0
+        self, dim: int, num_frequencies: int, nu: float = 4.0, projection: str = "gaussian", seed: int = 0
     ) -> None:
         super().__init__(dim, 2 * num_frequencies)
         if not nu > 0:

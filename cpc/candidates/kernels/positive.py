@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cpc.candidates.kernels.kernel_map import KernelMap
-from cpc.candidates.kernels.projections import Projection, random_projection
+from cpc.candidates.kernels.projections import random_projection
 
 
 class PositiveRandomFeatures(KernelMap):
@@ -34,7 +34,7 @@ class PositiveRandomFeatures(KernelMap):
     directions: Tensor
 
     def __init__(
-        self, dim: int, num_features: int, nu: float = 2.0, projection: Projection = "orthogonal", seed: int = 0
+        self, dim: int, num_features: int, nu: float = 2.0, projection: str = "orthogonal", seed: int = 0
     ) -> None:
         super().__init__(dim, num_features)
         if not nu > 0:

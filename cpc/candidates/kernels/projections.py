@@ -4,17 +4,16 @@ R rows, D dims.
 """
 
 import math
-from typing import Literal
 
 import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-Projection = Literal["gaussian", "orthogonal", "structured"]
+PROJECTIONS = ("gaussian", "orthogonal", "structured")
 
 
-def random_projection(kind: Projection, num_rows: int, dim: int, seed: int) -> Float[Tensor, "R D"]:
+def random_projection(kind: str, num_rows: int, dim: int, seed: int) -> Float[Tensor, "R D"]:
     """W, of which each row has the length and the direction of a Gaussian draw, alone.
 
     - gaussian: independent rows.
@@ -28,11 +27,11 @@ def random_projection(kind: Projection, num_rows: int, dim: int, seed: int) -> F
     Raises:
         ValueError: on another kind.
     """
+    if kind not in PROJECTIONS:
+        raise ValueError(f"projection={kind!r} is not one of {', '.join(PROJECTIONS)}")
     generator = torch.Generator().manual_seed(seed)
     if kind == "gaussian":
         return torch.randn(num_rows, dim, generator=generator)
-    if kind not in ("orthogonal", "structured"):
-        raise ValueError(f"projection={kind!r} is not one of gaussian, orthogonal, structured")
     block = _orthogonal_block if kind == "orthogonal" else _structured_block
     blocks = [block(dim, generator) for _ in range(math.ceil(num_rows / dim))]
     return torch.cat(blocks)[:num_rows]

@@ -4,15 +4,14 @@ n classes, D dims, B blocks, P places in block order, R rows.
 """
 
 import math
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-Blocks = Literal["kmeans", "ids", "random"]
-BLOCKS: tuple[str, ...] = get_args(Blocks)
+BLOCKS = ("kmeans", "ids", "random")
 
 NUM_ITERATIONS = 10
 POINTS_PER_CENTROID = 64  # beyond so many, Lloyd's iterations see a random part of the points
@@ -20,7 +19,7 @@ MOST_CENTROIDS_AT_ONCE = 512
 TILE_ELEMENTS = 2**24
 
 
-def part_into_blocks(kind: Blocks, embeddings: Float[Tensor, "n D"], num_blocks: int, seed: int) -> Int[Tensor, " n"]:
+def part_into_blocks(kind: str, embeddings: Float[Tensor, "n D"], num_blocks: int, seed: int) -> Int[Tensor, " n"]:
     """The block of each class.
 
     Args:

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.block_mass import BlockMass, CentroidMass
-from cpc.candidates.samplers.blocks import BLOCKS, Blocks, Members, members_of, part_into_blocks
+from cpc.candidates.samplers.blocks import BLOCKS, Members, members_of, part_into_blocks
 from cpc.candidates.samplers.compiled import compiled
 from cpc.candidates.samplers.inverse_cdf import inverse_cdf
 from cpc.candidates.samplers.query_sampler import QuerySampler, check_left
@@ -62,7 +62,7 @@ class TwoLevel(QuerySampler):
         dim: int,
         temperature: float = 1.0,
         mass: BlockMass | None = None,
-        blocks: Blocks = "kmeans",
+        blocks: str = "kmeans",
         block_size: int = 64,
         uniform_share: float | None = None,
         seed: int = 0,
@@ -73,7 +73,7 @@ class TwoLevel(QuerySampler):
         if block_size < 1:
             raise ValueError(f"block_size={block_size} must be at least 1")
         self.mass = CentroidMass() if mass is None else mass
-        self.blocks: Blocks = blocks
+        self.blocks = blocks
         self.block_size = block_size
         self.num_blocks = math.ceil(num_classes / block_size)
         self.uniform_share = self.mass.uniform_share if uniform_share is None else uniform_share

@@ -1,0 +1,129 @@
+"""The bound of a model against a bank: far more candidates than a batch has, every one of them met.
+
+K steps, B observations, S sequences, T latents, D latent dim.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cpc.bounds import BoundTally
+from cpc.candidates import LatentBank
+from cpc.data.batch import Batch
+from cpc.data.corpus import Corpus
+from cpc.data.image_corpus import ImageCorpus
+from cpc.evaluation.held_out import HeldOut
+from cpc.losses import Contrast, bank_loss
+from cpc.losses.contrast import side_by_side
+from cpc.model import CPC
+
+_HELD_OUT = "mixed_excluding"  # uniform batches, as the bank's own
+
+
+@torch.no_grad()
+def bank_of_split(
+    model: CPC, corpus: Corpus | ImageCorpus, split: str, num_latents: int, batch_size: int, seed: int
+) -> LatentBank:
+    """Encode windows of a split, one pass at most, until the bank holds so many latents.
+
+    Args:
+        model: the encoder, in eval mode.
+        corpus: of the held-out batches too: rows are known by its sequence ids.
+        split: the part of the data.
+        num_latents: of the bank, at most.
+        batch_size: windows encoded at a time.
+        seed: of the windows drawn.
+
+    Raises:
+        ValueError: if no latent is asked for.
+    """
+    if num_latents < 1:
+        raise ValueError(f"bank_latents={num_latents} must be at least 1")
+    windows: Any = corpus.windows(split)
+    size = corpus.held_out_batch_size(windows, batch_size, 1)
+    stream = corpus.batches(windows, "uniform", size, 1, seed)
+    latents, sequences, num_stored = [], [], 0
+    for index in range(max(1, stream.num_slots // size)):
+        batch = _on_device(model, windows, stream.batch(index))
+        z = model.encoder(batch.x)
+        is_signal = torch.ones(z.shape[:-1], dtype=torch.bool, device=z.device)
+        if z.ndim == 3:  # images have no padding
+            time = torch.arange(z.shape[1], device=z.device)
+            is_signal = time < rearrange(model.encoder.num_latents(batch.num_valid), "b -> b 1")
+        latents.append(z[is_signal].float().cpu())
+        sequences.append(batch.sequence_id.cpu().repeat_interleave(is_signal.flatten(1).sum(1).cpu()))
+        num_stored += len(latents[-1])
+        if num_stored >= num_latents:
+            break
+    bank, of_bank = torch.cat(latents)[:num_latents], torch.cat(sequences)[:num_latents]
+    return LatentBank(bank, of_bank, {"split": split})
+
+
+@torch.no_grad()
+def bank_tally(model: CPC, held_out: HeldOut, bank: LatentBank) -> BoundTally:
+    """Contrast this rank's held-out rows with the whole bank, less what it holds of a row's own sequence.
+
+    The standard error of the bound is over batches, and holds the rows' chance alone: all meet the same bank.
+
+    Raises:
+        ValueError: if the bank holds nothing but a row's own sequence.
+    """
+    tally = BoundTally(model.steps)
+    for drawn in held_out.batches(_HELD_OUT):
+        batch = _on_device(model, held_out.windows, drawn)
+        latents, contexts, _ = model(batch.x)
+        predictions = model.predictions(
+            latents,
+            contexts,
+            num_valid=model.encoder.num_latents(batch.num_valid),
+            sequence_id=batch.sequence_id,
+        )
+        of_directions = []
+        for queries, z, identities in predictions:
+            num_valid, sequence_id = identities["num_valid"], identities["sequence_id"]
+            assert num_valid is not None
+            assert sequence_id is not None
+            of_directions.append(bank_contrast(queries, z, bank, num_valid, sequence_id, model.skip_steps))
+        tally.update(side_by_side(of_directions, len(latents)))
+    return tally
+
+
+def bank_contrast(
+    queries: Float[Tensor, "K S T D"],
+    latents: Float[Tensor, "S T D"],
+    bank: LatentBank,
+    num_valid: Int[Tensor, " S"],
+    sequence_id: Int[Tensor, " S"],
+    skip_steps: int = 0,
+) -> Contrast:
+    """`cpc.losses.contrast` with a bank in place of the batch: no gradients, and no draws."""
+    num_steps, num_sequences, num_latents, _ = queries.shape
+    time = torch.arange(num_latents, device=latents.device)
+    sums = torch.zeros(6, num_steps, num_sequences, device=latents.device)
+    losses = []
+    for step in range(num_steps):
+        ahead = skip_steps + step + 1
+        sequence, row = (time + ahead < rearrange(num_valid, "s -> s 1")).nonzero().unbind(1)
+        if len(row) == 0:
+            continue
+        found = bank_loss(
+            queries[step, sequence, row],
+            latents[sequence, row + ahead],
+            bank,
+            sequence_id=sequence_id[sequence],
+        )
+        counts = found.num_candidates.float()
+        ones, zeros = torch.ones_like(counts), torch.zeros_like(counts)
+        of_rows = torch.stack([ones, found.loss_nats.float(), counts.log(), counts, found.accuracy, zeros])
+        sums[:, step].index_add_(1, sequence, of_rows)
+        losses.append(found.loss)
+    return Contrast(torch.stack(losses).mean() if losses else sums.new_zeros(()), *sums)
+
+
+def _on_device(model: CPC, windows: Any, drawn: Iterable[Any]) -> Batch:
+    device = next(model.parameters()).device
+    return Batch(*(field.to(device) for field in windows.__getitems__(drawn)))

@@ -1,0 +1,228 @@
+"""InfoNCE against a bank: loops in float64, enumerated draws, and what may be in memory at a time."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import cpc.losses.partition as partition
+from cpc.candidates import LatentBank
+from cpc.candidates.samplers import Draw
+from cpc.losses import bank_loss
+
+M, N, D = 5, 23, 4
+SEQUENCES = torch.arange(N) % 6
+OWN = torch.tensor([0, 5, -1, 9, 2])  # nothing is left out for -1, and nobody is of sequence 9
+TARGETS = torch.tensor([6, 3, -1, 22, -1])  # the first is of the row's own sequence
+
+
+def inputs(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor, LatentBank]:
+    generator = torch.Generator().manual_seed(0)
+    queries, positives, latents = (torch.randn(rows, D, generator=generator, dtype=dtype) for rows in (M, M, N))
+    return queries, positives, LatentBank(latents, SEQUENCES)
+
+
+def negatives_of(row: int, own: torch.Tensor | None, targets: torch.Tensor | None) -> list[int]:
+    return [
+        i
+        for i in range(N)
+        if (own is None or own[row] < 0 or SEQUENCES[i] != own[row]) and (targets is None or i != targets[row])
+    ]
+
+
+def looped(
+    queries: torch.Tensor,
+    positives: torch.Tensor,
+    bank: LatentBank,
+    own: torch.Tensor | None,
+    targets: torch.Tensor | None,
+) -> list[tuple[float, int, float]]:
+    """(loss, N, accuracy) of each row."""
+    rows = []
+    for m in range(M):
+        positive = float(queries[m] @ positives[m])
+        scores = [float(queries[m] @ bank.latents[i]) for i in negatives_of(m, own, targets)]
+        loss = math.log(sum(math.exp(s) for s in [positive, *scores])) - positive
+        rows.append((loss, 1 + len(scores), float(all(s < positive for s in scores))))
+    return rows
+
+
+@pytest.mark.parametrize("own", [None, OWN])
+@pytest.mark.parametrize("targets", [None, TARGETS])
+@pytest.mark.parametrize("tile", [(2, 3), (1024, 4096)])
+def test_the_exact_loss_equals_a_loop(
+    own: torch.Tensor | None, targets: torch.Tensor | None, tile: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition, "TILE_ROWS", tile[0])
+    monkeypatch.setattr(partition, "TILE_LATENTS", tile[1])
+    queries, positives, bank = inputs()
+    result = bank_loss(queries, positives, bank, sequence_id=own, targets=targets)
+    losses, counts, accuracies = zip(*looped(queries, positives, bank, own, targets), strict=True)
+    assert result.loss_nats.tolist() == pytest.approx(losses, rel=1e-12)
+    assert result.num_candidates.tolist() == list(counts)
+    assert result.accuracy.tolist() == list(accuracies)
+    assert result.loss.item() == pytest.approx(sum(losses) / M, rel=1e-12)
+    mi_nats = sum(math.log(n) - loss for loss, n in zip(losses, counts, strict=True)) / M
+    assert result.mi_nats == pytest.approx(mi_nats, rel=1e-9)
+    assert result.reading.startswith("lower bound on I(z; c), if")
+
+
+def test_its_gradients_are_those_of_finite_differences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition, "TILE_ROWS", 2)
+    monkeypatch.setattr(partition, "TILE_LATENTS", 5)
+    queries, positives, bank = inputs()
+    temperature = torch.tensor(0.7, dtype=torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda q, z, t: bank_loss(q, z, bank, sequence_id=OWN, targets=TARGETS, temperature=t).loss,
+        tuple(x.requires_grad_() for x in (queries, positives, temperature)),
+    )
+    assert not bank.latents.requires_grad
+
+
+def test_a_collapsed_encoder_reads_nothing_and_guesses() -> None:
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(1, 48, generator=generator)
+    bank = LatentBank(z.expand(9999, -1).contiguous())
+    result = bank_loss(torch.randn(7, 48, generator=generator), z.expand(7, -1), bank)
+    assert result.mi_nats == pytest.approx(0, abs=1e-5)
+    assert result.accuracy.tolist() == pytest.approx([1e-4] * 7)
+
+
+def test_scores_that_would_overflow_are_summed() -> None:
+    bank = LatentBank(torch.tensor([[300.0], [-300.0], [299.0]]))
+    result = bank_loss(torch.tensor([[2.0], [-2.0]]), torch.tensor([[298.0], [301.0]]), bank)
+    expected = [math.log(1 + math.exp(4) + math.exp(2)), 1202.0]
+    assert result.loss_nats.tolist() == pytest.approx(expected, rel=1e-5)
+
+
+class LargestTensor(TorchDispatchMode):
+    """The number of elements of the largest tensor that any operation makes."""
+
+    num_elements = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        out = function(*arguments, **(options or {}))
+        for each in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(each, torch.Tensor) and not each._is_view():
+                self.num_elements = max(self.num_elements, each.numel())
+        return out
+
+
+def test_the_exact_loss_holds_a_tile_of_scores_at_a_time() -> None:
+    generator = torch.Generator().manual_seed(0)
+    bank = LatentBank(torch.randn(50_000, 2, generator=generator))
+    queries = torch.randn(1500, 2, generator=generator).requires_grad_()
+    with LargestTensor() as largest:
+        bank_loss(queries, torch.zeros(1500, 2), bank).loss.backward()
+    assert largest.num_elements == partition.TILE_ROWS * partition.TILE_LATENTS
+
+
+def drawn(ids: torch.Tensor, probability: torch.Tensor) -> Draw:
+    """With replacement from a law over the bank, kept whatever it hits; with the counts of `TARGETS`."""
+    log_count = (ids.shape[-1] * probability.double()).log()
+    return Draw(ids, log_count[ids], torch.where(TARGETS < 0, torch.inf, log_count[TARGETS]))
+
+
+def total(loss_nats: torch.Tensor, queries: torch.Tensor, positives: torch.Tensor) -> torch.Tensor:
+    """exp s+ + Z', which a loss has in its logarithm."""
+    return (loss_nats + (queries * positives).sum(1)).exp()
+
+
+def test_the_partition_of_draws_is_unbiased_and_its_bound_too_high_in_the_mean() -> None:
+    """All 23^2 draws of two, each with its probability, the row's own sequence and target left out of them."""
+    queries, positives, bank = inputs()
+    probability = torch.softmax(torch.linspace(0, 2, N).double(), 0)
+    exact = bank_loss(queries, positives, bank, sequence_id=OWN, targets=TARGETS)
+    mean_total, mean_loss = torch.zeros(M).double(), torch.zeros(M).double()
+    for pair in itertools.product(range(N), repeat=2):
+        ids = torch.tensor(pair)
+        result = bank_loss(queries, positives, bank, drawn(ids, probability), sequence_id=OWN, targets=TARGETS)
+        chance = probability[ids].prod()
+        mean_total += chance * total(result.loss_nats, queries, positives)
+        mean_loss += chance * result.loss_nats
+        assert torch.equal(result.num_candidates, exact.num_candidates)
+    torch.testing.assert_close(mean_total, total(exact.loss_nats, queries, positives), rtol=1e-12, atol=0)
+    assert (mean_loss < exact.loss_nats).all()  # Jensen
+    assert result.reading == "estimate from 2 draws, too high in the mean, no bound on I(z; c)"
+
+
+def test_the_estimate_tends_to_the_exact_value() -> None:
+    queries, positives, bank = inputs()
+    exact = bank_loss(queries, positives, bank, sequence_id=OWN)
+    generator = torch.Generator().manual_seed(0)
+    uniform = torch.full((N,), 1 / N)
+    errors = []
+    for num in (100, 10_000, 1_000_000):
+        ids = torch.randint(N, (num,), generator=generator)
+        errors.append(
+            abs(bank_loss(queries, positives, bank, drawn(ids, uniform), sequence_id=OWN).mi_nats - exact.mi_nats)
+        )
+    assert errors[2] < 0.003 < 0.3 * errors[0] < errors[0] < 1
+
+
+def test_draws_by_the_softmax_itself_are_exact_whatever_is_drawn() -> None:
+    """Rawat et al. 2019, section 3: then every candidate's corrected score is log(Z / m)."""
+    queries, positives, bank = inputs()
+    log_q = torch.log_softmax(queries @ bank.latents.T, 1)
+    ids = torch.randint(N, (M, 3), generator=torch.Generator().manual_seed(0))
+    draw = Draw(ids, math.log(3) + log_q.gather(1, ids), torch.full((M,), torch.inf))
+    result = bank_loss(queries, positives, bank, draw)
+    torch.testing.assert_close(result.loss_nats, bank_loss(queries, positives, bank).loss_nats, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_posterior_correction_equals_a_loop(shared: bool) -> None:
+    queries, _, bank = inputs()
+    targets = torch.tensor([6, 3, 11, 22, 0])
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(N, (7,) if shared else (M, 7), generator=generator)
+    log_q = torch.log_softmax(torch.linspace(0, 2, N), 0).double()
+    draw = Draw(ids, log_q[ids], log_q[targets])
+    positives = bank.latents[targets]
+    result = bank_loss(queries, positives, bank, draw, correction="posterior", targets=targets)
+    for m in range(M):
+        met = [i for i in (ids if shared else ids[m]).tolist() if i != targets[m]]
+        scores = [float(queries[m] @ bank.latents[i] - log_q[i]) for i in (targets[m], *met)]
+        loss = math.log(sum(math.exp(s) for s in scores)) - scores[0]
+        assert result.loss_nats[m].item() == pytest.approx(loss, rel=1e-9)
+    assert "neither a bound on I(z; c) nor an estimate" in result.reading
+    with pytest.raises(ValueError, match="log N - L would say nothing"):
+        _ = result.mi_nats
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_draws_move_queries_and_positives_and_not_the_bank(shared: bool) -> None:
+    queries, positives, bank = inputs()
+    ids = torch.randint(N, (7,) if shared else (M, 7), generator=torch.Generator().manual_seed(0))
+    draw = drawn(ids, torch.full((N,), 1 / N))
+    assert torch.autograd.gradcheck(
+        lambda q, z: bank_loss(q, z, bank, draw, sequence_id=OWN).loss,
+        (queries.requires_grad_(), positives.requires_grad_()),
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sequence_id": torch.zeros(3).long()}, r"sequence_id \(3,\): 5 queries need one each"),
+        ({"targets": torch.full((M,), N)}, "targets run from 23 to 23, the bank's places from 0 to 22"),
+        ({"correction": "none"}, "correction='none' is not one of importance, posterior"),
+        ({"temperature": 0.0}, r"temperature=0\.0 must be positive"),
+        (
+            {"correction": "posterior", "draw": drawn(torch.tensor([1]), torch.full((N,), 1 / N))},
+            "give the place of every positive in the bank",
+        ),
+    ],
+)
+def test_bad_input_is_named(options: dict, message: str) -> None:
+    check = getattr(bank_loss, "__wrapped__", bank_loss)  # annotations would refuse some first
+    with pytest.raises(ValueError, match=message):
+        check(*inputs(), **options)
+
+
+def test_a_row_that_has_only_its_own_sequence_is_refused() -> None:
+    bank = LatentBank(torch.zeros(3, D), torch.zeros(3).long())
+    with pytest.raises(ValueError, match="1 of 2 rows find nothing but their own sequence"):
+        bank_loss(torch.zeros(2, D), torch.zeros(2, D), bank, sequence_id=torch.tensor([0, 1]))
