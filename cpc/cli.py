@@ -84,6 +84,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         speakers_per_batch=options.speakers_per_batch,
         image_size=options.image_size,
         load_size=options.load_size,
+        chunk_tokens=options.chunk_tokens,
         seed=options.seed,
         cache_dir=options.cache_dir,
         skip_bad=options.skip_bad,
@@ -99,6 +100,8 @@ def _probe(options: argparse.Namespace) -> None:
 
     prepare_processor()
     modality = read_config(options.model).get("modality", "audio")
+    if modality not in ("audio", "image"):
+        raise ValueError(f"{options.model} is a model of {modality}: probes are for models of audio and image")
     foreign = AUDIO_PROBE_OPTIONS if modality == "image" else IMAGE_PROBE_OPTIONS
     given = [f"--{name}" for name in foreign if getattr(options, name) is not None]
     if given:
@@ -328,7 +331,10 @@ def _parser() -> argparse.ArgumentParser:
     evaluate = command("evaluate", _evaluate, "measure the held-out bound log N - L of a model")
     evaluate.add_argument("model", type=Path, help="a model folder, or a run folder that holds one")
     evaluate.add_argument(
-        "--data", required=True, help="manifest CSV, or the folder that holds it; for images a folder, npz or NAME:ROOT"
+        "--data",
+        required=True,
+        help="manifest CSV, or the folder that holds it; for images a folder, npz or NAME:ROOT; for text a file, a "
+        "folder or 'embedded'",
     )
     evaluate.add_argument(
         "--negatives",
@@ -350,7 +356,9 @@ def _parser() -> argparse.ArgumentParser:
         default=("info_nce",),
         help="further readings beside log N - L, which is always measured",
     )
-    evaluate.add_argument("--num_batches", type=int, default=64, help="batches, one pass over the split at most")
+    evaluate.add_argument(
+        "--num_batches", type=int, help="batches, one pass over the split at most; 64 if not given; text is read whole"
+    )
     evaluate.add_argument(
         "--bank", metavar="SPLIT", help="measure also against latents of this split, all at once: a far higher ceiling"
     )
@@ -365,7 +373,8 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--speakers_per_batch", type=int, help="of same-speaker batches" + as_the_run)
     evaluate.add_argument("--image_size", type=int, help="images: side of the square cut out" + as_the_run)
     evaluate.add_argument("--load_size", type=int, help="images: side they are brought to before" + as_the_run)
-    evaluate.add_argument("--cache_dir", type=Path, help="where packed audio goes; beside the manifest if not given")
+    evaluate.add_argument("--chunk_tokens", type=int, help="text: of each lane in a batch" + as_the_run)
+    evaluate.add_argument("--cache_dir", type=Path, help="where packed data go; beside the source if not given")
     evaluate.add_argument("--skip_bad", action="store_true", help="go on without files that cannot be used")
     evaluate.add_argument("--seed", type=int, default=0, help="of batches and draws")
     evaluate.add_argument("--out", type=Path, help="JSON file; bound.json in the model's folder if not given")

@@ -10,12 +10,14 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from einops import repeat
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 from torch import Tensor, nn
 
 from cpc.candidates.queue import Past
 from cpc.candidates.strategies import STRATEGIES
 from cpc.contexts.grid import GridContext
+from cpc.losses.class_contrast import class_contrast
+from cpc.losses.class_table_loss import ClassTableLoss
 from cpc.losses.contrast import Contrast, contrast, side_by_side
 from cpc.losses.info_nce import COMPUTE
 from cpc.predictors import Step
@@ -45,10 +47,14 @@ class CPC(nn.Module):
             quarters of the loss teach what is said, one quarter who speaks.
         skip_steps: latents between a context and the first one predicted. Latents that share input with the context
             are told rather than predicted: patches that overlap by half want to skip one row.
+        classes: a table of classes with an objective and a sampler, for candidates in place of latents: what is
+            predicted is the class of what follows, which comes as `labels`. Whom a query meets is then the sampler's
+            to say, and every option above but `skip_steps` keeps its default.
 
     Raises:
         ValueError: on an unknown strategy, shares that leave nothing for `negatives`, fewer than one negative, a
-            negative `skip_steps`, or a context of sequences for an encoder of images, or the other way round.
+            negative `skip_steps`, or a context of sequences for an encoder of images, or the other way round; with
+            `classes`, on options of negatives, or a context of grids.
     """
 
     # Any: parts follow a protocol (connect, dim, num_latents, ...) that torch's own attribute types would hide.
@@ -67,6 +73,7 @@ class CPC(nn.Module):
         compute: str = "float32",
         auxiliary_negatives: dict[str, float] | None = None,
         skip_steps: int = 0,
+        classes: ClassTableLoss | None = None,
     ) -> None:
         super().__init__()
         if negatives not in STRATEGIES:
@@ -79,6 +86,15 @@ class CPC(nn.Module):
         if skip_steps < 0:
             raise ValueError(f"skip_steps={skip_steps} must not be negative")
         _check_shapes(encoder, context)
+        if classes is not None:
+            is_plain = (negatives, num_negatives, shared_across_steps, compute) == ("mixed", None, False, "float32")
+            if not is_plain or auxiliary_negatives or isinstance(context, GridContext):
+                raise ValueError(
+                    "with model.classes the candidates are classes: leave negatives, num_negatives, "
+                    "shared_across_steps, compute and auxiliary_negatives out, and choose a context of sequences"
+                )
+            if hasattr(encoder, "connect_classes"):
+                encoder.connect_classes(classes.table)
         self.encoder = encoder
         self.context = context
         self.predictor = predictor
@@ -88,16 +104,20 @@ class CPC(nn.Module):
         self.compute = compute
         self.auxiliary_negatives = dict(auxiliary_negatives or {})
         self.skip_steps = skip_steps
+        self.classes = classes
         self.other_predictors = nn.ModuleList(deepcopy(predictor) for _ in context.directions[1:])
         context.connect(encoder.dim)
         for of_direction in self.predictors:
-            of_direction.connect(context.dim // len(context.directions), encoder.dim)
+            query_dim = encoder.dim if classes is None else classes.table.dim
+            of_direction.connect(context.dim // len(context.directions), query_dim)
         self.is_initialised: Tensor
         self.register_buffer("is_initialised", torch.zeros((), dtype=torch.bool))
 
     @property
     def training_strategies(self) -> tuple[str, ...]:
-        """Those whose losses make up the training loss; that of the bound first."""
+        """Those whose losses make up the training loss; that of the bound first. Of classes, the objective's name."""
+        if self.classes is not None:
+            return (self.classes.objective,)
         return (self.negatives, *self.auxiliary_negatives)
 
     @property
@@ -111,7 +131,7 @@ class CPC(nn.Module):
         distances = range(self.skip_steps + 1, self.skip_steps + 1 + self.predictor.num_steps)
         return [Step(direction, k) for direction in self.context.directions for k in distances]
 
-    def forward(self, x: Float[Tensor, "B ..."], state: Any = None) -> Output:
+    def forward(self, x: Num[Tensor, "B ..."], state: Any = None) -> Output:
         """Encode observations; pass the last `state` on to continue sequences rather than begin them."""
         latents = self.encoder(x)  # [B, T, D]
         contexts, state = self.context(latents, state)  # [B, T, C]
@@ -119,12 +139,13 @@ class CPC(nn.Module):
 
     def loss(
         self,
-        x: Float[Tensor, "B ..."],
+        x: Num[Tensor, "B ..."],
         *,
         num_valid: Int[Tensor, " B"] | None = None,
         sequence_id: Int[Tensor, " B"] | None = None,
         group_id: Int[Tensor, " B"] | None = None,
         strategy: str | None = None,
+        labels: Int[Tensor, "B L"] | None = None,
         generator: torch.Generator | None = None,
     ) -> Contrast:
         """Contrast every z_{t+k} with its candidates.
@@ -135,6 +156,7 @@ class CPC(nn.Module):
             sequence_id: rows that may overlap share an id; None: all distinct.
             group_id: the speaker of each row, -1 where unknown.
             strategy: this one alone, for evaluation; None: as the model trains.
+            labels: of a model with `classes`, the class of what follows each latent (`cpc.losses.class_contrast`).
             generator: source of the negatives' draws.
         """
         latents, contexts, _ = self(x)
@@ -145,6 +167,7 @@ class CPC(nn.Module):
             sequence_id=sequence_id,
             group_id=group_id,
             strategy=strategy,
+            labels=labels,
             generator=generator,
         )
 
@@ -158,6 +181,7 @@ class CPC(nn.Module):
         group_id: Int[Tensor, " B"] | None = None,
         strategy: str | None = None,
         num_negatives: int | Literal["trained"] | None = "trained",
+        labels: Int[Tensor, "B L"] | None = None,
         past: Past | None = None,
         generator: torch.Generator | None = None,
     ) -> Contrast:
@@ -165,8 +189,12 @@ class CPC(nn.Module):
 
         With auxiliary strategies `.loss` is the mean of all, weighted by their shares; all else is of `negatives`.
         `num_negatives` is the model's unless evaluation asks for others, None for all candidates. `past` latents are
-        further candidates (`cpc.losses.contrast`), and make the number no bound (`cpc.candidates.LatentQueue`).
+        further candidates (`cpc.losses.contrast`), and make the number no bound (`cpc.candidates.LatentQueue`). A model
+        with `classes` looks at contexts and `labels` alone, and knows the strategies of `training_strategies` and
+        `full_softmax`.
         """
+        if self.classes is not None:
+            return self._contrast_classes(contexts, labels, num_valid, strategy, generator)
         num_negatives = self.num_negatives if num_negatives == "trained" else num_negatives
         of_directions = [
             self._contrast_sequences(queries, z, strategy, num_negatives, past, generator, identities)
@@ -196,6 +224,29 @@ class CPC(nn.Module):
                 z,
                 {name: None if i is None else repeat(i, "b -> (b s)", s=each) for name, i in identities.items()},
             )
+
+    def _contrast_classes(
+        self,
+        contexts: Float[Tensor, "B T C"],
+        labels: Int[Tensor, "B L"] | None,
+        num_valid: Int[Tensor, " B"] | None,
+        strategy: str | None,
+        generator: torch.Generator | None,
+    ) -> Contrast:
+        assert self.classes is not None
+        if labels is None:
+            raise ValueError("a model with classes predicts the classes of what follows: give it labels")
+        if strategy not in (None, "full_softmax", self.classes.objective):
+            raise ValueError(f"strategy={strategy!r}: classes are told by {self.classes.objective} or full_softmax")
+        return class_contrast(
+            self.predictor(contexts),
+            labels,
+            self.classes,
+            ahead=[step.k for step in self.steps],
+            num_valid=num_valid,
+            exact=strategy == "full_softmax",
+            generator=generator,
+        )
 
     def _contrast_sequences(
         self,
@@ -233,7 +284,7 @@ class CPC(nn.Module):
             loss_nats = loss_nats + 0 * auxiliary.loss_nats  # the same, unless the step is not finite here
         return of_bound._replace(loss=loss, loss_nats=loss_nats)
 
-    def initialise_from(self, x: Float[Tensor, "B ..."]) -> None:
+    def initialise_from(self, x: Num[Tensor, "B ..."]) -> None:
         """Data-dependent initialisation of the encoder; before the model is wrapped, compiled or trained."""
         self.encoder.initialise_from(x)
         self.is_initialised.fill_(True)

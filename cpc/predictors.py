@@ -8,6 +8,7 @@ from abc import abstractmethod
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -76,13 +77,17 @@ class Bilinear(Predictor):
 
     Args:
         num_steps: K, the furthest step predicted.
+        dropout: probability of dropping a channel of a context, as language models do before their softmax.
 
     Raises:
-        ValueError: if `num_steps` is below 1.
+        ValueError: if `num_steps` is below 1, or `dropout` is no probability below 1.
     """
 
-    def __init__(self, num_steps: int = 12) -> None:
+    def __init__(self, num_steps: int = 12, dropout: float = 0.0) -> None:
         super().__init__(num_steps)
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout={dropout} must be a probability below 1")
+        self.dropout = dropout
 
     @property
     def weights(self) -> Float[Tensor, "K D C"]:
@@ -91,6 +96,8 @@ class Bilinear(Predictor):
 
     def forward(self, c: Float[Tensor, "B T C"]) -> Float[Tensor, "K B T D"]:
         """Queries W_k c_t of all steps, in one product."""
+        if self.dropout > 0:
+            c = F.dropout(c, self.dropout, self.training)
         return rearrange(self.linear(c), "b t (k d) -> k b t d", k=self.num_steps)
 
     def _allocate(self, context_dim: int, latent_dim: int) -> None:

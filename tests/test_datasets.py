@@ -279,3 +279,21 @@ def test_every_card_says_what_a_card_must() -> None:
             assert heading in card, (corpus, heading)
         for heading in ("## How it is checked", "## Traps"):
             assert heading in card, (corpus, heading)
+
+
+def test_ptb_of_another_size_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = " ".join(f"w{number}" for number in range(10_000))
+    for split in ("train", "valid"):
+        (tmp_path / f"ptb.{split}.txt").write_text(words, encoding="utf-8")
+    with pytest.raises(SystemExit, match="has no split test"):
+        prepare(monkeypatch, "ptb", tmp_path)
+    (tmp_path / "ptb.test.txt").write_text("w1 w2", encoding="utf-8")
+    with pytest.raises(SystemExit, match="train has 10001 tokens, 929589 are published"):
+        prepare(monkeypatch, "ptb", tmp_path)
+
+
+def test_real_ptb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(monkeypatch, "ptb", real("ptb"), "--cache_dir", tmp_path)
+    assert "929589 tokens" in capsys.readouterr().out

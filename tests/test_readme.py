@@ -22,6 +22,13 @@ SMALLER = {
 }
 
 
+SMALLER_TEXT = {
+    "pretrain": """--trainer.max_steps 2 --trainer.accelerator cpu --eval_every_steps 2 --data.batch_size 2
+        --model.encoder.init_args.num_tokens 50 --model.classes.init_args.table.init_args.num_classes 50
+        --model.classes.init_args.sampler.init_args.num_classes 50 --model.classes.init_args.num_sampled 10""",
+    "evaluate": "",
+}
+
 SMALLER_IMAGES = {
     "pretrain": """--model.encoder.init_args.trunk.init_args.dim 8 --model.context.init_args.width 8
         --data.eval_batches 2 --data.batch_size 4 --trainer.max_steps 2 --trainer.accelerator cpu --eval_every_steps 2
@@ -110,3 +117,22 @@ def test_every_command_works_from_a_folder_of_images_to_features(
     assert report["label_efficiency"]["shares"] == [0.1, 0.5, 1.0]
     assert {path.name for path in (tmp_path / "pictures").iterdir()} >= {"patches.png", "neighbours.png", "map.png"}
     assert np.load(tmp_path / "features/dark/0.npy").shape == (7, 7, 8)
+
+
+def test_every_command_works_from_a_folder_of_text_to_its_perplexity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "own"
+    folder.mkdir()
+    lines = [" ".join(f"word{(start * k) % 61}" for k in range(1, 9)) for start in range(600)]
+    (folder / "novel.txt").write_text("\n".join(lines), encoding="utf-8")
+    asked = commands("text")
+    assert [words[0] for words in asked] == ["pretrain", "evaluate"]
+    for words in asked:
+        main([str(folder) if word == "DIR" else word for word in words] + shlex.split(SMALLER_TEXT[words[0]]))
+    assert "perplexity" in capsys.readouterr().out
+    report = json.loads((tmp_path / "runs/text/bound.json").read_text())
+    assert report["split"] == "test"
+    assert 1 < report["bounds"][0]["perplexity"][0] < 500

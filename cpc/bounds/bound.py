@@ -5,7 +5,7 @@ K steps, B sequences, G batches.
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -16,9 +16,11 @@ from cpc.bounds.averages import averages, products_of
 from cpc.bounds.gaussian import information_at_reading_nats, is_biased
 from cpc.candidates import MOST_DRAW_EXCESS_NATS, bounds_information, reading_of
 from cpc.losses.contrast import Contrast
+from cpc.losses.objectives import OBJECTIVES
 from cpc.predictors import Step
 
 SCHEMA = 1
+FULL_SOFTMAX = "full_softmax"
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Bound:
     Attributes:
         steps: k, how far ahead each prediction lies: 1..K, or more where steps were skipped.
         directions: where time ran to, for each prediction: `down`, ... in grids, empty in sequences.
-        strategy: whose latents were the candidates; `cpc.candidates.reading_of` says what the number means.
+        strategy: whose latents were the candidates; `cpc.candidates.reading_of` says what the number means. Where
+            classes are predicted, the objective: a name in `cpc.losses.OBJECTIVES`.
         split: the part of the data.
         num_batches: batches averaged.
         num_rows: rows averaged.
@@ -109,6 +112,10 @@ class Bound:
     @property
     def reading(self) -> str:
         """What `mi_bound_nats` is, in words."""
+        if self.strategy == FULL_SOFTMAX:
+            return "entropy of the classes - cross-entropy, lower bound on I(class; c)"
+        if self.strategy in OBJECTIVES:
+            return f"log N - loss of {self.strategy}, no bound on I(class; c)"
         return reading_of(self.strategy, any(self.directions), self._most_draw_excess_nats, self.max_age_steps)
 
     @property
@@ -124,6 +131,24 @@ class Bound:
         """The reading of each step and the N whose logarithm its ceiling is: of ragged rows less than the mean N."""
         return [(b, math.exp(c)) for b, c in zip(self.mi_bound_nats, self.mi_ceiling_nats, strict=True)]
 
+    @property
+    def perplexity(self) -> list[float]:
+        """Exp of the loss: of a full softmax, how many equally likely classes would be as hard to tell apart."""
+        return [math.exp(min(loss, 700.0)) for loss in self.loss_nats]
+
+    def against_entropy(self, class_entropy_nats: float) -> "Bound":
+        """Of a full softmax: H - L, which bounds I(class; c) from below, in place of log n - L.
+
+        H(class) - L <= H(class) - H(class given c) for any model, and no model exceeds H. log n is the entropy of
+        classes that are all as frequent, which no text's are: log n - L would count their frequencies as information.
+
+        Args:
+            class_entropy_nats: H, of the classes that were told, rather too low than too high.
+        """
+        ceilings = [class_entropy_nats + 0 * loss for loss in self.loss_nats]
+        bounds = [class_entropy_nats - loss for loss in self.loss_nats]
+        return replace(self, mi_ceiling_nats=ceilings, mi_bound_nats=bounds)
+
     def mean(self, name: str) -> float:
         """The unweighted mean of a list over the steps that had rows."""
         values = [v for v in getattr(self, name) if not math.isnan(v)]
@@ -136,15 +161,15 @@ class Bound:
             step: of training; None where that is unknown.
         """
         lists = {
-            name: [None if isinstance(v, float) and not math.isfinite(v) else v for v in value]
-            if isinstance(value, list)
-            else value
+            name: [_finite(v) for v in value] if isinstance(value, list) else value
             for name, value in asdict(self).items()
         }
+        perplexity = {"perplexity": [_finite(p) for p in self.perplexity]} if self.strategy == FULL_SOFTMAX else {}
         return {
             "schema": SCHEMA,
             "step": step,
             **lists,
+            **perplexity,
             "saturated": self.saturated,
             "biased": self.biased,
             "information_for_gaussians_nats": self.information_for_gaussians_nats,
@@ -188,3 +213,8 @@ class BoundTally:
         steps = self.steps or [Step("", k) for k in range(1, sums.shape[1] + 1)]
         found = averages(sums, products_of(units).sum(0))
         return Bound.of(found, steps, strategy, split, len(self.sums), max_age_steps)
+
+
+def _finite(value: Any) -> Any:
+    """None for a number that JSON cannot say."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

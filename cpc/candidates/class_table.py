@@ -47,6 +47,7 @@ class ClassTable(nn.Module):
             raise ValueError(f"temperature={temperature} must be positive")
         self.num_classes = num_classes
         self.dim = dim
+        self.has_bias = has_bias
         self.is_normalised = is_normalised
         self.temperature = temperature
         self.has_sparse_gradients = has_sparse_gradients

@@ -7,6 +7,7 @@ from cpc.encoders.resnet import ResNetTrunk
 from cpc.encoders.sparse import SparseEncoder
 from cpc.encoders.spectral import MFCC, LogMel
 from cpc.encoders.tiny import TinyTrunk
+from cpc.encoders.tokens import TokenEncoder
 from cpc.encoders.vectors import VectorEncoder
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "ResNetTrunk",
     "SparseEncoder",
     "TinyTrunk",
+    "TokenEncoder",
     "VectorEncoder",
 ]

@@ -2,7 +2,15 @@
 
 from cpc.evaluation.command import evaluate
 from cpc.evaluation.held_out import EVALUATION_SEED, HeldOut, OnBatch, held_out_tallies, measured_tallies
-from cpc.evaluation.protocol import AudioProtocol, ImageProtocol, Protocol, recorded_image_protocol
+from cpc.evaluation.held_out_text import HeldOutText, class_tally
+from cpc.evaluation.protocol import (
+    AudioProtocol,
+    ImageProtocol,
+    Protocol,
+    TextProtocol,
+    WindowProtocol,
+    recorded_image_protocol,
+)
 from cpc.evaluation.readings import (
     READABLE,
     HeldOutReadings,
@@ -18,11 +26,15 @@ __all__ = [
     "AudioProtocol",
     "HeldOut",
     "HeldOutReadings",
+    "HeldOutText",
     "ImageProtocol",
     "Measure",
     "OnBatch",
     "Protocol",
+    "TextProtocol",
+    "WindowProtocol",
     "check_readable",
+    "class_tally",
     "evaluate",
     "held_out_tallies",
     "measured_tallies",

@@ -13,8 +13,10 @@ from cpc.checkpoint import load_pretrained, read_config
 from cpc.data.atomic import write_json
 from cpc.evaluation.bank import bank_of_split, bank_tally
 from cpc.evaluation.held_out import EVALUATION_SEED, HeldOut, measured_tallies
-from cpc.evaluation.protocol import protocol_of
+from cpc.evaluation.protocol import AudioProtocol, ImageProtocol, TextProtocol, protocol_of
 from cpc.evaluation.readings import HeldOutReadings, Measure, check_readable, readings_table
+from cpc.evaluation.text_report import evaluate_text
+from cpc.model import CPC
 from cpc.predictors import Step
 
 INFO_NCE = "info_nce"
@@ -27,7 +29,7 @@ def evaluate(
     strategies: Iterable[str] | None = None,
     nums_negatives: Iterable[int | None] | None = None,
     estimators: Iterable[str] = (INFO_NCE,),
-    num_batches: int = 64,
+    num_batches: int | None = None,
     bank: str | None = None,
     bank_latents: int = 1_000_000,
     seed: int = EVALUATION_SEED,
@@ -40,12 +42,13 @@ def evaluate(
 
     Args:
         model_folder: as written by `save_pretrained`.
-        source: a manifest CSV or its folder; for images what `cpc.data.read_image_source` takes.
+        source: a manifest CSV or its folder; for images what `cpc.data.read_image_source` takes, for text what
+            `cpc.data.text.Text` takes.
         strategies: the model's own and `mixed_excluding` if None.
         nums_negatives: drawn per row, one evaluation each, None among them for all candidates; as the model trained if
             the argument is None.
         estimators: further ones than InfoNCE, whose bound is always measured, names in `cpc.evaluation.READABLE`.
-        num_batches: batches to average over, one pass over the split at most.
+        num_batches: batches to average over, one pass over the split at most; 64 if None. Text is always read whole.
         bank: a split of the corpus; the same rows are contrasted with its latents too, every one but those of a row's
             own sequence. Their number is the cost: a pass over the bank for every 1024 rows.
         bank_latents: at most so many of them.
@@ -53,8 +56,8 @@ def evaluate(
         cache_dir: where the packed corpus goes; beside the source if None.
         skip_bad: go on without files that cannot be used, and say how many.
         out: JSON file; `bound.json` in the model's folder if None.
-        protocol_options: how batches are drawn, attributes of `AudioProtocol` or `ImageProtocol`; as the model's run
-            drew them where not given, or None.
+        protocol_options: how batches are drawn, attributes of `AudioProtocol`, `ImageProtocol` or `TextProtocol`; as
+            the model's run drew them where not given, or None.
 
     Returns:
         What is written: the protocol, `bounds` with the record of `Bound` per N and strategy, and `estimates` with that
@@ -66,23 +69,77 @@ def evaluate(
     """
     config = read_config(model_folder)
     model = load_pretrained(model_folder)
-    asked = tuple(dict.fromkeys(strategies or (model.negatives, "mixed_excluding")))
+    given = {name: value for name, value in protocol_options.items() if value is not None}
+    protocol = protocol_of(model_folder, model.encoder.modality, config["provenance"].get("evaluation", {}), given)
+    others = tuple(dict.fromkeys(name for name in estimators if name != INFO_NCE))
+    of_draws = {
+        "negatives": strategies,
+        "num_negatives": nums_negatives,
+        "estimators": others,
+        "num_batches": num_batches,
+        "bank": bank,
+    }
+    if isinstance(protocol, TextProtocol):
+        without_meaning = [name for name, value in of_draws.items() if value]
+        if without_meaning:
+            raise ValueError(
+                f"--{', --'.join(without_meaning)}: {model_folder} is a model of text, which is read from end to end "
+                "against all classes; leave this out"
+            )
+        found = evaluate_text(model, config, protocol, source, cache_dir=cache_dir, skip_bad=skip_bad)
+    else:
+        found = _evaluate_draws(
+            model,
+            config,
+            protocol,
+            source,
+            asked=tuple(dict.fromkeys(strategies or (model.negatives, "mixed_excluding"))),
+            nums=tuple(dict.fromkeys([model.num_negatives] if nums_negatives is None else nums_negatives)),
+            others=others,
+            num_batches=64 if num_batches is None else num_batches,
+            bank=bank,
+            bank_latents=bank_latents,
+            seed=seed,
+            is_sampler_given="sampler" in given,
+            cache_dir=cache_dir,
+            skip_bad=skip_bad,
+        )
+    report = {"model": str(model_folder), "model_sha256": config["sha256"], "source": str(source), **found}
+    path = Path(model_folder) / "bound.json" if out is None else Path(out)
+    write_json(report, path)
+    print(f"written to {path}")
+    return report
+
+
+def _evaluate_draws(
+    model: CPC,
+    config: dict[str, Any],
+    protocol: AudioProtocol | ImageProtocol,
+    source: str | Path,
+    *,
+    asked: tuple[str, ...],
+    nums: tuple[int | None, ...],
+    others: tuple[str, ...],
+    num_batches: int,
+    bank: str | None,
+    bank_latents: int,
+    seed: int,
+    is_sampler_given: bool,
+    **files: Any,
+) -> dict[str, Any]:
+    """Contrast held-out windows or images with each strategy and number of negatives, and print what was found."""
     unknown = [s for s in asked if s not in STRATEGIES]
     if unknown:
         raise ValueError(f"negatives={unknown[0]!r} is not one of {', '.join(STRATEGIES)}")
-    nums = tuple(dict.fromkeys([model.num_negatives] if nums_negatives is None else nums_negatives))
     too_few = [num for num in nums if num is not None and num < 1]
     if too_few:
         raise ValueError(f"num_negatives={too_few[0]} must be at least 1, or all")
-    others = tuple(dict.fromkeys(name for name in estimators if name != INFO_NCE))
     check_readable(others, asked)
-    given = {name: value for name, value in protocol_options.items() if value is not None}
-    protocol = protocol_of(model_folder, model.encoder.modality, config["provenance"].get("evaluation", {}), given)
-    corpus = protocol.corpus(source, model.encoder, cache_dir=cache_dir, skip_bad=skip_bad)
+    corpus = protocol.corpus(source, model.encoder, **files)
     held_out = HeldOut(corpus, protocol, model.negatives, num_batches, seed)
-    if "sampler" in given and model.negatives not in asked:
+    if is_sampler_given and model.negatives not in asked:
         raise ValueError(
-            f"sampler={given['sampler']!r} is about the batches of the model's own strategy, {model.negatives!r}, "
+            f"sampler={protocol.sampler!r} is about the batches of the model's own strategy, {model.negatives!r}, "
             f"which is not among those asked for ({', '.join(asked)}): leave it out"
         )
     corpus.check(protocol.split, needs_speakers=any(held_out.drawn_as(s)[0] == "same_speaker" for s in asked))
@@ -121,20 +178,13 @@ def evaluate(
                 "advice": bound.advice("bank_latents"),
             }
         )
-    report = {
-        "model": str(model_folder),
-        "model_sha256": config["sha256"],
-        "source": str(source),
+    return {
         **asdict(protocol),
         "num_negatives": model.num_negatives,
         "seed": seed,
         "bounds": bounds,
         "estimates": estimates,
     }
-    path = Path(model_folder) / "bound.json" if out is None else Path(out)
-    write_json(report, path)
-    print(f"written to {path}")
-    return report
 
 
 def table(bound: Bound, change: str) -> str:

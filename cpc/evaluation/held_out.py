@@ -12,7 +12,7 @@ from cpc.data.batch import Batch
 from cpc.data.batches import Window
 from cpc.data.corpus import Corpus, Sampler
 from cpc.data.image_corpus import ImageCorpus
-from cpc.evaluation.protocol import Protocol
+from cpc.evaluation.protocol import WindowProtocol
 from cpc.evaluation.readings import Measure
 from cpc.model import CPC
 
@@ -41,7 +41,7 @@ class HeldOut:
     def __init__(
         self,
         corpus: Corpus | ImageCorpus,
-        protocol: Protocol,
+        protocol: WindowProtocol,
         negatives: str,
         num_batches: int,
         seed: int = EVALUATION_SEED,

@@ -8,6 +8,9 @@ from typing import Any
 from cpc.data.corpus import Corpus, Sampler
 from cpc.data.image_corpus import ImageCorpus
 from cpc.data.image_sources import DEFAULT_VALID_SHARE
+from cpc.data.text import DEFAULT_SHARE, Text
+from cpc.data.token_corpus import TokenCorpus
+from cpc.data.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,19 +19,28 @@ class Protocol:
 
     Attributes:
         split: of the corpus.
-        batch_size: windows or images per batch (and device).
-        sampler: how training draws its batches.
-        speakers_per_batch: of same-speaker batches.
+        batch_size: windows, images or lanes per batch (and device).
     """
 
     split: str
     batch_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowProtocol(Protocol):
+    """Of windows and images, which are drawn.
+
+    Attributes:
+        sampler: how training draws its batches.
+        speakers_per_batch: of same-speaker batches.
+    """
+
     sampler: Sampler
     speakers_per_batch: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class AudioProtocol(Protocol):
+class AudioProtocol(WindowProtocol):
     """Of audio.
 
     Attributes:
@@ -43,7 +55,7 @@ class AudioProtocol(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageProtocol(Protocol):
+class ImageProtocol(WindowProtocol):
     """Of images, which have no speakers.
 
     Attributes:
@@ -86,7 +98,41 @@ class ImageProtocol(Protocol):
         )
 
 
-PROTOCOLS: dict[str, type[AudioProtocol] | type[ImageProtocol]] = {"audio": AudioProtocol, "image": ImageProtocol}
+@dataclass(frozen=True, kw_only=True)
+class TextProtocol(Protocol):
+    """Of text, which is read from end to end, in `batch_size` lanes.
+
+    Attributes:
+        chunk_tokens: of each lane in a batch; contexts are carried on, so that it changes nothing but the memory.
+        valid_share: of the lines, where no file is named `valid`: what was held out stays held out.
+        test_share: likewise, where no file is named at all.
+    """
+
+    chunk_tokens: int
+    valid_share: float = DEFAULT_SHARE
+    test_share: float = DEFAULT_SHARE
+
+    def text(self, source: str | Path, *, skip_bad: bool = False) -> Text:
+        """A source's lines, cut by split as this says."""
+        return Text(source, valid_share=self.valid_share, test_share=self.test_share, skip_bad=skip_bad)
+
+    def corpus(
+        self, source: str | Path, encoder: Any, *, cache_dir: str | Path | None = None, skip_bad: bool = False
+    ) -> TokenCorpus:
+        """A source's tokens, in the vocabulary of a trained encoder."""
+        if encoder.vocabulary is None:
+            raise ValueError(
+                "the model holds no vocabulary, so it cannot read text: it was not trained by cpc pretrain"
+            )
+        text = self.text(source, skip_bad=skip_bad)
+        return TokenCorpus(text, vocabulary=Vocabulary(**encoder.vocabulary), cache_dir=cache_dir)
+
+
+PROTOCOLS: dict[str, type[AudioProtocol] | type[ImageProtocol] | type[TextProtocol]] = {
+    "audio": AudioProtocol,
+    "image": ImageProtocol,
+    "text": TextProtocol,
+}
 
 
 def recorded_image_protocol(config: Mapping[str, Any]) -> ImageProtocol:
@@ -107,7 +153,7 @@ def recorded_image_protocol(config: Mapping[str, Any]) -> ImageProtocol:
 
 def protocol_of(
     model_folder: str | Path, modality: str, of_the_run: dict[str, Any], given: dict[str, Any]
-) -> AudioProtocol | ImageProtocol:
+) -> AudioProtocol | ImageProtocol | TextProtocol:
     """How a model is measured: what is given, and beside that what its run noted.
 
     Args:

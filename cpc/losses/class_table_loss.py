@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from cpc.candidates.class_table import ClassTable
-from cpc.candidates.samplers import Draw, Sampler
+from cpc.candidates.samplers import Draw, Hits, QuerySampler, Sampler
 from cpc.losses.candidate_loss import ClassLoss
 from cpc.losses.class_loss import as_sets, check_draw, loss_on_table
 from cpc.losses.objectives import correction_of, hits_of, objective_of
@@ -24,6 +24,8 @@ class ClassTableLoss(nn.Module):
         num_sampled: how many are drawn.
         correction: one that the objective accepts; None: its usual one.
         hits: what becomes of drawn targets, one that the objective accepts; None: its usual way.
+        refresh_every: training losses after which a sampler that follows the query takes the table anew; until then it
+            draws by the law of the table as it was, with log counts that are exact all the same.
 
     Raises:
         ValueError: if objective, sampler, correction, hits and table do not go together.
@@ -37,6 +39,7 @@ class ClassTableLoss(nn.Module):
         num_sampled: int | None = None,
         correction: str | None = None,
         hits: str | None = None,
+        refresh_every: int = 1,
     ) -> None:
         super().__init__()
         self.objective = objective
@@ -44,6 +47,13 @@ class ClassTableLoss(nn.Module):
         self.num_sampled = num_sampled
         self.table = table
         self.sampler = sampler
+        self.hits: Hits | None = None
+        if refresh_every < 1:
+            raise ValueError(f"refresh_every={refresh_every} must be at least 1")
+        self.refresh_every = refresh_every
+        self.num_losses: Tensor
+        if isinstance(sampler, QuerySampler):
+            self.register_buffer("num_losses", torch.zeros((), dtype=torch.long))
         if not objective_of(objective).hits:
             if sampler is not None or num_sampled is not None or hits is not None:
                 raise ValueError(f"objective={objective!r} meets every class: give no sampler, num_sampled or hits")
@@ -87,10 +97,20 @@ class ClassTableLoss(nn.Module):
         draw = None
         if self.sampler is not None:
             assert self.num_sampled is not None
+            assert self.hits is not None
+            self._refresh()
             of_sampler = self.table.normalised(queries.detach()) if self.sampler.needs_queries else None
             draw = self.sampler.sample(of_sampler, self.num_sampled, targets, self.hits, generator)
         check_draw(draw, targets, self.objective, self.correction)
         return self._loss(queries, targets, draw, self.objective, self.correction, weight)
+
+    def _refresh(self) -> None:
+        """Show the sampler the table, where it looks at it and its turn has come."""
+        if not isinstance(self.sampler, QuerySampler):
+            return
+        if not self.sampler.is_ready or (self.training and self.num_losses % self.refresh_every == 0):
+            self.sampler.refresh(self.table.vectors().detach())
+        self.num_losses += int(self.training)
 
     def exact(
         self, queries: Float[Tensor, "M D"], targets: Int[Tensor, "M ..."], weight: Float[Tensor, " M"] | None = None

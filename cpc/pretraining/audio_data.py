@@ -12,10 +12,10 @@ from cpc.data.corpus import Corpus, Geometry, Sampler
 from cpc.data.windows import NUM_INITIALISATION_WINDOWS, WindowDataset, initialisation_windows
 from cpc.evaluation import AudioProtocol
 from cpc.model import CPC
-from cpc.pretraining.data import PretrainingData
+from cpc.pretraining.window_data import WindowData
 
 
-class AudioData(PretrainingData):
+class AudioData(WindowData):
     """Windows of audio files; its arguments are the `data` section of a config.
 
     Args:

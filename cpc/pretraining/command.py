@@ -22,6 +22,7 @@ from cpc.pretraining.image_data import ImageData
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.progress import Progress
 from cpc.pretraining.run_folder import RunFolder, step_of
+from cpc.pretraining.text_data import TextData
 from cpc.probes.tracker import Tracker
 
 _KNOWN_WARNINGS = (
@@ -60,7 +61,7 @@ _WITHOUT_EFFECT = {  # options of Lightning's Trainer that would do nothing here
 }
 
 
-DATA = {"audio": AudioData, "image": ImageData}
+DATA = {"audio": AudioData, "image": ImageData, "text": TextData}
 
 
 class PretrainCommand(LightningCLI):
@@ -68,7 +69,7 @@ class PretrainCommand(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """The options of the run's folder."""
-        parser.add_argument("--modality", type=str, default="audio", help="of the data section: audio or image")
+        parser.add_argument("--modality", type=str, default="audio", help="of the data section: audio, image or text")
         parser.add_argument("--run_dir", type=str, default=None, help="the run's folder, new for a new run (required)")
         parser.add_argument("--ckpt_path", type=str, default=None, help="continue: 'last', 'best' or a .ckpt file")
         parser.add_argument("--record_every_steps", type=int, default=50, help="record the training bound this often")

@@ -14,10 +14,10 @@ from cpc.data.patch_augmentation import Augmentation
 from cpc.encoders.patches import PatchEncoder
 from cpc.evaluation import ImageProtocol
 from cpc.model import CPC
-from cpc.pretraining.data import PretrainingData
+from cpc.pretraining.window_data import WindowData
 
 
-class ImageData(PretrainingData):
+class ImageData(WindowData):
     """Images as grids of patches; its arguments are the `data` section of a config with `modality: image`.
 
     Args:

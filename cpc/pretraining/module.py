@@ -13,10 +13,12 @@ from torch import Tensor, nn
 
 from cpc.bounds import Bound, BoundTally
 from cpc.bounds.averages import SUMMED
+from cpc.bounds.bound import FULL_SOFTMAX
 from cpc.candidates import LatentQueue
 from cpc.checkpoint import describe, with_defaults
 from cpc.data.batch import Batch
-from cpc.evaluation import HeldOut, OnBatch, held_out_tallies
+from cpc.evaluation import HeldOut, HeldOutText, OnBatch, class_tally, held_out_tallies
+from cpc.losses.class_table_loss import ClassTableLoss
 from cpc.model import CPC
 
 
@@ -46,6 +48,8 @@ class Pretraining(pl.LightningModule):
         schedule: after the warm-up: `constant`, or `cosine` down to zero at `trainer.max_steps`.
         extra_strategies: the held-out bound is measured with these as well, on batches as they mean them: of few
             speakers for the same-speaker strategies, uniform for the others.
+        classes: a table of classes with objective and sampler, to predict classes of what follows in place of latents:
+            the tokens of text. The held-out bound is then that of the full softmax, whatever is trained.
         seed: of the draws of negatives.
     """
 
@@ -69,6 +73,7 @@ class Pretraining(pl.LightningModule):
         warmup_steps: int = 0,
         schedule: Literal["constant", "cosine"] = "constant",
         extra_strategies: tuple[str, ...] = ("mixed_excluding",),
+        classes: ClassTableLoss | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -88,7 +93,10 @@ class Pretraining(pl.LightningModule):
             compute,
             auxiliary_negatives,
             skip_steps,
+            classes,
         )
+        if queue_size > 0 and classes is not None:
+            raise ValueError(f"model.queue_size={queue_size}: a model with classes has no latents for candidates")
         if queue_size > 0 and set(self.model.training_strategies) == {"sequence_only"}:
             raise ValueError(
                 f"model.queue_size={queue_size} with model.negatives=sequence_only: a sequence never meets its own "
@@ -106,10 +114,13 @@ class Pretraining(pl.LightningModule):
         self.weight_decay = weight_decay
         self.warmup_steps = warmup_steps
         self.schedule = schedule
-        self.strategies = tuple(dict.fromkeys((negatives, *extra_strategies)))
+        if classes is not None and tuple(extra_strategies) not in ((), ("mixed_excluding",)):
+            raise ValueError("model.extra_strategies are of negatives, which a model with classes has none of")
+        self.strategies = tuple(dict.fromkeys((negatives, *extra_strategies))) if classes is None else (FULL_SOFTMAX,)
         self.draws = torch.Generator()
         self.draws_seed = seed
         self.tally = BoundTally(self.model.steps)  # of training, since the last record
+        self.context_state: tuple[Tensor, ...] | None = None  # after the last batch, of data that go on with the next
         self._restored: dict[str, Any] | None = None  # this rank's part of a checkpoint
         self._has_other_settings = False  # than the checkpoint
 
@@ -121,7 +132,9 @@ class Pretraining(pl.LightningModule):
 
     def training_step(self, batch: Batch, batch_index: int) -> dict[str, Tensor]:
         """The contrastive loss; latents and contexts go to the online probe, detached."""
-        latents, contexts, _ = self.model(batch.x)
+        latents, contexts, state = self.model(batch.x, self.context_state)
+        if self.trainer.datamodule.is_continuous:
+            self.context_state = tuple(each.detach() for each in state)
         num_valid = self.model.encoder.num_latents(batch.num_valid)
         contrast = self.model.contrast(
             latents,
@@ -129,6 +142,7 @@ class Pretraining(pl.LightningModule):
             num_valid=num_valid,
             sequence_id=batch.sequence_id,
             group_id=batch.group_id,
+            labels=batch.labels,
             past=None if self.queue is None else self.queue.past(),
             generator=self.draws,
         )
@@ -152,21 +166,25 @@ class Pretraining(pl.LightningModule):
         """The bound over the training batches since the last call, on all ranks."""
         tally, self.tally = self.tally, BoundTally(self.model.steps)
         max_age = 0 if self.queue is None else self.queue.max_age
-        return self._gathered(tally).compute(self.model.negatives, "train", max_age)
+        bound = self._gathered(tally).compute(self.model.training_strategies[0], "train", max_age)
+        if bound.strategy == FULL_SOFTMAX:
+            return bound.against_entropy(self.trainer.datamodule.class_entropy_nats)
+        return bound
 
-    def held_out_bounds(self, held_out: HeldOut, on_batch: OnBatch) -> list[Bound]:
+    def held_out_bounds(self, held_out: HeldOut | HeldOutText, on_batch: OnBatch) -> list[Bound]:
         """Measure the bound on held-out batches, those of all ranks, with the training strategy first.
 
         Args:
             held_out: this rank's batches.
             on_batch: called with each batch of the training strategy, its latents and its contexts.
         """
+        forward_context = self.trainer.precision_plugin.forward_context
+        if isinstance(held_out, HeldOutText):
+            tally = self._gathered(class_tally(self.model, held_out, forward_context=forward_context))
+            bound = tally.compute(FULL_SOFTMAX, held_out.protocol.split)
+            return [bound.against_entropy(held_out.entropy_nats)]
         tallies = held_out_tallies(
-            self.model,
-            held_out,
-            self.strategies,
-            forward_context=self.trainer.precision_plugin.forward_context,
-            on_batch=on_batch,
+            self.model, held_out, self.strategies, forward_context=forward_context, on_batch=on_batch
         )
         return [self._gathered(tally).compute(name, held_out.protocol.split) for name, tally in tallies.items()]
 
@@ -221,6 +239,7 @@ class Pretraining(pl.LightningModule):
                     "torch": torch.get_rng_state(),
                     "cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
                     "tally": self.tally.sums,
+                    "context_state": self.context_state,
                     "queue": {name: values.cpu() for name, values in queue.items()},
                 }
             ),
@@ -285,6 +304,8 @@ class Pretraining(pl.LightningModule):
         torch.set_rng_state(state["torch"])
         if state["cuda"] is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(state["cuda"], self.device)
+        if state.get("context_state") is not None:
+            self.context_state = tuple(each.to(self.device) for each in state["context_state"])
         # checkpoints from before `draw_excess_nats` was added up hold one sum less
         self.tally.sums = [
             torch.cat([sums, sums.new_zeros(len(SUMMED) - len(sums), *sums.shape[1:])]) for sums in state["tally"]

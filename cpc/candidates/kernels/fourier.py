@@ -46,6 +46,7 @@ class RandomFourier(KernelMap):
         if not nu > 0:
             raise ValueError(f"nu={nu} must be positive")
         self.nu = nu
+        self.num_frequencies, self.projection, self.seed = num_frequencies, projection, seed
         self.register_buffer("frequencies", math.sqrt(nu) * random_projection(projection, num_frequencies, dim, seed))
 
     def forward(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:

@@ -41,6 +41,7 @@ class RandomMaclaurin(KernelMap):
         if not nu > 0:
             raise ValueError(f"nu={nu} must be positive")
         self.nu = nu
+        self.seed = seed
         generator = torch.Generator().manual_seed(seed)
         orders = torch.arange(MOST_FACTORS + 1)
         probabilities = 0.5 ** (orders + 1.0).clamp(max=MOST_FACTORS)

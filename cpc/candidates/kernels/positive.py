@@ -40,6 +40,7 @@ class PositiveRandomFeatures(KernelMap):
         if not nu > 0:
             raise ValueError(f"nu={nu} must be positive")
         self.nu = nu
+        self.projection, self.seed = projection, seed
         self.register_buffer("directions", math.sqrt(nu) * random_projection(projection, num_features, dim, seed))
 
     def forward(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:

@@ -74,6 +74,7 @@ class TwoLevel(QuerySampler):
             raise ValueError(f"block_size={block_size} must be at least 1")
         self.mass = CentroidMass() if mass is None else mass
         self.blocks = blocks
+        self.block_size = block_size
         self.num_blocks = math.ceil(num_classes / block_size)
         self.uniform_share = self.mass.uniform_share if uniform_share is None else uniform_share
         if not 0 < self.uniform_share < 1:

@@ -14,7 +14,8 @@ class Unigram(LawSampler):
     """q_i proportional to count_i ** distortion: TensorFlow's `fixed_unigram_candidate_sampler`, word2vec's at 0.75.
 
     Args:
-        counts_of_classes: `[n]`, how often each class occurs, or its probability; 0 for one that is never drawn.
+        counts_of_classes: `[n]`, how often each class occurs, or its probability; 0 for one that is never drawn. Or n
+            alone: a uniform law until `set_counts` tells better, as pretraining on text does.
         distortion: 1 keeps the counts' proportions, 0 makes the law uniform (over what has a count).
         reserved_ids: classes that are never drawn whatever their count, such as padding. They cannot be targets.
         shared: see `LawSampler`, also for `replacement` and `counts`.
@@ -30,7 +31,7 @@ class Unigram(LawSampler):
 
     def __init__(
         self,
-        counts_of_classes: Tensor | Sequence[float | int],
+        counts_of_classes: Tensor | Sequence[float | int] | int,
         distortion: float = 1.0,
         reserved_ids: Sequence[int] = (),
         *,
@@ -38,27 +39,40 @@ class Unigram(LawSampler):
         replacement: bool = False,
         counts: str | None = None,
     ) -> None:
-        weights = torch.as_tensor(counts_of_classes, dtype=torch.float64).clone()
-        super().__init__(weights.numel(), shared=shared, replacement=replacement, counts=counts)
-        if weights.ndim != 1 or not bool((weights.isfinite() & (weights >= 0)).all()):
-            raise ValueError(
-                f"counts of {tuple(weights.shape)} from {float(weights.min())} to {float(weights.max())}: one finite "
-                "count per class is needed, none below 0"
-            )
-        if any(not 0 <= each < len(weights) for each in reserved_ids):
-            raise ValueError(f"reserved_ids={list(reserved_ids)}: the {len(weights)} classes run from 0")
-        weights = torch.where(weights > 0, weights**distortion, 0.0)
-        weights[list(reserved_ids)] = 0
-        if not 0 < float(weights.sum()) < torch.inf:
-            raise ValueError(f"count ** distortion (distortion={distortion}) sums to {float(weights.sum())}: no law")
+        if isinstance(counts_of_classes, int):
+            counts_of_classes = torch.ones(counts_of_classes)
+        given = torch.as_tensor(counts_of_classes)
+        super().__init__(given.numel(), shared=shared, replacement=replacement, counts=counts)
+        self.counts_of_classes = self.num_classes  # what builds it again: the law itself is in the buffers
+        if any(not 0 <= each < self.num_classes for each in reserved_ids):
+            raise ValueError(f"reserved_ids={list(reserved_ids)}: the {self.num_classes} classes run from 0")
         self.distortion = distortion
         self.reserved_ids = tuple(reserved_ids)
+        for name in ("log_q", "num_positive", "thresholds", "aliases"):
+            self.register_buffer(name, None)
+        self.set_counts(given)
+
+    def set_counts(self, counts_of_classes: Tensor | Sequence[float | int]) -> None:
+        """Follow these counts from now on.
+
+        Raises:
+            ValueError: on counts that are negative, not finite or all zero, or not one for each class.
+        """
+        weights = torch.as_tensor(counts_of_classes, dtype=torch.float64).clone()
+        if weights.shape != (self.num_classes,) or not bool((weights.isfinite() & (weights >= 0)).all()):
+            raise ValueError(
+                f"counts of {tuple(weights.shape)} from {float(weights.min())} to {float(weights.max())}: one finite "
+                f"count for each of {self.num_classes} classes is needed, none below 0"
+            )
+        weights = torch.where(weights > 0, weights**self.distortion, 0.0)
+        weights[list(self.reserved_ids)] = 0
+        if not 0 < float(weights.sum()) < torch.inf:
+            raise ValueError(
+                f"count ** distortion (distortion={self.distortion}) sums to {float(weights.sum())}: no law"
+            )
         probabilities = weights / weights.sum()
-        thresholds, aliases = build_alias_table(probabilities)
-        self.register_buffer("log_q", probabilities.log())
-        self.register_buffer("num_positive", (probabilities > 0).sum())
-        self.register_buffer("thresholds", thresholds)
-        self.register_buffer("aliases", aliases)
+        self.log_q, self.num_positive = probabilities.log(), (probabilities > 0).sum()
+        self.thresholds, self.aliases = build_alias_table(probabilities)
 
     @property
     def num_possible(self) -> int:

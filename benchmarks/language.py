@@ -1,0 +1,248 @@
+"""Figures 1 to 3 of Rawat et al. 2019 (arXiv:1907.10747), rerun: held-out perplexity of Penn Treebank by sampler.
+
+python -m benchmarks.language --data DIR [--out DIR] [--epochs E] [--only NAME ...] [--option=value ...]
+
+An LSTM of 200 units, m = 100 candidates drawn for every token, `importance` (their Eq. 5), embeddings normalised to
+length 1 with temperature 0.09 (tau = 11.1, 1 / sqrt(tau) = 0.3); the same seed, batches and steps for all. Each variant
+is configs/text/ptb.yaml with another table, objective and sampler; more options go to `cpc pretrain`. What an earlier
+call finished is not run again, and a variant that was interrupted goes on from its last checkpoint.
+
+The laws of quadratic and random Fourier features are worked out for all classes, without their trees: at 10,000 classes
+and 700 tokens a batch one matrix product takes less time than 70,000 descents. The curves need matplotlib.
+
+An epoch is 1328 steps, of CPU time on one core: full 265 s, uniform and log-uniform 840 s (gathering 100 classes for
+every token costs more than meeting all 10,000), quadratic 980 s, two-level 1010 s, Exp 1060 s, RFF 1080 to 1330 s; all
+variants together 4 hours.
+"""
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.ablations import is_trained, keep_options
+from cpc.allocator import keep_freed_memory
+from cpc.candidates.kernels import KernelMap, Quadratic, RandomFourier
+from cpc.candidates.samplers import SoftmaxSampler
+from cpc.data.records import read_records
+from cpc.losses import ClassLoss, ClassTableLoss
+from cpc.pretraining.command import parse, pretrain
+from cpc.processor import prepare_processor
+
+BASE = Path(__file__).parents[1] / "configs" / "text" / "ptb.yaml"
+NUM_CLASSES, DIM, NUM_SAMPLED, TEMPERATURE = 10_000, 200, 100, 0.09
+STEPS_PER_EPOCH = 1328
+REFRESH_EVERY = 20  # steps, of samplers for which the whole table is work
+
+
+class Dense(SoftmaxSampler):
+    """q(i) proportional to a kernel of query and class, worked out for all classes.
+
+    Args:
+        num_classes: n.
+        kernel: K; of random features, phi(h) . phi(c).
+        floor: added to every class's mass, as a share of the mean mass: features' sums may be negative, and then count
+            as zero.
+    """
+
+    def __init__(self, num_classes: int, kernel: KernelMap, floor: float = 0.1) -> None:
+        super().__init__(num_classes, kernel.dim)
+        self.kernel = kernel
+        self.floor = floor
+        self.register_buffer("features", torch.zeros(num_classes, kernel.num_features), persistent=False)
+
+    def refresh(self, embeddings: Tensor) -> None:
+        """Work the features of all classes out."""
+        super().refresh(embeddings)
+        if isinstance(self.kernel, RandomFourier):
+            self.features = self.kernel(self.embeddings)
+
+    def _scores(self, queries: Tensor) -> Tensor:
+        if isinstance(self.kernel, RandomFourier):
+            mass = (self.kernel(queries) @ self.features.T).clamp_(min=0)
+        else:
+            assert isinstance(self.kernel, Quadratic)
+            mass = self.kernel.alpha * (queries @ self.embeddings.T) ** 2 + self.kernel.beta
+        return (mass + self.floor * mass.mean(1, keepdim=True) + 1e-12).log_()
+
+
+class AbsoluteSoftmax(ClassTableLoss):
+    """p(i) proportional to exp |h . c_i / temperature|, what Blanc and Rendle 2018 train so that a quadratic law fits.
+
+    Full, or sampled with `importance`; by autograd.
+    """
+
+    def forward(
+        self, queries: Tensor, targets: Tensor, generator: torch.Generator | None = None, weight: Tensor | None = None
+    ) -> ClassLoss:
+        """Among the candidates drawn."""
+        if self.sampler is None:
+            return self.exact(queries, targets)
+        self._refresh()
+        h = self.table.normalised(queries)
+        draw = self.sampler.sample(h.detach(), self.num_sampled, targets, self.hits, generator)
+        candidates = self._absolute(torch.einsum("md,mnd->mn", h, self.table.vectors(draw.ids)))
+        of_target = self._absolute((h * self.table.vectors(targets)).sum(1))
+        scores = torch.cat([of_target[:, None], candidates - draw.log_count_sampled], 1)
+        return _found(scores, torch.zeros_like(targets), 1 + (draw.log_count_sampled < torch.inf).sum(1))
+
+    def exact(self, queries: Tensor, targets: Tensor, weight: Tensor | None = None) -> ClassLoss:
+        """Among all classes."""
+        scores = self._absolute(self.table.normalised(queries) @ self.table.vectors().T)
+        return _found(scores, targets, torch.full_like(targets, self.table.num_classes))
+
+    def _absolute(self, products: Tensor) -> Tensor:
+        return (products / self.table.temperature).abs()
+
+
+def _found(scores: Tensor, places: Tensor, num_candidates: Tensor) -> ClassLoss:
+    loss_nats = torch.nn.functional.cross_entropy(scores, places, reduction="none")
+    is_best = (scores.argmax(1) == places).float()
+    return ClassLoss(loss_nats.mean(), loss_nats.detach(), num_candidates, is_best)
+
+
+def sampler(path: str, **init_args: Any) -> dict[str, Any]:
+    return {"class_path": path, "init_args": init_args}
+
+
+def softmax_with(
+    law: dict[str, Any] | None, class_path: str = "cpc.losses.ClassTableLoss", refresh_every: int = 1, **table: Any
+) -> dict[str, Any]:
+    """The model's `classes`, with candidates from a law; None: all classes."""
+    # all of it, since what is left out would be the base config's
+    plain = {"num_classes": NUM_CLASSES, "dim": DIM, "has_bias": False, "is_normalised": True}
+    classes: dict[str, Any] = {
+        "table": sampler("cpc.candidates.ClassTable", **plain | {"temperature": TEMPERATURE} | table),
+        "objective": "full_softmax",
+        "correction": None,
+        "sampler": law,
+        "num_sampled": None,
+        "refresh_every": refresh_every,
+    }
+    if law is not None:
+        classes |= {"objective": "sampled_softmax", "correction": "importance", "num_sampled": NUM_SAMPLED}
+    return {"class_path": class_path, "init_args": classes}
+
+
+def dense(kernel: str, **init_args: Any) -> dict[str, Any]:
+    inner = sampler(f"cpc.candidates.kernels.{kernel}", dim=DIM, **init_args)
+    return sampler("benchmarks.language.Dense", num_classes=NUM_CLASSES, kernel=inner)
+
+
+def static(name: str) -> dict[str, Any]:
+    return sampler(f"cpc.candidates.samplers.{name}", num_classes=NUM_CLASSES, shared=False, replacement=True)
+
+
+def variants() -> dict[str, dict[str, Any]]:
+    """By name, `model.classes`."""
+    absolute = "benchmarks.language.AbsoluteSoftmax"
+    quadratic = dense("Quadratic", alpha=100.0)
+    frequencies = {
+        f"rff_nu_{nu:g}_d_{num}": dense("RandomFourier", num_frequencies=num, nu=nu)
+        for nu, num in ((4.0, 1024), (1.0, 1024), (11.1, 1024), (4.0, 128), (4.0, 512))
+    }
+    of_query = {"num_classes": NUM_CLASSES, "dim": DIM, "temperature": TEMPERATURE}
+    return {
+        "full": softmax_with(None),
+        "full_unnormalised": softmax_with(None, is_normalised=False, temperature=1.0),
+        "full_absolute": softmax_with(None, absolute),
+        "exp": softmax_with(sampler("cpc.candidates.samplers.SoftmaxSampler", **of_query)),
+        "uniform": softmax_with(static("Uniform")),
+        "log_uniform": softmax_with(static("LogUniform")),
+        "quadratic": softmax_with(quadratic),
+        "quadratic_absolute": softmax_with(quadratic, absolute),
+        **{name: softmax_with(law, refresh_every=REFRESH_EVERY) for name, law in frequencies.items()},
+        "two_level": softmax_with(sampler("cpc.candidates.samplers.TwoLevel", **of_query), refresh_every=REFRESH_EVERY),
+    }
+
+
+def run(folder: Path, classes: dict[str, Any], options: list[str]) -> dict[str, Any]:
+    """Train one variant, or read what an earlier call found: its perplexity on the validation part, by epoch."""
+    keep_options(folder, [BASE.read_text(), json.dumps(classes, sort_keys=True), *options])
+    config = folder / "classes.yaml"
+    config.write_text(json.dumps({"model": {"classes": classes}}))
+    arguments = ["--config", str(BASE), f"--config={config}", f"--run_dir={folder}", *options]
+    max_steps = parse(arguments).trainer.max_steps
+    if not is_trained(folder, max_steps):
+        began = any((folder / name).exists() for name in ("bound.jsonl", "checkpoints"))
+        pretrain([*arguments, *(["--ckpt_path=last"] if began else [])])
+    held_out = [record for record in read_records(folder / "bound.jsonl") if record["split"] == "valid"]
+    return {
+        "steps": [record["step"] for record in held_out],
+        "perplexity": [record["perplexity"][0] for record in held_out],
+        "trained_seconds": read_records(folder / "health.jsonl")[-1]["trained_seconds"],
+    }
+
+
+def table(found: dict[str, dict[str, Any]]) -> str:
+    full = found.get("full", {}).get("perplexity", [math.nan])[-1]
+    lines = [f"{'':20} {'perplexity':>11} {'best':>9} {'over full':>10} {'seconds':>9}"]
+    for name, result in found.items():
+        last = result["perplexity"][-1]
+        lines.append(
+            f"{name:20} {last:>11.2f} {min(result['perplexity']):>9.2f} {100 * (last / full - 1):>9.1f} % "
+            f"{result['trained_seconds']:>9.0f}"
+        )
+    return "\n".join(lines)
+
+
+def draw(found: dict[str, dict[str, Any]], path: Path) -> None:
+    """The curves as a PNG, in two halves: the samplers, and random Fourier features by nu and D."""
+    from matplotlib.figure import Figure
+
+    features = [name for name in found if name.startswith("rff")]
+    best = min(features, key=lambda name: found[name]["perplexity"][-1], default=None)
+    halves = {
+        "samplers": [name for name in found if name not in features or name == best],
+        "random Fourier features": [name for name in ("full", "exp", "uniform", *features) if name in found],
+    }
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    for axes, (title, names) in zip(figure.subplots(1, 2, sharey=True), halves.items(), strict=True):
+        for name in names:
+            axes.plot(
+                found[name]["steps"], found[name]["perplexity"], label=name, marker="." if name in features else ""
+            )
+        axes.set(title=title, xlabel="step", yscale="log")
+        axes.legend(fontsize="small")
+        axes.grid(which="both", alpha=0.3)
+    figure.axes[0].set_ylabel("perplexity, validation")
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of Penn Treebank's three files")
+    parser.add_argument("--out", type=Path, default=Path("runs/language"))
+    parser.add_argument("--epochs", type=float, default=10.0)
+    parser.add_argument("--steps", type=int, help="instead of epochs")
+    parser.add_argument("--only", nargs="+", choices=list(variants()), help="these variants")
+    arguments, options = parser.parse_known_args()
+    keep_freed_memory()
+    prepare_processor()
+    steps = arguments.steps or round(arguments.epochs * STEPS_PER_EPOCH)
+    every = min(STEPS_PER_EPOCH, steps)
+    of_all = [
+        f"--data.source={arguments.data}",
+        f"--trainer.max_steps={steps}",
+        f"--eval_every_steps={every}",
+        f"--checkpoint_every_steps={every}",
+    ]
+    found = {
+        name: run(arguments.out / name, classes, [*of_all, *options])
+        for name, classes in variants().items()
+        if arguments.only is None or name in arguments.only
+    }
+    print(table(found))
+    draw(found, arguments.out / "perplexity.png")
+    (arguments.out / "perplexity.json").write_text(json.dumps(found))
+    last = {name: result["perplexity"][-1] for name, result in found.items()}
+    seconds = {name: result["trained_seconds"] for name, result in found.items()}
+    print(json.dumps({"perplexity": last, "trained_seconds": seconds, "steps": steps}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Every step's class told among those of a table: the training loss of a language model.
+
+K prediction steps, B sequences, T tokens, D dims of the classes.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cpc.losses.class_table_loss import ClassTableLoss
+from cpc.losses.contrast import Contrast
+
+
+def class_contrast(
+    queries: Float[Tensor, "K B T D"],
+    labels: Int[Tensor, "B L"],
+    classes: ClassTableLoss,
+    *,
+    ahead: Sequence[int],
+    num_valid: Int[Tensor, " B"] | None = None,
+    exact: bool = False,
+    generator: torch.Generator | None = None,
+) -> Contrast:
+    """Find the class of what follows k steps later with the query W_k c_t, for every step k and every t.
+
+    As `cpc.losses.contrast`, with classes for latents: a row is a t that is valid and whose class k steps later is
+    known. log N is that of the candidates met, n for the full softmax, and N - 1 of them drawn for a sampled one.
+
+    Args:
+        queries: W_k c_t, steps first.
+        labels: the class of what follows each place: `labels[:, t + k - 1]` lies k after t, negative where unknown.
+        classes: the table, with objective and sampler.
+        ahead: k of each step.
+        num_valid: how many t of each sequence are no padding; None: all.
+        exact: the full softmax, whatever is trained.
+        generator: source of the draws.
+
+    Raises:
+        ValueError: if there are too few labels for the furthest step, or none is known.
+    """
+    num_steps, num_sequences, num_places, _ = queries.shape
+    if labels.shape[1] < num_places + max(ahead) - 1:
+        raise ValueError(
+            f"{num_places} places and {max(ahead)} steps ahead need {num_places + max(ahead) - 1} labels, got "
+            f"{labels.shape[1]}"
+        )
+    device = queries.device
+    sequence = repeat(torch.arange(num_sequences, device=device), "b -> (b t)", t=num_places)
+    is_valid = torch.ones(num_sequences, num_places, dtype=torch.bool, device=device)
+    if num_valid is not None:
+        is_valid = torch.arange(num_places, device=device) < rearrange(num_valid, "b -> b 1")
+    losses, sums = [], queries.new_zeros(6, num_steps, num_sequences, dtype=torch.float32)
+    for step, (of_step, k) in enumerate(zip(queries, ahead, strict=True)):
+        of_places = labels[:, k - 1 : k - 1 + num_places]
+        rows = rearrange(is_valid & (of_places >= 0), "b t -> (b t)").nonzero().flatten()
+        if len(rows) == 0:
+            continue
+        met, targets = rearrange(of_step, "b t d -> (b t) d")[rows], rearrange(of_places, "b t -> (b t)")[rows]
+        row = classes.exact(met, targets) if exact else classes(met, targets, generator)
+        losses.append(row.loss)
+        counts = row.num_candidates.float()
+        ones, zeros = torch.ones_like(counts), torch.zeros_like(counts)
+        per_row = torch.stack([ones, row.loss_nats.float(), counts.log(), counts, row.accuracy.float(), zeros])
+        sums[:, step].index_add_(1, sequence[rows], per_row)
+    if not losses:
+        raise ValueError("no place of the batch has a known class ahead of it: there is nothing to be found")
+    return Contrast(torch.stack(losses).mean(), *sums)

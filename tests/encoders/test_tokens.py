@@ -1,0 +1,51 @@
+"""Tokens as vectors, of their own or of the class table."""
+
+import copy
+
+import pytest
+import torch
+
+from cpc.candidates.class_table import ClassTable
+from cpc.encoders import TokenEncoder
+
+
+def test_a_token_is_a_row_of_its_embedding() -> None:
+    encoder = TokenEncoder(num_tokens=7, dim=4)
+    x = torch.tensor([[0, 3, 3], [6, 1, 0]])
+    assert encoder.embedding is not None
+    assert torch.equal(encoder(x), encoder.embedding.weight[x])
+    assert encoder.num_latents(5) == 5
+
+
+def test_a_tied_encoder_embeds_with_the_table_and_holds_nothing() -> None:
+    table, encoder = ClassTable(num_classes=7, dim=4), TokenEncoder(num_tokens=7, dim=4, is_tied=True)
+    encoder.connect_classes(table)
+    x = torch.tensor([[0, 3, 3]])
+    encoder(x).sum().backward()
+    assert torch.equal(encoder(x), table.weight[x])
+    assert table.weight.grad is not None
+    assert table.weight.grad.sum(1).tolist() == [4, 0, 0, 8, 0, 0, 0]
+    assert not list(encoder.parameters())
+    assert not encoder.state_dict()
+    both = copy.deepcopy(torch.nn.ModuleList([encoder, table]))
+    assert both[0]._table[0] is both[1]  # a copied model is tied to its own copy
+
+
+def test_dropout_drops_channels_in_training_alone() -> None:
+    encoder = TokenEncoder(num_tokens=3, dim=1000, dropout=0.4)
+    x = torch.zeros(1, 1, dtype=torch.long)
+    assert 300 < int((encoder(x) == 0).sum()) < 500
+    assert int((encoder.eval()(x) == 0).sum()) == 0
+
+
+def test_refusals() -> None:
+    with pytest.raises(ValueError, match="there is no class table"):
+        TokenEncoder(num_tokens=3, dim=2, is_tied=True)(torch.zeros(1, 1, dtype=torch.long))
+    with pytest.raises(ValueError, match="num_tokens=3, the class table num_classes=4"):
+        TokenEncoder(num_tokens=3, dim=2).connect_classes(ClassTable(4, 2))
+    with pytest.raises(ValueError, match="dim=2 and the class table dim=5"):
+        TokenEncoder(num_tokens=3, dim=2, is_tied=True).connect_classes(ClassTable(3, 5))
+    with pytest.raises(ValueError, match="must be at least 1"):
+        TokenEncoder(num_tokens=0)
+    with pytest.raises(ValueError, match=r"dropout=1\.0"):
+        TokenEncoder(num_tokens=3, dropout=1.0)

@@ -1,0 +1,89 @@
+"""Every step's class, against loops over rows."""
+
+import math
+
+import pytest
+import torch
+
+from cpc.bounds import BoundTally
+from cpc.candidates.class_table import ClassTable
+from cpc.losses.class_contrast import class_contrast
+from cpc.losses.class_table_loss import ClassTableLoss
+from cpc.predictors import Step
+
+
+def rows_of(queries: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor, ahead: list[int], num_valid: list[int]):
+    """Per step: (sequence, -log softmax of the label) of each row, in float64."""
+    steps = []
+    for step, k in enumerate(ahead):
+        rows = []
+        for b in range(queries.shape[1]):
+            for t in range(num_valid[b]):
+                label = int(labels[b, t + k - 1])
+                if label >= 0:
+                    scores = [float(queries[step, b, t].double() @ each.double()) for each in weight]
+                    rows.append((b, math.log(sum(map(math.exp, scores))) - scores[label]))
+        steps.append(rows)
+    return steps
+
+
+@pytest.mark.parametrize("ahead", [[1], [1, 2, 3], [2, 3]])
+def test_the_full_softmax_is_that_of_loops(ahead: list[int], generator: torch.Generator) -> None:
+    queries = torch.randn(len(ahead), 3, 6, 5, generator=generator, requires_grad=True)
+    labels = torch.randint(11, (3, 6 + ahead[-1] - 1), generator=generator)
+    labels[1, 4] = -100
+    num_valid = [6, 5, 2]
+    classes = ClassTableLoss(ClassTable(11, 5), "full_softmax")
+    found = class_contrast(queries, labels, classes, ahead=ahead, num_valid=torch.tensor(num_valid))
+    steps = rows_of(queries.detach(), labels, classes.table.weight.detach(), ahead, num_valid)
+    for step, rows in enumerate(steps):
+        for b in range(3):
+            of_sequence = [loss for sequence, loss in rows if sequence == b]
+            assert int(found.num_rows[step, b]) == len(of_sequence)
+            assert float(found.loss_nats[step, b]) == pytest.approx(sum(of_sequence), rel=1e-5)
+            assert float(found.log_num_candidates[step, b]) == pytest.approx(len(of_sequence) * math.log(11), rel=1e-5)
+    mean = sum(sum(loss for _, loss in rows) / len(rows) for rows in steps) / len(steps)
+    assert found.loss.item() == pytest.approx(mean, rel=1e-5)
+    found.loss.backward()
+    assert queries.grad is not None
+    assert classes.table.weight.grad is not None
+    assert bool((queries.grad[:, 2, 2:] == 0).all())  # padding
+
+
+def test_a_step_without_rows_is_left_out() -> None:
+    queries = torch.zeros(2, 1, 3, 4)
+    labels = torch.tensor([[1, 2, -100, -100, -100]])
+    classes = ClassTableLoss(ClassTable(5, 4), "full_softmax")
+    found = class_contrast(queries, labels, classes, ahead=[1, 3])
+    assert found.num_rows.tolist() == [[2], [0]]
+    assert found.loss.item() == pytest.approx(math.log(5))
+    with pytest.raises(ValueError, match="nothing to be found"):
+        class_contrast(queries, torch.full((1, 5), -100), classes, ahead=[1, 3])
+    with pytest.raises(ValueError, match="need 6 labels, got 5"):
+        class_contrast(queries, labels, classes, ahead=[1, 4])
+
+
+def test_against_the_entropy_a_bound_does_not_count_frequencies() -> None:
+    # the model knows the frequencies of its classes and nothing else
+    shares = torch.tensor([0.5, 0.25, 0.125, 0.125])
+    table = ClassTable(4, 1)
+    with torch.no_grad():
+        table.weight.copy_(shares.log()[:, None])
+    labels = torch.tensor([[0, 0, 0, 0, 1, 1, 2, 3]])
+    found = class_contrast(torch.ones(1, 1, 8, 1), labels, ClassTableLoss(table, "full_softmax"), ahead=[1])
+    tally = BoundTally([Step("", 1)])
+    tally.update(found)
+    bound = tally.compute("full_softmax", "valid")
+    entropy = -float((shares * shares.log()).sum())
+    assert bound.loss_nats[0] == pytest.approx(entropy)
+    assert bound.perplexity[0] == pytest.approx(math.exp(entropy))
+    assert bound.mi_bound_nats[0] == pytest.approx(math.log(4) - entropy)
+    certified = bound.against_entropy(entropy)
+    assert certified.mi_bound_nats[0] == pytest.approx(0, abs=1e-6)
+    assert certified.mi_ceiling_nats[0] == pytest.approx(entropy)
+    record = certified.record(3)
+    assert record["perplexity"] == pytest.approx([math.exp(entropy)])
+    assert record["biased"] == [False]
+    assert record["reading"].startswith("entropy of the classes - cross-entropy")
+    assert "perplexity" not in tally.compute("nce", "train").record(3)
+    assert "no bound" in tally.compute("nce", "train").reading

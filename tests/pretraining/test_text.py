@@ -1,0 +1,230 @@
+"""`cpc pretrain` and `cpc evaluate` on text: the same command, folder and records as for other modalities."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cpc.checkpoint import load_pretrained
+from cpc.cli import main
+from cpc.data.records import read_records
+from cpc.data.text import Text
+from cpc.data.vocabulary import Vocabulary
+from cpc.evaluation import evaluate
+from cpc.pretraining.command import pretrain
+
+NUM_TOKENS = 29
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Words that follow each other by a rule with a little noise: mostly the next is twice the last one's number."""
+    root = tmp_path_factory.mktemp("text")
+    rng = np.random.default_rng(0)
+    for split, num_lines in (("train", 300), ("valid", 40), ("test", 40)):
+        lines = []
+        for _ in range(num_lines):
+            words = [int(rng.integers(1, 29))]
+            while len(words) < 8:
+                words.append(int(rng.integers(1, 29)) if rng.random() < 0.1 else 2 * words[-1] % 29)
+            lines.append(" ".join(f"w{word}" for word in words))
+        (root / f"{split}.txt").write_text("\n".join(lines))
+    return root
+
+
+def config(folder: Path, run_dir: Path, **change: Any) -> dict[str, Any]:
+    table = {"num_classes": NUM_TOKENS, "dim": 16}
+    sampler = {"class_path": "cpc.candidates.samplers.Uniform", "init_args": {"num_classes": NUM_TOKENS}}
+    classes = {"table": table, "objective": "sampled_softmax", "sampler": sampler, "num_sampled": 10}
+    encoder = {"num_tokens": NUM_TOKENS, "dim": 16, "is_tied": True, "dropout": 0.1}
+    found: dict[str, Any] = {
+        "modality": "text",
+        "model": {
+            "encoder": {"class_path": "cpc.encoders.TokenEncoder", "init_args": encoder},
+            "context": {"class_path": "cpc.contexts.LSTM", "init_args": {"dim": 24}},
+            "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 1, "dropout": 0.1}},
+            "classes": {"class_path": "cpc.losses.ClassTableLoss", "init_args": classes},
+            "learning_rate": 0.01,
+        },
+        "data": {"source": str(folder), "tokens": "whitespace", "chunk_tokens": 9, "batch_size": 6},
+        "trainer": {
+            "max_steps": 40,
+            "accelerator": "cpu",
+            "devices": 1,
+            "logger": False,
+            "enable_progress_bar": False,
+            "gradient_clip_val": 1.0,
+        },
+        "run_dir": str(run_dir),
+        "record_every_steps": 10,
+        "eval_every_steps": 20,
+        "checkpoint_every_steps": 20,
+    }
+    for path, value in change.items():
+        *parents, last = path.split("__")
+        place = found
+        for name in parents:
+            place = place[name]
+        place[last] = value
+    return found
+
+
+@pytest.fixture(scope="module")
+def run_dir(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pretrain(config(folder, tmp_path_factory.mktemp("runs") / "run", trainer__max_steps=400))
+
+
+def cross_entropy(model: Any, stream: list[int], k: int = 1) -> list[float]:
+    """-log p of every token, each given all that precede it, read one by one."""
+    found, state = [], None
+    with torch.no_grad():
+        for place in range(len(stream) - k):
+            _, contexts, state = model(torch.tensor([[stream[place]]]), state)
+            query = model.predictor(contexts)[k - 1, 0, 0]
+            scores = (model.classes.table.weight @ query).double()
+            found.append(float(torch.logsumexp(scores, 0) - scores[stream[place + k]]))
+    return found
+
+
+def test_perplexity_is_that_of_reading_token_by_token(folder: Path, run_dir: Path, tmp_path: Path) -> None:
+    model = load_pretrained(run_dir)
+    vocabulary = Vocabulary(**model.encoder.vocabulary)
+    stream = [vocabulary.end, *(i for line in Text(folder).lines("test") for i in vocabulary.encode(line))]
+    expected = cross_entropy(model, stream)
+    counts = np.bincount(stream[1:])
+    shares = counts[counts > 0] / counts.sum()
+    entropy = -float((shares * np.log(shares)).sum())
+    reports = [
+        evaluate(run_dir, folder, split="test", batch_size=1, chunk_tokens=chunk, out=tmp_path / "bound.json")
+        for chunk in (50, 7)
+    ]
+    for report in reports:
+        bound = report["bounds"][0]
+        assert bound["num_rows"] == [len(stream) - 1]
+        assert bound["loss_nats"][0] == pytest.approx(np.mean(expected), rel=1e-5)
+        assert bound["perplexity"][0] == pytest.approx(math.exp(np.mean(expected)), rel=1e-4)
+        assert bound["mi_ceiling_nats"][0] == pytest.approx(entropy)
+        assert bound["mi_bound_nats"][0] == pytest.approx(entropy - np.mean(expected), abs=1e-5)
+    # the rule tells seven of nine tokens nine times of ten: the model has found it
+    assert reports[0]["bounds"][0]["mi_bound_nats"][0] > 1
+    assert json.loads((tmp_path / "bound.json").read_text())["objective"] == "sampled_softmax"
+
+
+def test_records_say_what_they_are(run_dir: Path) -> None:
+    records = read_records(run_dir / "bound.jsonl")
+    train = [record for record in records if record["split"] == "train"]
+    valid = [record for record in records if record["split"] == "valid"]
+    assert {record["strategy"] for record in train} == {"sampled_softmax"}
+    assert {record["strategy"] for record in valid} == {"full_softmax"}
+    assert [record["step"] for record in valid] == list(range(20, 401, 20))
+    assert all("no bound" in record["reading"] for record in train)
+    assert all(record["num_candidates"][0] <= 11 for record in train)
+    last = valid[-1]
+    assert last["num_candidates"] == [NUM_TOKENS]
+    assert last["perplexity"][0] == pytest.approx(math.exp(last["loss_nats"][0]))
+    health = read_records(run_dir / "health.jsonl")
+    assert health[-1]["z_dim"] == 16
+
+
+def test_a_saved_model_has_table_sampler_and_vocabulary(run_dir: Path) -> None:
+    model = load_pretrained(run_dir)
+    assert model.classes.objective == "sampled_softmax"
+    assert type(model.classes.sampler).__name__ == "Uniform"
+    assert len(model.encoder.vocabulary["symbols"]) == NUM_TOKENS
+    assert model(torch.zeros(2, 5, dtype=torch.long)).latents.shape == (2, 5, 16)
+    assert model.encoder.embedding is None
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(folder: Path, tmp_path: Path) -> None:
+    # 400 lines of 9 tokens in 6 lanes of 9: 23 and 46 steps lie in the middle of the first and of a later epoch
+    whole = pretrain(config(folder, tmp_path / "whole", trainer__max_steps=70))
+    broken = tmp_path / "broken"
+    for max_steps in (23, 64, 70):
+        ckpt_path = "last" if broken.exists() else None
+        pretrain(config(folder, broken, trainer__max_steps=max_steps, ckpt_path=ckpt_path))
+    for name in ("last.ckpt",):
+        first, second = (
+            torch.load(run / "checkpoints" / name, weights_only=False)["state_dict"] for run in (whole, broken)
+        )
+        assert first.keys() == second.keys()
+        for key in first:
+            assert torch.equal(first[key], second[key]), key
+    of_steps = [
+        [r for r in read_records(run / "bound.jsonl") if r["split"] == "train" and r["step"] == 70]
+        for run in (whole, broken)
+    ]
+    assert of_steps[0][0]["loss_nats"] != [0.0]
+
+
+def test_another_text_is_no_continuation(folder: Path, tmp_path: Path) -> None:
+    pretrain(config(folder, tmp_path / "run", trainer__max_steps=2))
+    other = tmp_path / "other"
+    other.mkdir()
+    for split in ("train", "valid"):
+        (other / f"{split}.txt").write_text((folder / f"{split}.txt").read_text().replace("w1 ", "w2 "))
+    with pytest.raises(ValueError, match=r"cannot be resumed with other batches.*text and vocabulary"):
+        pretrain(config(other, tmp_path / "run", trainer__max_steps=4, ckpt_path="last"))
+
+
+def test_several_steps_are_told_apart(folder: Path, tmp_path: Path) -> None:
+    change = {"model__predictor__init_args__num_steps": 3, "trainer__max_steps": 20}
+    run = pretrain(config(folder, tmp_path / "run", **change))
+    model = load_pretrained(run)
+    vocabulary = Vocabulary(**model.encoder.vocabulary)
+    stream = [vocabulary.end, *(i for line in Text(folder).lines("valid") for i in vocabulary.encode(line))]
+    report = evaluate(run, folder, batch_size=1, out=tmp_path / "bound.json")
+    for k in (1, 2, 3):
+        assert report["bounds"][0]["loss_nats"][k - 1] == pytest.approx(
+            np.mean(cross_entropy(model, stream, k)), rel=1e-5
+        )
+
+
+@pytest.mark.parametrize("objective", ["full_softmax", "full_logistic", "nce", "negative_sampling", "sampled_logistic"])
+def test_every_objective_trains(folder: Path, tmp_path: Path, objective: str) -> None:
+    change: dict[str, Any] = {"model__classes__init_args__objective": objective}
+    if objective.startswith("full"):
+        change |= {"model__classes__init_args__sampler": None, "model__classes__init_args__num_sampled": None}
+    run = pretrain(config(folder, tmp_path / "run", trainer__max_steps=20, **change))
+    losses = [r["loss_nats"][0] for r in read_records(run / "bound.jsonl") if r["split"] == "train"]
+    assert losses[-1] < losses[0]
+    if objective == "full_softmax":
+        first = read_records(run / "bound.jsonl")[0]
+        assert first["mi_bound_nats"][0] == pytest.approx(first["mi_ceiling_nats"][0] - first["loss_nats"][0])
+        assert first["mi_ceiling_nats"][0] < math.log(NUM_TOKENS)
+
+
+def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(match: str, **change: Any) -> None:
+        with pytest.raises(ValueError, match=match):
+            pretrain(config(folder, tmp_path / "refused", **change))
+
+    refused("give model.classes a table", model__classes=None)
+    refused(
+        "num_tokens=29, the class table num_classes=31",
+        model__classes__init_args__table__num_classes=31,
+        model__classes__init_args__sampler__init_args__num_classes=31,
+    )
+    refused("leave negatives, num_negatives", model__num_negatives=5)
+    refused("extra_strategies are of negatives", model__extra_strategies=["sequence_only"])
+    refused("chunk_tokens=0 must be at least 1", data__chunk_tokens=0)
+    refused("there is no online probe of text", trainer__callbacks=[{"class_path": "cpc.probes.OnlineProbe"}])
+    assert not (tmp_path / "refused").exists()
+
+
+def test_evaluate_says_what_it_does_not_know(run_dir: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match=r"--negatives: .* is a model of text, which is read from end to end"):
+        evaluate(run_dir, folder, strategies=["mixed"])
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(run_dir), "--data", str(folder), "--image_size", "3"])
+    assert "which has no such option" in capsys.readouterr().err
+    main(["evaluate", str(run_dir), "--data", str(folder), "--split", "test", "--batch_size", "4"])
+    printed = capsys.readouterr().out
+    assert "perplexity" in printed
+    assert "entropy of its tokens" in printed
+    with pytest.raises(SystemExit):
+        main(["probe", str(run_dir), "--data", str(folder), "--task", "speaker"])
+    assert "a model of text" in capsys.readouterr().err

@@ -1,0 +1,111 @@
+"""A CPC with classes: tied or not, saved with its table and sampler, and refused where parts do not go together."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from cpc.candidates import ClassTable, kernels, samplers
+from cpc.checkpoint import load_pretrained, save_pretrained
+from cpc.contexts import GRU, PixelCNN
+from cpc.encoders import TokenEncoder
+from cpc.losses import ClassTableLoss
+from cpc.model import CPC
+from cpc.predictors import Bilinear
+
+
+def language_model(classes: ClassTableLoss, num_steps: int = 1, is_tied: bool = True) -> CPC:
+    encoder = TokenEncoder(classes.table.num_classes, 4, is_tied=is_tied)
+    return CPC(encoder, GRU(dim=6), Bilinear(num_steps=num_steps), classes=classes)
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_gradients_reach_both_uses_of_the_table(is_tied: bool) -> None:
+    model = language_model(ClassTableLoss(ClassTable(9, 4), "full_softmax"), is_tied=is_tied)
+    tokens = torch.tensor([[3, 4, 5, 3, 4]])
+    model.loss(tokens[:, :4], labels=tokens[:, 1:]).loss.backward()
+    assert sum(name.endswith("weight") and "layers" not in name for name, _ in model.named_parameters()) == (
+        2 if is_tied else 3
+    )
+    gradient = model.classes.table.weight.grad
+    assert gradient is not None
+    # without the embedding's part the sum over classes of a softmax's gradient, sum(p) - 1 times the query, is zero
+    assert bool((gradient.sum(0).abs() < 1e-6).all()) == (not is_tied)
+
+
+def test_chunks_with_their_state_are_the_whole() -> None:
+    model = language_model(ClassTableLoss(ClassTable(9, 4), "full_softmax"))
+    tokens = torch.randint(9, (2, 13))
+    whole = model.loss(tokens[:, :12], labels=tokens[:, 1:])
+    sums, state = torch.zeros(2), None
+    for start in (0, 5, 10):
+        end = min(start + 5, 12)
+        latents, contexts, state = model(tokens[:, start:end], state)
+        sums += model.contrast(latents, contexts, labels=tokens[:, start + 1 : end + 1]).loss_nats[0]
+    assert torch.allclose(sums, whole.loss_nats[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        samplers.All(9),
+        samplers.LogUniform(9, shared=False, replacement=True),
+        samplers.Unigram(torch.arange(1.0, 10.0), distortion=0.75),
+        samplers.LearnedUnigram(9),
+        samplers.UniformMixture(samplers.LogUniform(9), share=0.2),
+        samplers.SoftmaxSampler(9, 4, temperature=0.5),
+        samplers.KernelTree(9, kernels.RandomFourier(4, 8, nu=2.0, seed=3)),
+        samplers.KernelTree(9, kernels.Quadratic(4)),
+        samplers.KernelTree(9, kernels.RandomMaclaurin(4, 8)),
+        samplers.TwoLevel(9, 4, block_size=3),
+        samplers.TwoLevel(9, 4, mass=samplers.FeatureMass(kernels.PositiveRandomFeatures(4, 8)), blocks="ids"),
+    ],
+    ids=lambda sampler: type(sampler).__name__,
+)
+def test_every_sampler_is_saved_with_the_law_it_had(sampler: samplers.Sampler, tmp_path: Path) -> None:
+    num_sampled = 9 if isinstance(sampler, samplers.All) else 3
+    classes = ClassTableLoss(ClassTable(9, 4, is_normalised=True), "sampled_softmax", sampler, num_sampled)
+    model = language_model(classes)
+    tokens = torch.randint(9, (2, 6))
+    model.loss(tokens[:, :5], labels=tokens[:, 1:])
+    save_pretrained(model, tmp_path)
+    again = load_pretrained(tmp_path)
+    queries, targets = F.normalize(torch.randn(5, 4), dim=1), torch.arange(5)
+    drawn = [
+        each.classes.sampler.eval().sample(queries, num_sampled, targets, "remove", torch.Generator().manual_seed(0))
+        for each in (model, again)
+    ]
+    for first, second in zip(*drawn, strict=True):
+        assert torch.equal(first, second)
+
+
+def test_the_sampler_sees_the_table_as_often_as_asked() -> None:
+    sampler = samplers.SoftmaxSampler(9, 4)
+    classes = ClassTableLoss(ClassTable(9, 4), "sampled_softmax", sampler, num_sampled=3, refresh_every=2)
+    queries, targets = torch.randn(5, 4), torch.arange(5)
+    seen = []
+    for _ in range(4):
+        classes(queries, targets)
+        seen.append(torch.equal(sampler.embeddings, classes.table.weight))
+        with torch.no_grad():
+            classes.table.weight += 1
+    assert seen == [True, False, True, False]
+    classes.eval()(queries, targets)
+    assert not torch.equal(sampler.embeddings, classes.table.weight)
+
+
+def test_refusals() -> None:
+    classes = ClassTableLoss(ClassTable(9, 4), "full_softmax")
+    with pytest.raises(ValueError, match="leave negatives, num_negatives"):
+        CPC(TokenEncoder(9, 4), GRU(dim=6), Bilinear(num_steps=1), num_negatives=3, classes=classes)
+    with pytest.raises(ValueError, match="whose latents are sequences"):
+        CPC(TokenEncoder(9, 4), PixelCNN(width=6), Bilinear(num_steps=1), classes=classes)
+    model = language_model(classes)
+    x = torch.zeros(1, 3, dtype=torch.long)
+    with pytest.raises(ValueError, match="give it labels"):
+        model.loss(x)
+    with pytest.raises(ValueError, match="strategy='mixed': classes are told by full_softmax or full_softmax"):
+        model.loss(x, labels=x, strategy="mixed")
+    with pytest.raises(ValueError, match="refresh_every=0"):
+        ClassTableLoss(ClassTable(9, 4), "full_softmax", refresh_every=0)
