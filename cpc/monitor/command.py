@@ -2,6 +2,7 @@
 
 import os
 import resource
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,6 +49,8 @@ def monitor(
             write_export(export, library)
         finally:
             library.close()
+        for name, trouble in library.troubles.items():
+            print(f"{name} {trouble}", file=sys.stderr)
         print(f"{len(library.runs)} runs written to {export}")
         return
     app = build_app(library).server

@@ -81,11 +81,12 @@ def write_export(path: Path, library: Library) -> None:
             f"no run below {legible(', '.join(map(str, library.roots)))}: a run is a folder with bound.jsonl"
         )
     style = resources.files("cpc.monitor").joinpath("assets/monitor.css").read_text(encoding="utf-8")
+    sections = list(_sections(library))  # first: the table's notes tell what could not be drawn
     rows = overview(library, View())
     parts = [
         f"<h1>cpc monitor</h1><p class='caption'>{len(rows)} runs, as of {time.strftime('%Y-%m-%d %H:%M:%S %Z')}.</p>",
         _runs(rows),
-        *_sections(library),
+        *sections,
         _options(library),
     ]
     with write_atomically(path) as new:
