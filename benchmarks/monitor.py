@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.made_runs import add_step, write_run
 
-NUM_APPENDED = 9
+NUM_APPENDED = 5
 
 
 def first_index(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -> None:

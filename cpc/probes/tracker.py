@@ -33,6 +33,7 @@ class Tracker(pl.Callback):
         self._started: float | None = None
         self._collapsed: set[str] = set()
         self._learning_rate = math.nan
+        self._former_norms: list[float] = []  # before this process
         self._begin_interval()
 
     def state_dict(self) -> dict[str, Any]:
@@ -120,7 +121,7 @@ class Tracker(pl.Callback):
         return {"schema": SCHEMA, "step": step, **finite, **dims, "collapsed": collapsed}
 
     def _begin_interval(self) -> None:
-        self._former_norms: list[float] = []  # before this process
+        self._former_norms = []
         self._gradient_norms: list[Tensor] = []
         self._num_windows = 0
         self._seconds = 0.0
