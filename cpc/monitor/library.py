@@ -108,15 +108,13 @@ class Library:
 
     def _follow(self) -> None:
         while not self._stop.is_set():
-            is_news = False
-            try:
-                if time.monotonic() >= self._find_at:
+            if time.monotonic() >= self._find_at:
+                try:
                     self._find(self._set_progress)
-                is_news = self._refresh()
-                self.troubles.pop(_OWN, None)
-            except Exception as error:  # a page that stays open for days must not freeze without a word
-                self._tell_trouble(_OWN, "cannot look for runs", error)
-            if not is_news:
+                    self.troubles.pop(_OWN, None)
+                except Exception as error:  # a page that stays open for days must not freeze without a word
+                    self._tell_trouble(_OWN, "cannot look for runs", error)
+            if not self._refresh():
                 self._stop.wait(POLL_SECONDS)
 
     def _refresh(self) -> bool:
@@ -154,6 +152,7 @@ class Library:
 
     def _find(self, tell: Callable[[str], None]) -> None:
         begun = time.monotonic()
+        self._find_at = begun + FIND_SECONDS  # also if the search fails
         new = [folder for folder in run_folders(self.roots) if folder not in self._folders]
         self._find_at = time.monotonic() + max(FIND_SECONDS, (time.monotonic() - begun) / _SEARCH_SHARE)
         with self.lock:
