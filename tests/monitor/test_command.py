@@ -70,7 +70,7 @@ def test_the_token_of_the_environment_is_told_to_prometheus_too(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CPC_MONITOR_TOKEN", "a-token-of-one-s-own")
-    monkeypatch.setattr(Server, "serve", lambda self: None)
+    monkeypatch.setattr(Server, "serve", lambda self: self._server.server_close())  # as Ctrl-C at once
     main(["monitor", str(runs), "--port", "0", "--prometheus"])
     told = capsys.readouterr().out
     assert "/?token=a-token-of-one-s-own, until Ctrl-C" in told
