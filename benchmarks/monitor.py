@@ -24,6 +24,7 @@ from typing import Any
 from benchmarks.made_runs import add_step, write_run
 
 NUM_APPENDED = 5
+PATIENCE_SECONDS = 120
 
 
 def first_index(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -> None:
@@ -127,7 +128,10 @@ def latency(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") ->
 
 
 def _until(page: Any, javascript: str, step: int) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while page.evaluate(javascript) != step:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"step {step} is not drawn after {PATIENCE_SECONDS} s")
         page.wait_for_timeout(20)
 
 
