@@ -1,22 +1,30 @@
-"""How long `cpc monitor` takes to index many runs and to draw them, and how much memory it holds.
+"""How long `cpc monitor` takes to index many runs, to draw them and to show a record, and how much memory it holds.
 
 python -m benchmarks.monitor [--runs R] [--records n] [--steps K]
 
 The runs are made up, in a temporary folder: n training records, n lines of health and n/5 held-out records each. Every
-stage is a process of its own: the first index, then a monitor that finds it done, as on the next day.
+stage is a process of its own: the first index, then a monitor that finds it done, as on the next day, then the page in
+Chromium: from a record's append to its point in the browser, the median of several, with all runs shown and with one.
+Without Chromium and Playwright that stage is left out.
 """
 
 import argparse
+import importlib.util
 import json
 import multiprocessing
 import resource
 import shutil
+import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-from benchmarks.made_runs import write_run
+from benchmarks.made_runs import add_step, write_run
+
+NUM_APPENDED = 5
+PATIENCE_SECONDS = 120
 
 
 def first_index(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -> None:
@@ -72,21 +80,87 @@ def overview(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -
     library.close()
 
 
+def latency(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -> None:
+    """Serve the page, append records, and wait for each in the browser."""
+    from playwright.sync_api import sync_playwright
+
+    from cpc.monitor import kinds
+    from cpc.monitor.app import build_app
+    from cpc.monitor.library import Library
+    from cpc.monitor.server import Server
+
+    library = Library([folder])
+    library.read_all()
+    server = Server(build_app(library).server, port=0)
+    library.start()
+    server.start()
+    name, run = next(iter(library.runs.items()))
+    step = int(library.runs[name].tables(kinds.BOUND)[0].last_mean("step"))
+    num_steps = len(library.runs[name].tables(kinds.BOUND)[0].key.steps)
+    chart = """document.getElementById('{"name":"bound","type":"chart"}')?.querySelector('.js-plotly-plot')"""
+    last = f"() => Number({chart}?._fullData?.find(trace => trace.name === '{name}')?.x.at(-1))"
+    found = {}
+    with sync_playwright() as driver:
+        arguments = ["--no-sandbox", "--disable-dev-shm-usage"]  # the sandbox needs privileges that a container lacks
+        browser = driver.chromium.launch(executable_path=_chromium(), args=arguments)
+        for words in ("all_runs", "one_run"):
+            page = browser.new_page()
+            page.goto(server.url)
+            _until(page, last, step)
+            if words == "one_run":
+                page.get_by_role("button", name="hide all found").click()
+                page.get_by_role("checkbox", name=f"show {name}", exact=True).click()
+                page.wait_for_timeout(5000)
+            seconds = []
+            for _ in range(NUM_APPENDED):
+                page.wait_for_timeout(700)  # no multiple of the intervals at which the page and its server look
+                step += 50
+                begun = time.perf_counter()
+                add_step(run.folder, step, num_steps=num_steps)
+                _until(page, last, step)
+                seconds.append(time.perf_counter() - begun)
+            found[f"append_to_drawn_seconds_{words}"] = statistics.median(seconds)
+            page.close()
+        browser.close()
+    figures.put(found)
+    server.close()
+    library.close()
+
+
+def _until(page: Any, javascript: str, step: int) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while page.evaluate(javascript) != step:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"step {step} is not drawn after {PATIENCE_SECONDS} s")
+        page.wait_for_timeout(20)
+
+
+def _chromium() -> str | None:
+    return shutil.which("chromium") or shutil.which("chromium-browser")
+
+
 def _resident_mib() -> float:
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
 def measured(folder: Path) -> dict[str, float]:
-    """Both stages' figures."""
+    """The stages' figures."""
     context = multiprocessing.get_context("spawn")
     figures: dict[str, float] = {}
-    for stage in (first_index, overview):
+    stages = [first_index, overview]
+    if _chromium() is None or importlib.util.find_spec("playwright") is None:
+        print("no Chromium or no Playwright: the time from append to drawn is not measured")
+    else:
+        stages.append(latency)
+    for stage in stages:
         queue = context.Queue()
         process = context.Process(target=stage, args=(folder, queue))
         process.start()
-        figures |= queue.get()
         process.join()
+        if process.exitcode:
+            sys.exit(f"{stage.__name__} failed, as told above")
+        figures |= queue.get()
     return figures
 
 
@@ -107,7 +181,7 @@ def main() -> None:
             shutil.rmtree(index)
         figures = measured(folder)
     for name, value in figures.items():
-        print(f"{name:20} {value:8.2f}")
+        print(f"{name:32} {value:8.2f}")
     from benchmarks.machine import machine_state  # imports torch, which the stages' memory must not hold
 
     rounded = {name: round(value, 2) for name, value in figures.items()}

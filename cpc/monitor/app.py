@@ -3,6 +3,7 @@
 Nothing leaves the machine: Dash serves its own JavaScript, and the browser is told to fetch from nowhere else.
 """
 
+import functools
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, 
 from cpc.monitor import charts as drawn
 from cpc.monitor.figure import GRAPH_CONFIG, RUN_COLOURS
 from cpc.monitor.kinds import BOUND
+from cpc.monitor.legible import legible
 from cpc.monitor.library import Library
 from cpc.monitor.overview import COLUMNS, Row, arranged, differences, overview
 from cpc.monitor.view import AS_TRAINED, View
@@ -57,6 +59,7 @@ def _page() -> html.Div:
             dcc.Store(id="sort", data=["name", False]),
             dcc.Store(id="zoom"),
             dcc.Store(id="theme-now"),
+            dcc.Store(id="answered"),  # when the server last spoke
             html.H1("cpc monitor"),
             html.P(id="notice", className="notice", role="status"),
             _runs_section(),
@@ -113,6 +116,7 @@ def _controls() -> html.Div:
                 "logarithmic",
                 html.Div([switch("log-x", "steps"), switch("log-y", "values")], style={"display": "flex"}),
             ),
+            html.Button("show all steps", id="all-steps"),
             choice("theme", radio("theme", ("system", "light", "dark"), "system")),
         ],
         className="controls",
@@ -163,6 +167,7 @@ def _keep_runs_up_to_date(app: Dash, library: Library) -> None:
         Output("focus", "options"),
         Output("revision", "data"),
         Output("listed", "data"),
+        Output("answered", "data"),
         Input("tick", "n_intervals"),
         Input("search", "value"),
         Input("sort", "data"),
@@ -175,7 +180,7 @@ def _keep_runs_up_to_date(app: Dash, library: Library) -> None:
             # Every five seconds anyway: ages grow, and a silent run becomes stale.
             asked = [library.revision, int(time.time() / 5), search, sort, hidden, unit]
             if asked == listed:
-                return (no_update,) * 7
+                return (*(no_update,) * 7, time.time())
             rows = overview(library, View(unit="bits" if unit == "bits" else "nats"))
             strategies = sorted({t.key.names[1] for run in library.runs.values() for t in run.tables(BOUND)})
             shown = [row.name for row in rows if row.name not in hidden]
@@ -187,6 +192,7 @@ def _keep_runs_up_to_date(app: Dash, library: Library) -> None:
                 shown,
                 no_update if listed and listed[0] == library.revision else library.revision,
                 asked,
+                time.time(),
             )
 
 
@@ -198,6 +204,10 @@ def _let_the_reader_choose(app: Dash, library: Library) -> None:
         State("log-x", "value"),
         prevent_initial_call=True,
     )
+    app.clientside_callback(
+        ClientsideFunction("monitor", "showAllSteps"), Input("all-steps", "n_clicks"), prevent_initial_call=True
+    )
+    app.clientside_callback(ClientsideFunction("monitor", "answered"), Input("answered", "data"))
     app.clientside_callback(
         ClientsideFunction("monitor", "theme"), Output("theme-now", "data"), Input("theme", "value")
     )
@@ -273,7 +283,7 @@ def _draw_charts(app: Dash, library: Library) -> None:
         if revision is None or theme is None:
             return _nothing()
         with library.lock:
-            shown = {name: place for place, name in enumerate(library.runs) if name not in hidden}
+            shown = {name: library.places[name] for name in library.runs if name not in hidden}
             runs = [library.runs[name] for name in shown]
             view = View(
                 runs=tuple(shown),
@@ -288,7 +298,7 @@ def _draw_charts(app: Dash, library: Library) -> None:
                 x_range=(float(zoom[0]), float(zoom[1])) if zoom else None,
                 theme=theme,
             )
-            found = drawn.charts(runs, view)
+            found = library.of_sound(runs, functools.partial(drawn.charts, view=view))
             configs = _configs(runs)
         return (
             [chart.figure for chart in found],
@@ -324,7 +334,7 @@ def _run_table(rows: Sequence[Row], hidden: Sequence[str], sort: Sequence[Any]) 
             **{"aria-checked": str(is_shown).lower(), "aria-label": f"show {row.name}"},
         )
         marks = [html.Span(each.name, className=f"badge {each.name}", title=each.reason) for each in row.badges]
-        cells = [html.Td(row.words(column)) for column in list(COLUMNS)[1:]]
+        cells = [html.Td(row.words(column), className=column) for column in list(COLUMNS)[1:]]
         return html.Tr([html.Td(show), html.Th(row.name, scope="row"), html.Td(marks, className="text"), *cells])
 
     headings = [heading(column, words) for column, words in COLUMNS.items()]
@@ -338,16 +348,25 @@ def _reasons(rows: Sequence[Row]) -> Any:
 
 
 def _notice(library: Library, rows: Sequence[Row]) -> str:
-    if library.progress:
+    sentences = []
+    if library.has_stopped:
+        sentences.append("The monitor itself has stopped: nothing new will appear; start it anew.")
+    elif library.progress:
         return library.progress
     if not rows:
-        roots = ", ".join(map(str, library.roots))
-        return f"No run below {roots} yet: a run is a folder with bound.jsonl. One that starts will appear here."
+        roots = legible(", ".join(map(str, library.roots)))
+        sentences.append(
+            f"No run below {roots} yet: a run is a folder with bound.jsonl. One that starts will appear here."
+        )
+    else:
+        sentences.append(f"{len(rows)} run{'s' if len(rows) > 1 else ''}.")
     with_notes = [row.name for row in rows if row.notes]
-    text = f"{len(rows)} run{'s' if len(rows) > 1 else ''}."
     if with_notes:
-        text += f" Something is wrong with the files of {', '.join(with_notes[:5])}: see what the badges say."
-    return text
+        names = ", ".join(with_notes[:5])
+        sentences.append(f"There is something to know of the files of {names}: see what the badges say.")
+    listed = {row.name for row in rows}
+    sentences += [f"{name} {told}." for name, told in library.troubles.items() if name not in listed]
+    return " ".join(sentences)
 
 
 def _configs(runs: Sequence[Any]) -> Any:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cpc.monitor.kinds import BOUND, HEALTH
+from cpc.monitor.kinds import HEALTH
+from cpc.monitor.newest import current
 from cpc.monitor.run import Run
 from cpc.monitor.table import Table
 
@@ -17,6 +18,7 @@ STALLED_NATS = 0.01
 STALLED_RECORDS = 40  # below, a slow start would be called a standstill
 STALE_SECONDS = 120.0
 STALE_INTERVALS = 5.0
+SLOW_START_SECONDS = 600.0  # of silence before a run whose pace nobody knows yet is called stale
 
 
 class Badge(NamedTuple):
@@ -29,15 +31,20 @@ class Badge(NamedTuple):
 NAMES = ("saturated", "biased", "stalled", "stale", "NaN", "collapsed", "failed", "interrupted", "finished", "deleted")
 
 
-def badges(run: Run, now_unix_seconds: float) -> list[Badge]:
+def badges(run: Run, now_seconds: float) -> list[Badge]:
     """What there is to say about a run, what is worst first.
 
     - NaN: the last record of a curve has a value that is not finite where there were rows, or training stopped on one.
     - collapsed: the last line of health.jsonl says so of z or c.
     - failed, interrupted, finished, deleted: how it ended.
-    - stale: neither ended nor written to for two minutes and five times its usual interval.
+    - stale: neither ended nor written to for two minutes and five times its usual interval; for ten minutes as long as
+      there are fewer than two lines of health.jsonl to tell the interval by.
     - stalled: see `stalled_for`.
     - saturated, biased: steps k of which the last record says so.
+
+    Args:
+        run: any.
+        now_seconds: of `time.monotonic`.
     """
     found = []
     last_event = run.events[-1] if run.events else {}
@@ -54,14 +61,23 @@ def badges(run: Run, now_unix_seconds: float) -> list[Badge]:
         if collapsed := table.last.get("collapsed"):
             found.append(Badge("collapsed", f"{' and '.join(collapsed)}: inputs are hardly told apart any more"))
     if not ending or ending in ("started", "resumed"):
-        silence = now_unix_seconds - max(run.written_at, last_event.get("time_unix_seconds", 0.0))
-        if silence > max(STALE_SECONDS, STALE_INTERVALS * _usual_interval_seconds(run)):
-            found.append(Badge("stale", f"no record for {words_of_seconds(silence)}, and no word of an end"))
-    train = next((table for table in run.tables(BOUND) if table.key.names[0] == "train"), None)
-    tables = run.tables(BOUND)
-    if train is not None and (standstill := stalled_for(train)):
-        found.append(Badge("stalled", standstill))
-    for name, text in (("saturated", "within 0.3 nats of the ceiling log N"), ("biased", "reads 0.3 nats too little")):
+        silence = silence_seconds(run, now_seconds)
+        interval = _usual_interval_seconds(run)
+        patience = SLOW_START_SECONDS if interval is None else max(STALE_SECONDS, STALE_INTERVALS * interval)
+        if silence > patience:
+            slow = "; its usual pace is not known yet" if interval is None else ""
+            found.append(Badge("stale", f"no record for {words_of_seconds(silence)}, and no word of an end{slow}"))
+    tables = current(run)
+    for table in tables:
+        if table.key.names[0] == "train" and (standstill := stalled_for(table)):
+            found.append(Badge("stalled", standstill))
+    for name, text in (
+        ("saturated", "within 0.3 nats of the ceiling log N"),
+        (
+            "biased",
+            "for Gaussians and an exact critic the information would lie 0.3 nats or more above the reading",
+        ),
+    ):
         of = [f"{' '.join(t.key.names)} at {', '.join(steps)}" for t in tables if (steps := _flagged(t, name))]
         if of:
             advice = ": more candidates (batch size, num_negatives) would show more"
@@ -72,7 +88,7 @@ def badges(run: Run, now_unix_seconds: float) -> list[Badge]:
 
 
 def stalled_for(table: Table) -> str:
-    """Why the training bound is called stalled; empty if it is not, or has fewer than 40 records.
+    """Why log N - L of training is called stalled; empty if it is not, or has fewer than 40 records.
 
     Stalled: from the third to the last quarter of the records the mean over k rose by less than 0.01 nats, or by less
     than two standard errors of the difference, and it lies more than 0.3 nats below the ceiling.
@@ -92,7 +108,9 @@ def stalled_for(table: Table) -> str:
     if rise >= max(STALLED_NATS, 2 * noise) or not is_below:
         return ""
     steps = table.mean("step")
-    return f"the training bound changed by {rise:+.3f} nats over the last {steps[-1] - steps[-2 * quarter]:.0f} steps"
+    return (
+        f"log N - L of training changed by {rise:+.3f} nats over the last {steps[-1] - steps[-2 * quarter]:.0f} steps"
+    )
 
 
 def words_of_seconds(seconds: float) -> str:
@@ -103,21 +121,26 @@ def words_of_seconds(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} s"
 
 
+def silence_seconds(run: Run, now_seconds: float) -> float:
+    """Since the last write to one of its files; 0 where there is none.
+
+    Args:
+        run: any.
+        now_seconds: of `time.monotonic`.
+    """
+    return 0.0 if run.changed_at is None else max(0.0, now_seconds - run.changed_at)
+
+
 def _not_finite(run: Run) -> list[str]:
     found = []
-    for table in run.tables(BOUND):
-        last, words = table.last, table.key.step_words
-        num_rows = last.get("num_rows") or [0] * len(words)
-        losses = last.get("loss_nats") or []
-        broken = [
-            word
-            for word, rows, loss in zip(words, num_rows, losses, strict=False)
-            if (loss is None and rows) or (loss is not None and not math.isfinite(loss))
-        ]
+    for table in current(run):
+        words, num_rows = table.key.step_words, table.last.get("num_rows", [])
+        losses = zip(words, num_rows, table.last.get("loss_nats", []), strict=False)
+        broken = [word for word, rows, loss in losses if loss is None and rows]
         if broken:
             found.append(f"the loss of {' '.join(table.key.names)} is not finite at {', '.join(broken)}")
     for table in run.tables(HEALTH):
-        if table.num_rows and not math.isfinite(table.last_mean("gradient_norm")):
+        if table.last.get("gradient_norm", 0.0) is None:
             found.append(f"the gradient's norm is not finite at step {table.last_mean('step'):.0f}")
     return found
 
@@ -126,12 +149,13 @@ def _flagged(table: Table, name: str) -> list[str]:
     """Steps that the last record flags; what it does not say of saturation is worked out."""
     flags = table.last.get(name)
     if flags is None and name == "saturated":
-        pairs = zip(table.last["mi_bound_nats"], table.last.get("mi_ceiling_nats", []), strict=False)
+        pairs = zip(table.last.get("mi_bound_nats", []), table.last.get("mi_ceiling_nats", []), strict=False)
         flags = [b is not None and c is not None and c - b < SATURATION_NATS for b, c in pairs]
     return [words for words, flag in zip(table.key.step_words, flags or [], strict=False) if flag]
 
 
-def _usual_interval_seconds(run: Run) -> float:
-    """Between two lines of health.jsonl; 0 where there are none."""
-    times = [time for table in run.tables(HEALTH) for time in table.mean("time_unix_seconds")[-20:]]
-    return float(np.median(np.diff(times))) if len(times) > 1 else 0.0
+def _usual_interval_seconds(run: Run) -> float | None:
+    """Between two lines of health.jsonl; None where there are fewer."""
+    times = np.array([time for table in run.tables(HEALTH) for time in table.mean("time_unix_seconds")[-20:]])
+    times = times[np.isfinite(times)]
+    return float(np.median(np.diff(times))) if len(times) > 1 else None

@@ -6,15 +6,17 @@ n records, K steps.
 import functools
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from cpc.monitor.figure import GREY, RUN_COLOURS, Chart, Series, heat_map, line_chart, step_colours
-from cpc.monitor.kinds import BOUND, HEALTH, PROBE
+from cpc.monitor.kinds import HEALTH, PROBE
+from cpc.monitor.newest import bound_table
 from cpc.monitor.profile import profile_chart
 from cpc.monitor.run import Run
 from cpc.monitor.table import Table
-from cpc.monitor.view import AS_TRAINED, View
+from cpc.monitor.view import View
 
 NAMES = (
     "bound",
@@ -31,6 +33,7 @@ NAMES = (
     "speed",
     "rate",
 )
+MAX_NAMES = 8  # of runs, in a caption
 _DASHES = ("solid", "dash", "dashdot", "longdash")
 
 
@@ -53,49 +56,49 @@ def charts(runs: Sequence[Run], view: View) -> list[Chart]:
     ]
 
 
-def bound_table(run: Run, view: View) -> Table | None:
-    """The run's records of the split and strategy asked for; None if it has none.
+class _Chosen(NamedTuple):
+    """A run that has what is asked for.
 
-    `as trained` is the strategy that came first: each evaluation begins with that of training. Should the steps have
-    changed on the way, the table that was written to last.
+    Attributes:
+        run: any.
+        name: of its curve; with the strategy where not all have the same, for then one curve may be a bound and
+            another none.
+        colour: of its curve.
+        table: the records asked for.
     """
-    tables = [t for t in run.tables(BOUND) if (t.key.names[0] == "train") == (view.split == "training")]
-    strategy = view.strategy
-    if strategy == AS_TRAINED and tables:
-        strategy = tables[0].key.names[1]
-    return max(
-        (table for table in tables if table.key.names[1] == strategy),
-        key=lambda table: table.last_mean("step"),
-        default=None,
-    )
+
+    run: Run
+    name: str
+    colour: str
+    table: Table
 
 
-def _chosen(runs: Sequence[Run], view: View) -> list[tuple[Run, str, Table]]:
-    """Runs that have what is asked for, with their colours."""
-    found = []
-    for run, colour in zip(runs, _colours(view), strict=True):
-        table = bound_table(run, view)
-        if table is not None:
-            found.append((run, colour, table))
-    return found
+def _chosen(runs: Sequence[Run], view: View) -> list[_Chosen]:
+    tables = [(run, table) for run in runs if (table := bound_table(run, view)) is not None]
+    is_mixed = len({table.key.names for _, table in tables}) > 1
+    colours = _colours(view)
+    return [
+        _Chosen(run, f"{run.name} ({table.key.names[1]})" if is_mixed else run.name, colours[run.name], table)
+        for run, table in tables
+    ]
 
 
-def _colours(view: View) -> list[str]:
-    return [RUN_COLOURS[place % len(RUN_COLOURS)] for place in view.colours]
+def _colours(view: View) -> dict[str, str]:
+    return {name: RUN_COLOURS[place % len(RUN_COLOURS)] for name, place in zip(view.runs, view.colours, strict=True)}
 
 
 def _bound_chart(runs: Sequence[Run], view: View) -> Chart:
     chosen, series = _chosen(runs, view), []
-    for run, colour, table in chosen:
+    for _, name, colour, table in chosen:
         error = table.mean("standard_error_nats") * view.per_nat
         bound = table.mean("mi_bound_nats") * view.per_nat
-        series.append(Series(run.name, table.mean("step"), bound, colour, error=error))
-    ceiling = _references([table for *_, table in chosen], "mi_ceiling_nats", "ceiling log N = {}", view.per_nat)
+        series.append(Series(name, table.mean("step"), bound, colour, error=error))
+    ceiling = _references([each.table for each in chosen], "mi_ceiling_nats", "ceiling log N = {}", view.per_nat)
     return line_chart(
         "bound",
         "log N - L, mean over the steps k",
-        f"{_readings(chosen)} Dashed: the ceiling log N, which no critic exceeds. Bands (of few curves): one "
-        "standard error, as if the errors of all k were one.",
+        f"{_readings(chosen)} Dashed: the ceiling log N, which no critic exceeds. Bands (of few curves, not smoothed): "
+        "one standard error, as if the errors of all k were one.",
         f"log N - L ({view.unit})",
         series + ceiling,
         view,
@@ -117,9 +120,9 @@ def _step_charts(focus: Run | None, view: View) -> tuple[Chart, Chart]:
             for k, (label, colour) in enumerate(zip(labels, step_colours(len(labels)), strict=True)):
                 series.append(Series(label, steps, bound[:, k], colour, error=error[:, k]))
             series += _references([table], "mi_ceiling_nats", "ceiling log N = {}", view.per_nat)
-            note = _readings([(focus, "", table)])
-        except FileNotFoundError:
-            note = "The folder of this run was deleted: only means over k are still known."
+            note = _readings([_Chosen(focus, focus.name, GREY, table)])
+        except OSError:
+            note = "The columns of this run are gone: only means over k are still known."
     return (
         line_chart("steps", title, f"{note} Dashed: the ceiling.", f"log N - L ({view.unit})", series, view),
         heat_map(
@@ -137,17 +140,20 @@ def _step_charts(focus: Run | None, view: View) -> tuple[Chart, Chart]:
 
 def _loss_chart(runs: Sequence[Run], view: View) -> Chart:
     series = [
-        Series(run.name, table.mean("step"), table.mean("loss_nats") * view.per_nat, colour)
-        for run, colour, table in _chosen(runs, view)
+        Series(name, table.mean("step"), table.mean("loss_nats") * view.per_nat, colour)
+        for _, name, colour, table in _chosen(runs, view)
     ]
-    caption = "InfoNCE loss L, mean over the steps k. Losses of different N are not comparable; log N - L is, a little."
+    caption = (
+        "InfoNCE loss L, mean over the steps k. It grows with N, up to log N of a model that knows nothing: losses of "
+        "different N are not comparable."
+    )
     return line_chart("loss", "Loss", caption, f"L ({view.unit})", series, view, may_be_log=True)
 
 
 def _accuracy_chart(runs: Sequence[Run], view: View) -> Chart:
     chosen = _chosen(runs, view)
-    series = [Series(run.name, t.mean("step"), 100 * t.mean("accuracy"), colour) for run, colour, t in chosen]
-    chance = _references([table for *_, table in chosen], "num_candidates", "chance 1/N = {} %", invert=True)
+    series = [Series(name, t.mean("step"), 100 * t.mean("accuracy"), colour) for _, name, colour, t in chosen]
+    chance = _references([each.table for each in chosen], "num_candidates", "chance 1/N = {} %", invert=True)
     caption = (
         "Share of rows in which no negative scores higher than the positive, ties shared; mean over the steps k. "
         "Dashed: chance, 1/N, where a collapsed encoder lies."
@@ -158,11 +164,12 @@ def _accuracy_chart(runs: Sequence[Run], view: View) -> Chart:
 def _probe_charts(runs: Sequence[Run], view: View) -> tuple[Chart, Chart]:
     accuracies: list[Series] = []
     informations: list[Series] = []
-    tables = []
-    for run, colour in zip(runs, _colours(view), strict=True):
+    tables, colours = [], _colours(view)
+    for run in runs:
         for table, dash in zip(run.tables(PROBE), itertools.cycle(_DASHES), strict=False):
             task, features = table.key.names
             name, steps = f"{run.name}: {task} from {features}", table.mean("step")
+            colour = colours[run.name]
             accuracies.append(Series(name, steps, 100 * table.mean("accuracy"), colour, dash))
             information = table.mean("label_information_nats") * view.per_nat
             informations.append(Series(name, steps, information, colour, dash))
@@ -195,11 +202,15 @@ def _probe_charts(runs: Sequence[Run], view: View) -> tuple[Chart, Chart]:
 
 
 def _health_charts(runs: Sequence[Run], view: View) -> list[Chart]:
+    colours = _colours(view)
+
     def of(*fields: tuple[str, str, str]) -> list[Series]:
         """Of (field, words, dash)."""
         return [
-            Series(f"{run.name}{words and ': ' + words}", table.mean("step"), table.mean(field), colour, dash)
-            for run, colour in zip(runs, _colours(view), strict=True)
+            Series(
+                f"{run.name}{words and ': ' + words}", table.mean("step"), table.mean(field), colours[run.name], dash
+            )
+            for run in runs
             for table in run.tables(HEALTH)
             for field, words, dash in fields
         ]
@@ -255,17 +266,28 @@ def _references(
     by_value: dict[str, Series] = {}
     for table in tables:
         values = 100 / table.mean(field) if invert else factor * table.mean(field)
-        name = words.format(f"{values[-1]:.3g}")
+        known = values[np.isfinite(values)]
+        if not len(known):  # of a run that was deleted before anybody asked
+            continue
+        name = words.format(f"{known[-1]:.3g}")
         former = by_value.get(name)
         if former is None or former.steps[-1] < table.last_mean("step"):
             by_value[name] = Series(name, table.mean("step"), values, GREY, "dash", is_reference=True)
     return list(by_value.values())
 
 
-def _readings(chosen: Sequence[tuple[Run, str, Table]]) -> str:
-    """What the numbers are, for each strategy and split that is drawn."""
-    found = {}
-    for *_, table in chosen:
-        split, strategy = table.key.names
-        found[split, strategy] = table.last.get("reading") or "of a record that does not say what it reads"
-    return " ".join(f"Split {split}, negatives {strategy}: {text}." for (split, strategy), text in found.items())
+def _readings(chosen: Sequence[_Chosen]) -> str:
+    """What the numbers are, for each strategy and split that is drawn, and of which runs where there are several."""
+    runs: dict[tuple[str, ...], list[str]] = {}
+    found: dict[tuple[str, ...], str] = {}
+    for each in chosen:
+        names = each.table.key.names
+        runs.setdefault(names, []).append(each.run.name)
+        found[names] = each.table.last.get("reading") or "of a record that does not say what it reads"
+    sentences = []
+    for (split, strategy), text in found.items():
+        of = runs[split, strategy]
+        more = f" and {len(of) - MAX_NAMES} more" if len(of) > MAX_NAMES else ""
+        whose = f" ({', '.join(of[:MAX_NAMES])}{more})" if len(found) > 1 else ""
+        sentences.append(f"Split {split}, negatives {strategy}{whose}: {text}.")
+    return " ".join(sentences)

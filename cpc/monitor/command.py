@@ -1,8 +1,12 @@
 """`cpc monitor`: serve the page, or write it into a file."""
 
+import os
+import resource
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+MAX_OPEN_FILES = 65_536
 NEEDS = "needs the extra 'dashboard': `uv sync --extra dashboard` or `pip install 'cpc[dashboard]'`"
 
 
@@ -18,22 +22,26 @@ def monitor(
 
     Args:
         roots: run folders, or folders that hold some.
-        host: address to serve at; all but loopback ones ask for a token.
+        host: address to serve at; all but loopback ones ask for a token: that of the environment's `CPC_MONITOR_TOKEN`,
+            which loopback asks for as well, or else a new one.
         port: 0 for any that is free.
         export: write this HTML file instead of serving.
         prometheus: serve the latest values at /metrics too.
 
     Raises:
-        ValueError: if a folder is none, the port in use, there is nothing to export, or the extra not installed.
+        ValueError: if a folder is none, the port in use, the token too short, nothing there to export, or the extra not
+            installed.
     """
     try:
         from cpc.monitor.app import build_app
         from cpc.monitor.export import write_export
+        from cpc.monitor.legible import legible
         from cpc.monitor.library import Library
-        from cpc.monitor.server import Server
+        from cpc.monitor.server import TOKEN_VARIABLE, Server
     except ImportError as error:
         raise ValueError(f"cpc monitor {NEEDS} ({error})") from error
 
+    _allow_many_files()
     library = Library(roots)
     if export is not None:
         try:
@@ -41,6 +49,8 @@ def monitor(
             write_export(export, library)
         finally:
             library.close()
+        for name, trouble in library.troubles.items():
+            print(f"{name} {trouble}", file=sys.stderr)
         print(f"{len(library.runs)} runs written to {export}")
         return
     app = build_app(library).server
@@ -48,12 +58,21 @@ def monitor(
         from cpc.monitor.metrics import exposition
 
         app.add_url_rule("/metrics", "metrics", lambda: (exposition(library), {"Content-Type": "text/plain"}))
-    server = Server(app, host, port)
+    server = Server(app, host, port, os.environ.get(TOKEN_VARIABLE) or None)
     library.start()
-    print(f"watching {', '.join(map(str, roots))} at {server.url}, until Ctrl-C", flush=True)
+    print(f"watching {legible(', '.join(map(str, roots)))} at {server.url}, until Ctrl-C", flush=True)
     if prometheus:
-        print(f"latest values for Prometheus at {server.url.split('?')[0]}metrics", flush=True)
+        how = f", with the header `Authorization: Bearer {server.token}`" if server.token else ""
+        print(f"latest values for Prometheus at {server.url.split('?')[0]}metrics{how}", flush=True)
     try:
         server.serve()
     finally:
         library.close()
+
+
+def _allow_many_files() -> None:
+    """A lock per run stays open: 1024, which many systems begin with, are soon used up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -2,7 +2,9 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -10,13 +12,20 @@ from pathlib import Path
 from plotly.offline import get_plotlyjs
 
 from cpc.data.atomic import write_atomically
-from cpc.monitor.charts import charts
+from cpc.monitor.charts import NAMES, charts
 from cpc.monitor.figure import GRAPH_CONFIG, RUN_COLOURS, Chart
 from cpc.monitor.kinds import BOUND
+from cpc.monitor.legible import legible
 from cpc.monitor.library import Library
 from cpc.monitor.overview import COLUMNS, Row, differences, overview
-from cpc.monitor.view import Split, View
+from cpc.monitor.run import Run
+from cpc.monitor.view import MAX_POINTS, View
 
+BY_RUN = ("steps", "heat", "profile")
+OVERLAID = tuple(name for name in NAMES if name not in BY_RUN)
+OF_BOUND = ("bound", "loss", "accuracy")
+BY_RUN_POINTS = 4 * MAX_POINTS  # in the charts of all runs together, so that a hundred runs still make a file to send
+MIN_POINTS = 1500
 # The browser itself refuses whatever would leave the page.
 HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -34,7 +43,7 @@ DRAW = """<script>
 document.documentElement.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 const config = JSON.parse(document.getElementById("graph-config").textContent);
 const plots = [...document.querySelectorAll(".plot")];
-for (const plot of plots) {
+function draw(plot) {
   const figure = JSON.parse(document.getElementById(plot.id + "-figure").textContent);
   Plotly.newPlot(plot, figure.data, figure.layout, config);
   // One zoom for all charts of training steps.
@@ -49,24 +58,35 @@ for (const plot of plots) {
     }
   });
 }
+// Hundreds of charts at once would keep the reader waiting: those of a run are drawn when its part is opened.
+const isFolded = (plot) => plot.closest("details:not([open])") !== null;
+plots.filter((plot) => !isFolded(plot)).forEach(draw);
+for (const part of document.querySelectorAll("details")) {
+  part.addEventListener("toggle", () => {
+    plots.filter((plot) => part.contains(plot) && !plot.data && !isFolded(plot)).forEach(draw);
+  });
+}
 </script>
 """
 
 
 def write_export(path: Path, library: Library) -> None:
-    """Write the page: the run table, every chart of training and held-out records, options that differ.
+    """Write the page: run table, every chart of training and of each strategy held out, steps k by run, and options.
 
     Raises:
         ValueError: if the library holds no run.
     """
     if not library.runs:
-        raise ValueError(f"no run below {', '.join(map(str, library.roots))}: a run is a folder with bound.jsonl")
+        raise ValueError(
+            f"no run below {legible(', '.join(map(str, library.roots)))}: a run is a folder with bound.jsonl"
+        )
     style = resources.files("cpc.monitor").joinpath("assets/monitor.css").read_text(encoding="utf-8")
+    sections = list(_sections(library))  # first: the table's notes tell what could not be drawn
     rows = overview(library, View())
     parts = [
         f"<h1>cpc monitor</h1><p class='caption'>{len(rows)} runs, as of {time.strftime('%Y-%m-%d %H:%M:%S %Z')}.</p>",
         _runs(rows),
-        *(f"<section><h2>{words}</h2><div class='grid'>{found}</div></section>" for words, found in _sections(library)),
+        *sections,
         _options(library),
     ]
     with write_atomically(path) as new:
@@ -79,28 +99,46 @@ def write_export(path: Path, library: Library) -> None:
         )
 
 
-def _sections(library: Library) -> list[tuple[str, str]]:
-    """(heading, charts) of training, and of held-out records where there are any; what they share stands once."""
+def _sections(library: Library) -> Iterator[str]:
+    """Training, then each strategy held out; what they share stands once."""
     runs = list(library.runs.values())
-    found: list[tuple[str, str]] = []
-    for split in ("training", "held-out"):
-        tables = [t for run in runs for t in run.tables(BOUND) if (t.key.names[0] == "train") == (split == "training")]
-        if tables or split == "training":
-            view = _view(library, "training" if split == "training" else "held-out")
-            shown = [chart for chart in charts(runs, view) if not chart.is_empty]
-            if found:
-                shown = [chart for chart in shown if chart.name in ("bound", "steps", "heat", "loss", "accuracy")]
-            found.append((f"{split} records", "".join(_section(chart, split) for chart in shown)))
-    return found
+    strategies = dict.fromkeys(
+        table.key.names[1] for run in runs for table in run.tables(BOUND) if table.key.names[0] != "train"
+    )
+    yield _records(library, "training records", "training", View(split="training"), OVERLAID, BY_RUN)
+    for strategy in strategies:
+        name, view = f"held-out-{strategy}", View(split="held-out", strategy=strategy)
+        yield _records(library, f"held-out records, negatives {strategy}", name, view, OF_BOUND, ("steps", "heat"))
 
 
-def _view(library: Library, split: Split) -> View:
-    names = tuple(library.runs)
-    return View(runs=names, colours=tuple(range(len(names))), focus=names[0], split=split, theme="page")
+def _records(
+    library: Library, heading: str, name: str, view: View, overlaid: Sequence[str], by_run: Sequence[str]
+) -> str:
+    """All runs overlaid, then each of them by steps k, folded unless it is the first; points in fair shares."""
+    runs, places = list(library.runs.values()), tuple(library.places[each] for each in library.runs)
+    view = replace(view, runs=tuple(library.runs), colours=places, theme="page")
+    shared = "".join(_section(chart, name) for chart in _drawn(library, runs, view, overlaid))
+    folded = []
+    share = replace(view, max_points=max(MIN_POINTS, BY_RUN_POINTS // len(runs)))
+    for run in runs:
+        charts_of_run = _drawn(library, [run], replace(share, focus=run.name), by_run)
+        if charts_of_run:
+            grid = "".join(_section(chart, f"{name}-{library.places[run.name]}") for chart in charts_of_run)
+            is_open = " open" * (run is runs[0])
+            folded.append(
+                f"<details{is_open}><summary>every step k of {escape(run.name)}</summary>"
+                f"<div class='grid'>{grid}</div></details>"
+            )
+    return f"<section><h2>{escape(heading)}</h2><div class='grid'>{shared}</div>{''.join(folded)}</section>"
 
 
-def _section(chart: Chart, split: str) -> str:
-    name = f"{chart.name}-{split}"
+def _drawn(library: Library, runs: Sequence[Run], view: View, names: Sequence[str]) -> list[Chart]:
+    found = library.of_sound(runs, partial(charts, view=view))
+    return [chart for chart in found if chart.name in names and not chart.is_empty]
+
+
+def _section(chart: Chart, records: str) -> str:
+    name = escape(f"{chart.name}-{records}")
     figure = json.dumps(chart.figure).replace("<", "\\u003c")  # no text in it may end the script
     return (
         f"<section class='chart'><h2>{escape(chart.title)}</h2><p class='caption'>{escape(chart.caption)}</p>\n"

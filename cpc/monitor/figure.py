@@ -30,7 +30,6 @@ RUN_COLOURS = (
 STEP_COLOURS = ("#2079b8", "#a868b8", "#d55e00")  # from the first step to the last
 GREY = "#858b94"
 INK = {"light": ("#1d2129", "#d5d9df"), "dark": ("#e6e8ec", "#3a414c"), "page": ("#858b94", "#858b9455")}
-MAX_POINTS = 24_000  # in a chart: a browser redraws so many every second without effort
 MAX_POINTS_OF_SERIES = 1500
 MIN_POINTS_OF_SERIES = 120
 MANY = 16  # series from which on legends, bands and long tables hide more than they show
@@ -91,7 +90,7 @@ class Chart(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to draw yet."""
+        """Whether there are no such records; a view between two of them is not empty."""
         return not self.rows
 
 
@@ -118,13 +117,15 @@ def line_chart(
         may_be_log: whether `view.log_y` applies: the values are positive.
         from_zero: whether a linear axis begins at zero.
     """
-    max_points = min(max(MAX_POINTS // max(1, len(series)), MIN_POINTS_OF_SERIES), MAX_POINTS_OF_SERIES)
-    shown = [each for each in (_in_view(one, view) for one in series) if len(each.steps)]
+    max_points = min(max(view.max_points // max(1, len(series)), MIN_POINTS_OF_SERIES), MAX_POINTS_OF_SERIES)
+    series = [each for each in series if len(each.steps)]
+    shown = [_in_view(each, view) for each in series]
     bands, lines = [], []
     for each in shown:
         kept = extremes(each.values, max_points)
         steps, values = each.steps[kept], each.values[kept]
-        if each.error is not None and len(shown) <= MANY:
+        # A mean of neighbours has another error than they.
+        if each.error is not None and len(shown) <= MANY and view.smoothing == 1:
             bands.append(_band(each, steps, values, each.error[kept]))
         width = 1.2 if each.is_reference or len(shown) > MANY else 2
         label = escape(each.name)
@@ -145,8 +146,8 @@ def line_chart(
     axes = {"yaxis": axis(y_title, view, is_log=is_log, revision=f"{view.unit} {is_log}")}
     axes["yaxis"]["rangemode"] = "tozero" if from_zero else "normal"
     figure = {"data": bands + lines, "layout": layout(view, len(shown)) | axes}
-    header, rows = _table(shown)
-    ends = "; ".join(f"{each.name}: {number(_last(each.values))}" for each in shown[:MANY])
+    header, rows = _table(series, shown, view)
+    ends = "; ".join(f"{each.name}: {number(_last(each.values))}" for each in series[:MANY])
     return Chart(name, title, caption, f"{title}. At the end: {ends}.", figure, header, rows)
 
 
@@ -176,6 +177,7 @@ def heat_map(
         view: settings.
         max_columns: drawn at most.
     """
+    last = [(f"step {steps[-1]:.0f} (last)", values[-1])] if len(steps) else []
     inside = _is_in_view(steps, view)
     steps, values = steps[inside], values[inside]
     width = -(-len(steps) // max_columns) or 1
@@ -201,8 +203,9 @@ def heat_map(
     figure = {"data": [cells] if len(steps) else [], "layout": layout(view, 1) | axes}
     num_chosen = min(NUM_TABLE_STEPS, len(steps))
     chosen = np.unique(np.linspace(0, len(steps) - 1, num_chosen).round().astype(int))
-    header = ["step k", *(f"step {steps[i]:.0f}" for i in chosen)]
-    rows = [[label, *(number(values[i, k]) for i in chosen)] for k, label in enumerate(labels)] if len(steps) else []
+    columns = [(f"step {steps[i]:.0f}", values[i]) for i in chosen] + last
+    header = ["step k", *(words for words, _ in columns)]
+    rows = [[label, *(number(column[k]) for _, column in columns)] for k, label in enumerate(labels)] if last else []
     ends = "; ".join(f"{row[0]}: {row[-1]}" for row in rows)
     return Chart(name, title, caption, f"{title}. At the end: {ends}.", figure, header, rows)
 
@@ -272,11 +275,13 @@ def step_colours(num_steps: int) -> list[str]:
 
 
 def _is_in_view(steps: np.ndarray, view: View) -> np.ndarray:
-    """Which records are shown: those in the range, and one beyond either end, so that lines run off the chart."""
+    """Which records are shown: those in the range, and both ends of every line that enters it, or crosses it."""
     inside = np.ones(len(steps), bool)
     if view.x_range is not None:
-        inside = (steps >= view.x_range[0]) & (steps <= view.x_range[1])
-        inside = inside | np.append(inside[1:], False) | np.append(False, inside[:-1])
+        low, high = view.x_range
+        inside = (steps >= low) & (steps <= high)
+        enters = (np.maximum(steps[1:], steps[:-1]) >= low) & (np.minimum(steps[1:], steps[:-1]) <= high)
+        inside = inside | np.append(enters, False) | np.append(False, enters)
     return inside & (steps > 0) if view.log_x else inside
 
 
@@ -305,18 +310,22 @@ def _band(series: Series, steps: np.ndarray, values: np.ndarray, error: np.ndarr
     }
 
 
-def _table(shown: Sequence[Series]) -> tuple[list[str], list[list[str]]]:
-    """A row per series: its last value, its extremes, and, where there are few series, values on the way."""
-    if not shown:
+def _table(series: Sequence[Series], shown: Sequence[Series], view: View) -> tuple[list[str], list[list[str]]]:
+    """A row per series: its last record, and of what is drawn extremes and, where there are few series, some values."""
+    if not series:
         return [], []
-    low, high = (f(each.steps[i] for each in shown) for f, i in ((min, 0), (max, -1)))
-    at = np.unique(np.linspace(low, high, NUM_TABLE_STEPS).round()) if len(shown) <= MANY else np.array([])
-    header = ["curve", "last step", "last", "lowest", "highest", *(f"step {step:.0f}" for step in at)]
+    ends = [each.steps[i] for each in shown if len(each.steps) for i in (0, -1)]
+    is_long = not ends or len(shown) > MANY
+    at = np.array([]) if is_long else np.unique(np.linspace(min(ends), max(ends), NUM_TABLE_STEPS).round())
+    how = ["in view"] * (view.x_range is not None) + ["smoothed"] * (view.smoothing > 1)
+    drawn = f" ({', '.join(how)})" if how else ""
+    header = ["curve", "last step", "last", f"lowest{drawn}", f"highest{drawn}"]
+    header += [f"step {step:.0f}{' (smoothed)' * (view.smoothing > 1)}" for step in at]
     rows = []
-    for each in shown:
+    for whole, each in zip(series, shown, strict=True):
         finite = each.values[np.isfinite(each.values)]
         lowest, highest = (finite.min(), finite.max()) if len(finite) else (math.nan, math.nan)
-        cells = [f"{each.steps[-1]:.0f}", *map(number, (each.values[-1], lowest, highest))]
+        cells = [f"{whole.steps[-1]:.0f}", *map(number, (whole.values[-1], lowest, highest))]
         rows.append([each.name, *cells, *(number(_value_at(each, step)) for step in at)])
     return header, rows
 

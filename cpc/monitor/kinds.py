@@ -5,12 +5,16 @@ orjson takes a third of the time of Python's own json; a first index of many run
 n records, K steps (1 where a record has no lists).
 """
 
+import itertools
 import json
+import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
+
+from cpc.monitor.legible import legible
 
 
 class Kind(NamedTuple):
@@ -22,6 +26,10 @@ class Kind(NamedTuple):
         key: fields that tell curves apart.
         lists: fields with a value per step.
         scalars: fields with one value.
+        last_lists: fields with a value per step of which the last record's alone is shown.
+        flags: fields with true or false per step, likewise.
+        sentences: fields with words, likewise.
+        names: fields with a list of words, likewise.
     """
 
     file: str
@@ -29,6 +37,10 @@ class Kind(NamedTuple):
     key: tuple[str, ...]
     lists: tuple[str, ...]
     scalars: tuple[str, ...]
+    last_lists: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    sentences: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 BOUND = Kind(
@@ -45,6 +57,9 @@ BOUND = Kind(
         "num_rows",
     ),
     (),
+    ("information_for_gaussians_nats",),
+    ("saturated", "biased"),
+    ("reading",),
 )
 PROBE = Kind(
     "probe.jsonl",
@@ -72,9 +87,12 @@ HEALTH = Kind(
         "z_dim",
         "c_dim",
     ),
+    names=("collapsed",),
 )
 KINDS = (BOUND, PROBE, HEALTH)
 EVENTS_FILE = "events.jsonl"
+# What lines raise that are no records: no JSON, other types, too deep, or numbers beyond any float.
+_UNUSABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
 class Key(NamedTuple):
@@ -104,7 +122,7 @@ class Parsed(NamedTuple):
 
     Attributes:
         rows: by key: the step `[n]` and each field `[n, K]`, float32 but for steps and clocks.
-        last: by key: the last record as it stood.
+        last: by key: the last record, as `known` gives it.
         problems: line and reason.
         newest_schema: the highest version met.
     """
@@ -115,6 +133,7 @@ class Parsed(NamedTuple):
     newest_schema: int
 
 
+@np.errstate(over="ignore")  # what float32 cannot hold is drawn as a gap
 def parse_lines(lines: Iterable[bytes], kind: Kind, first_line: int = 1) -> Parsed:
     """Sort lines of JSON into columns.
 
@@ -131,11 +150,12 @@ def parse_lines(lines: Iterable[bytes], kind: Kind, first_line: int = 1) -> Pars
             own.append(len(record["mi_bound_nats"]) if kind.lists else 0)
             if own != header:  # neighbours mostly share theirs
                 key, header = _key_of(record, kind), own
-            float(record["step"])
+            if not math.isfinite(record["step"]):
+                raise ValueError("the step is not finite")
             newest = max(newest, int(record.get("schema", 1)))
             grouped.setdefault(key, []).append(record)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            problems.append(f"{kind.file}, line {number}: {type(error).__name__}: {error}")
+        except _UNUSABLE as error:
+            problems.append(legible(f"{kind.file}, line {number}: {type(error).__name__}: {error}"))
     rows = {}
     for key, records in grouped.items():
         rows[key] = {"step": np.array([record["step"] for record in records], np.float64)}
@@ -146,7 +166,51 @@ def parse_lines(lines: Iterable[bytes], kind: Kind, first_line: int = 1) -> Pars
             values = _numbers(scalars, len(kind.scalars), np.float64)
             for name, column in zip(kind.scalars, values.T, strict=True):
                 rows[key][name] = column[:, None].astype(np.float64 if name.endswith("_seconds") else np.float32)
-    return Parsed(rows, {key: records[-1] for key, records in grouped.items()}, problems, newest)
+    return Parsed(rows, {key: known(records[-1], key, kind) for key, records in grouped.items()}, problems, newest)
+
+
+def known(record: dict[str, Any], key: Key, kind: Kind) -> dict[str, Any]:
+    """Those fields of a record that are of the type of docs/records.md, so that whoever shows them can trust it.
+
+    Numbers are finite or None, lists have a value per step, `reading` is words, `collapsed` a list of them. A field of
+    another type, as a newer schema may have, is left out like one that is missing.
+    """
+    found: dict[str, Any] = {}
+    for name in (*kind.lists, *kind.last_lists):
+        values = record.get(name)
+        if isinstance(values, list) and len(values) == len(key.steps) and all(map(_is_number_or_null, values)):
+            found[name] = [_finite(value) for value in values]
+    for name in kind.scalars:
+        if name in record and _is_number_or_null(record[name]):
+            found[name] = _finite(record[name])
+    for name in kind.flags:
+        flags = record.get(name)
+        if isinstance(flags, list) and len(flags) == len(key.steps) and all(isinstance(flag, bool) for flag in flags):
+            found[name] = flags
+    for name in kind.sentences:
+        if isinstance(record.get(name), str):
+            found[name] = legible(record[name])
+    for name in kind.names:
+        names = record.get(name)
+        if isinstance(names, list) and all(isinstance(each, str) for each in names):
+            found[name] = [legible(each) for each in names]
+    return found
+
+
+def parse_event(line: bytes) -> dict[str, Any]:
+    """A line of events.jsonl.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    try:
+        event = _decoded(line)
+        if not all(math.isfinite(event[name]) for name in ("step", "time_unix_seconds")):
+            raise ValueError("step or time are not finite")
+        found = {name: event[name] for name in ("step", "time_unix_seconds")}
+        return found | {name: legible(event[name]) for name in ("event", "message")}
+    except _UNUSABLE as error:
+        raise ValueError(legible(f"{EVENTS_FILE}: {type(error).__name__}: {error}")) from error
 
 
 def _decoded(line: bytes) -> Any:
@@ -157,7 +221,7 @@ def _decoded(line: bytes) -> Any:
 
 
 def _key_of(record: dict[str, Any], kind: Kind) -> Key:
-    names = tuple(str(record[name]) for name in kind.key)
+    names = tuple(legible(record[name]) for name in kind.key)
     if not kind.lists:
         return Key(kind.file, names, (0,), ("",))
     num_steps = len(record["mi_bound_nats"])
@@ -165,6 +229,13 @@ def _key_of(record: dict[str, Any], kind: Kind) -> Key:
     directions = tuple(record.get("directions") or [""] * num_steps)
     if not num_steps == len(steps) == len(directions):
         raise ValueError(f"{num_steps} values for {len(steps)} steps and {len(directions)} directions")
+    if not num_steps:
+        raise ValueError("no step k")
+    if not all(type(k) is int for k in steps) or not all(isinstance(each, str) for each in directions):
+        raise ValueError("a step that is no integer, or a direction that is no word")
+    directions = tuple(map(legible, directions))
+    if len(set(zip(directions, steps, strict=True))) < num_steps:
+        raise ValueError(f"the same step twice: {steps}")
     return Key(kind.file, names, steps, directions)
 
 
@@ -172,17 +243,30 @@ def _numbers(rows: list[Any], width: int, dtype: type) -> np.ndarray:
     """`[n, width]`; NaN where a value is null or no number, or a row missing or of another length."""
     values: np.ndarray
     try:
+        if {type(row) for row in rows} == {list} and {len(row) for row in rows} == {width}:
+            # Fastest, of numbers alone: a third less time than the next.
+            return np.fromiter(itertools.chain.from_iterable(rows), dtype, len(rows) * width).reshape(-1, width)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    try:
         values = np.array(rows, dtype)  # None becomes NaN
         if values.shape == (len(rows), width):
             return values
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass  # some row has another shape, some value another type: one by one then
     values = np.full((len(rows), width), np.nan, dtype)
     for row, candidate in zip(values, rows, strict=True):
         if isinstance(candidate, list) and len(candidate) == width:
-            row[:] = [_number(value) for value in candidate]
+            row[:] = [math.nan if (number := _finite(value)) is None else number for value in candidate]
     return values
 
 
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else float("nan")
+def _is_number_or_null(value: Any) -> bool:
+    return value is None or isinstance(value, int | float)
+
+
+def _finite(value: Any) -> float | None:
+    try:
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    except OverflowError:  # an integer of hundreds of digits
+        return None

@@ -1,26 +1,35 @@
 """The runs below some folders, found and followed while they come, grow and go."""
 
+import itertools
 import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
-from cpc.monitor.kinds import EVENTS_FILE, KINDS
+from cpc.monitor.finder import run_folders
+from cpc.monitor.legible import legible
 from cpc.monitor.run import Run, index_run
 
 POLL_SECONDS = 0.5
 FIND_SECONDS = 3.0
-MAX_DEPTH = 6
+DELETED_SECONDS = 86_400.0  # for which a run whose folder is gone stays on the page
+MAX_PROCESSES = 8
 _MUCH_BYTES = 16 << 20  # a backlog worth processes of its own
 _RETRY_SECONDS = 10.0
-_MARKS_OF_A_RUN = (*(kind.file for kind in KINDS), EVENTS_FILE)
+_OWN = "cpc monitor"  # whose own trouble it is, among those of the runs
+_SEARCH_SHARE = 0.05  # of the time at most: a walk over a large or slow disk comes less often
+
+Found = TypeVar("Found")
 
 
 class Library:
     """Runs by name; whoever reads them holds `lock`.
+
+    Nothing that goes wrong with one run ends the following of the others: it stands in `troubles`.
 
     Args:
         roots: run folders, or folders somewhere below which runs lie (six levels down at most).
@@ -32,22 +41,31 @@ class Library:
     def __init__(self, roots: Sequence[Path]) -> None:
         for root in roots:
             if not root.is_dir():
-                raise ValueError(f"{root} is not a folder: name run folders, or folders that hold some")
+                raise ValueError(f"{legible(root)} is not a folder: name run folders, or folders that hold some")
         self.roots = [root.resolve() for root in roots]
         self.runs: dict[str, Run] = {}
+        self.places: dict[str, int] = {}  # of each name in the palette: a run that leaves recolours no other
         # Counts what a reader might want to draw again; from where no earlier monitor, whose page is still open, was.
         self.revision = time.time_ns() // 1000
         self.progress = ""  # of a long first index, in words
-        self.troubles: dict[str, str] = {}  # by run: what keeps it from being read
+        self.troubles: dict[str, str] = {}  # by run, or folder that could not become one: what keeps it from being read
+        self.unshown: dict[str, str] = {}  # by run: what keeps it from being shown, until it has news
         self.lock = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._folders: set[Path] = set()
+        self._folders: dict[Path, str] = {}  # of the runs, with their names
         self._retry_at: dict[str, float] = {}
+        self._deleted_at: dict[str, float] = {}
+        self._find_at = 0.0
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether nobody follows the runs any more, though nobody has closed the library."""
+        return self._thread is not None and not self._thread.is_alive() and not self._stop.is_set()
 
     def start(self) -> None:
         """Follow in the background until `close`."""
-        self._thread = threading.Thread(target=self._follow, name="cpc monitor", daemon=True)
+        self._thread = threading.Thread(target=self._follow, name=_OWN, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -69,12 +87,33 @@ class Library:
         while self._refresh():
             pass
 
+    def of_sound(self, runs: Sequence[Run], use: Callable[[Sequence[Run]], Found]) -> Found:
+        """What comes of using runs; should that fail, of those that can be used, while `unshown` tells of the others.
+
+        Args:
+            runs: of this library.
+            use: of any of the runs.
+        """
+        try:
+            return use(runs)
+        except Exception:  # whatever a file may make of a run, the others stay on the page
+            sound = []
+            for run in runs:
+                try:
+                    use([run])
+                    sound.append(run)
+                except Exception as error:
+                    self.unshown[run.name] = legible(f"cannot be shown: {type(error).__name__}: {error}")
+            return use(sound)
+
     def _follow(self) -> None:
-        found_at = -FIND_SECONDS
         while not self._stop.is_set():
-            if time.monotonic() - found_at >= FIND_SECONDS:
-                self._find(self._set_progress)
-                found_at = time.monotonic()
+            if time.monotonic() >= self._find_at:
+                try:
+                    self._find(self._set_progress)
+                    self.troubles.pop(_OWN, None)
+                except Exception as error:  # a page that stays open for days must not freeze without a word
+                    self._tell_trouble(_OWN, "cannot look for runs", error)
             if not self._refresh():
                 self._stop.wait(POLL_SECONDS)
 
@@ -85,34 +124,68 @@ class Library:
             if self._stop.is_set() or self._retry_at.get(name, 0.0) > time.monotonic():
                 continue
             with self.lock:
+                is_new = False
                 try:
                     is_new = run.refresh()
                     is_new |= self.troubles.pop(name, None) is not None
-                except OSError as error:
-                    self.troubles[name] = f"cannot be read or its cache not written: {error}"
+                    if is_new:
+                        self.unshown.pop(name, None)
+                except Exception as error:  # the other runs go on
+                    self._tell_trouble(name, "cannot be read, or its columns not written", error)
                     self._retry_at[name] = time.monotonic() + _RETRY_SECONDS
-                    is_new = True
+                self._let_go_of_deleted(run)
                 self.revision += is_new
                 is_news |= is_new
         return is_news
 
+    def _let_go_of_deleted(self, run: Run) -> None:
+        if not run.is_deleted:
+            self._deleted_at.pop(run.name, None)
+            return
+        deleted_at = self._deleted_at.setdefault(run.name, time.monotonic())
+        if time.monotonic() - deleted_at > DELETED_SECONDS:
+            run.close()
+            self._folders = {folder: name for folder, name in self._folders.items() if name != run.name}
+            for by_name in (self.runs, self.troubles, self.unshown, self._retry_at, self._deleted_at):
+                by_name.pop(run.name, None)
+            self.revision += 1
+
     def _find(self, tell: Callable[[str], None]) -> None:
-        new = [folder for root in self.roots for folder in _run_folders(root) if folder not in self._folders]
-        new = list(dict.fromkeys(new))
+        begun = time.monotonic()
+        self._find_at = begun + FIND_SECONDS  # also if the search fails
+        new = [folder for folder in run_folders(self.roots) if folder not in self._folders]
+        self._find_at = time.monotonic() + max(FIND_SECONDS, (time.monotonic() - begun) / _SEARCH_SHARE)
+        with self.lock:
+            for gone in self.troubles.keys() - self.runs.keys() - {_OWN, *map(self._name, new)}:
+                del self.troubles[gone]
         if not new:
             return
-        self._folders.update(new)
-        _index_in_parallel([folder for folder in new if _backlog_bytes(folder) > _MUCH_BYTES], tell, self._stop)
+        try:
+            _index_in_parallel([folder for folder in new if _wants_a_process(folder)], tell, self._stop)
+        except Exception as error:  # a killed process, or no memory for one: `refresh` reads what they have left
+            tell(legible(f"indexing without processes of its own, which failed: {error}"))
         for number, folder in enumerate(new):
             if self._stop.is_set():
                 return
             if len(new) > 20:
                 tell(f"opening run {number + 1} of {len(new)}")
-            run = Run(folder, self._name(folder))
+            name = self._name(folder)
             with self.lock:
-                self.runs[run.name] = run
-                self.revision += 1
+                try:
+                    self.runs[name] = Run(folder, name)
+                    self._folders[folder] = name
+                    self.places.setdefault(name, len(self.places))
+                    self.troubles.pop(name, None)
+                    self.revision += 1
+                except Exception as error:  # tried again by the next search
+                    self._tell_trouble(name, "cannot be opened", error)
         tell("")
+
+    def _tell_trouble(self, name: str, what: str, error: Exception) -> None:
+        with self.lock:
+            told = legible(f"{what}: {type(error).__name__}: {error}")
+            self.revision += told != self.troubles.get(name)
+            self.troubles[name] = told
 
     def _set_progress(self, progress: str) -> None:
         with self.lock:
@@ -120,36 +193,34 @@ class Library:
             self.revision += 1
 
     def _name(self, folder: Path) -> str:
-        """Short, and its own: below its root; with the root's name, or in full, where that is taken."""
+        """Short, and its own: below its root; with the root's name, in full, or numbered, where that is taken."""
         root = max((root for root in self.roots if folder.is_relative_to(root)), key=lambda root: len(root.parts))
         below = folder.relative_to(root).as_posix()
-        candidates = [root.name] if below == "." else [below, f"{root.name}/{below}"]
-        return next((name for name in candidates if name not in self.runs), str(folder))
+        plain = [root.name, str(folder)] if below == "." else [below, f"{root.name}/{below}", str(folder)]
+        numbered = (f"{folder} ({number})" for number in itertools.count(2))  # names that are not UTF-8 may look alike
+        candidates = map(legible, itertools.chain(plain, numbered))
+        return next(name for name in candidates if name not in self.runs)
 
 
-def _run_folders(root: Path) -> Iterator[Path]:
-    """Folders with records; what lies within one is its own affair."""
-    for path, folders, files in os.walk(root):
-        if any(mark in files for mark in _MARKS_OF_A_RUN):
-            folders.clear()
-            yield Path(path)
-        elif len(Path(path).relative_to(root).parts) >= MAX_DEPTH:
-            folders.clear()
-        folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
-
-
-def _backlog_bytes(folder: Path) -> int:
-    run = Run(folder, folder.name)
-    backlog = run.backlog_bytes
+def _wants_a_process(folder: Path) -> bool:
+    try:
+        run = Run(folder, folder.name)
+    except OSError:  # will be met again, and told
+        return False
+    backlog, is_temporary = run.backlog_bytes, run.is_temporary
     run.close()
-    return backlog
+    return backlog > _MUCH_BYTES and not is_temporary  # a process cannot leave temporary columns behind
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _index_in_parallel(folders: list[Path], tell: Callable[[str], None], stop: threading.Event) -> None:
     """Parsing JSON is what takes the time: a process per processor."""
     if not folders:
         return
-    num_processes = min(len(folders), os.cpu_count() or 1)
+    num_processes = min(len(folders), _num_cores(), MAX_PROCESSES)
     with ProcessPoolExecutor(num_processes, multiprocessing.get_context("spawn")) as processes:
         futures: list[Future[None]] = [processes.submit(index_run, folder) for folder in folders]
         for number, future in enumerate(futures):
@@ -159,6 +230,4 @@ def _index_in_parallel(folders: list[Path], tell: Callable[[str], None], stop: t
             if stop.is_set():
                 processes.shutdown(cancel_futures=True)
                 return
-            if isinstance(future.exception(), OSError):
-                continue  # `Run.refresh` will meet it again, and say so
-            future.result()
+            future.exception()  # of one run: `Run.refresh` will meet it again, and say so

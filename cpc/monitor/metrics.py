@@ -1,14 +1,15 @@
 """The latest values of all runs for Prometheus (docs/grafana.json is a board over them)."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
 from cpc.monitor.badges import NAMES, badges
-from cpc.monitor.kinds import BOUND, HEALTH, PROBE
+from cpc.monitor.kinds import HEALTH, PROBE
 from cpc.monitor.library import Library
+from cpc.monitor.newest import current
 from cpc.monitor.run import Run
 
 OF_BOUND = {
@@ -52,35 +53,37 @@ class _Collector:
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         with self.library.lock:
-            runs = list(self.library.runs.values())
-            step = GaugeMetricFamily("cpc_step", "optimiser steps at the last training record", labels=["run"])
-            for run in runs:
-                for table in run.tables(BOUND):
-                    if table.key.names[0] == "train":
-                        step.add_metric([run.name], table.last_mean("step"))
-            yield step
-            yield from _of_bounds(runs)
-            for name, text in OF_PROBE.items():
-                probe = GaugeMetricFamily(f"cpc_probe_{name}", text, labels=["run", "task", "features"])
-                for run in runs:
-                    for table in run.tables(PROBE):
-                        probe.add_metric([run.name, *table.key.names], table.last_mean(name))
-                yield probe
-            for name, text in OF_HEALTH.items():
-                gauge = GaugeMetricFamily(f"cpc_{name}", text, labels=["run"])
-                for run in runs:
-                    for table in run.tables(HEALTH):
-                        gauge.add_metric([run.name], table.last_mean(name))
-                yield gauge
-            yield _of_badges(runs)
+            yield from self.library.of_sound(list(self.library.runs.values()), _families)
 
 
-def _of_bounds(runs: list[Run]) -> Iterator[GaugeMetricFamily]:
+def _families(runs: Sequence[Run]) -> list[GaugeMetricFamily]:
+    """Of runs that are deleted, the badge alone: their values are not the latest of anything."""
+    present = [run for run in runs if not run.is_deleted]
+    step = GaugeMetricFamily("cpc_step", "optimiser steps at the last training record", labels=["run"])
+    for run in present:
+        for table in current(run):
+            if table.key.names[0] == "train":
+                step.add_metric([run.name], table.last_mean("step"))
+    found = [step, *_of_bounds(present)]
+    for name, text in OF_PROBE.items():
+        found.append(GaugeMetricFamily(f"cpc_probe_{name}", text, labels=["run", "task", "features"]))
+        for run in present:
+            for table in run.tables(PROBE):
+                found[-1].add_metric([run.name, *table.key.names], table.last_mean(name))
+    for name, text in OF_HEALTH.items():
+        found.append(GaugeMetricFamily(f"cpc_{name}", text, labels=["run"]))
+        for run in present:
+            for table in run.tables(HEALTH):
+                found[-1].add_metric([run.name], table.last_mean(name))
+    return [*found, _of_badges(runs)]
+
+
+def _of_bounds(runs: Sequence[Run]) -> Iterator[GaugeMetricFamily]:
     for name, text in OF_BOUND.items():
         labels = ["run", "split", "strategy", "direction", "k"]
         family = GaugeMetricFamily(f"cpc_{name}", text, labels=labels)
         for run in runs:
-            for table in run.tables(BOUND):
+            for table in current(run):
                 values = table.last.get(name) or []
                 for direction, k, value in zip(table.key.directions, table.key.steps, values, strict=False):
                     if value is not None:
@@ -88,9 +91,9 @@ def _of_bounds(runs: list[Run]) -> Iterator[GaugeMetricFamily]:
         yield family
 
 
-def _of_badges(runs: list[Run]) -> GaugeMetricFamily:
+def _of_badges(runs: Sequence[Run]) -> GaugeMetricFamily:
     family = GaugeMetricFamily("cpc_badge", "1 where the badge applies to the run, else 0", labels=["run", "badge"])
-    now = time.time()
+    now = time.monotonic()
     for run in runs:
         found = {badge.name for badge in badges(run, now)}
         for name in NAMES:

@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 from cpc.monitor.figure import GREY, RUN_COLOURS, Chart, axis, layout, number
-from cpc.monitor.kinds import BOUND
+from cpc.monitor.newest import current
 from cpc.monitor.run import Run
 from cpc.monitor.table import Table
 from cpc.monitor.view import View
@@ -25,7 +25,7 @@ def profile_chart(run: Run | None, view: View) -> Chart:
         run: the one in focus; None if none is.
         view: settings.
     """
-    tables = [] if run is None else run.tables(BOUND)
+    tables = [] if run is None else current(run)
     words = list(dict.fromkeys(word for table in tables for word in table.key.step_words))
     drawn: list[dict[str, Any]] = []
     columns: list[tuple[str, dict[str, str]]] = []
@@ -69,8 +69,8 @@ def profile_chart(run: Run | None, view: View) -> Chart:
 
 
 def _scaled(table: Table, field: str, view: View) -> list[float | None]:
-    values: Sequence[Any] = table.last.get(field) or [None] * len(table.key.steps)
-    return [value * view.per_nat if isinstance(value, int | float) else None for value in values]
+    values: Sequence[float | None] = table.last.get(field) or [None] * len(table.key.steps)
+    return [None if value is None else value * view.per_nat for value in values]
 
 
 def _bar(colour: str) -> dict[str, Any]:

@@ -4,28 +4,34 @@ import fcntl
 import gc
 import hashlib
 import json
+import math
 import os
+import resource
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from cpc.data.atomic import write_atomically
-from cpc.monitor.kinds import EVENTS_FILE, KINDS, Key, Kind, parse_lines
+from cpc.monitor.kinds import EVENTS_FILE, KINDS, Key, Kind, parse_event, parse_lines
+from cpc.monitor.legible import legible
 from cpc.monitor.table import Table
 from cpc.monitor.tail import Tail
 
 CACHE_FOLDER = ".cpc_monitor"
-CACHE_FORMAT = 1
+CACHE_FORMAT = 2
 NUM_PROBLEMS_KEPT = 5
+_DESCRIPTORS_LEFT = 128  # open files that locks leave to readers and to the server
 
 
 class Run:
     """A run's records in columns, beside it in `.cpc_monitor`, brought up to date by `refresh`.
 
-    Where the folder cannot be written to, or another monitor holds it, the columns go to a temporary folder.
+    Where the folder cannot be written to, or another monitor holds it, the columns go to a temporary folder. A file
+    that cannot be read for a while keeps what it gave before.
 
     Args:
         folder: the run's folder.
@@ -36,25 +42,30 @@ class Run:
         self.folder = folder
         self.name = name
         self.is_deleted = False
-        self.written_at = 0.0  # unix seconds of the last write to a file of records
-        self._config: tuple[int, dict[str, str]] = (0, {})
+        self.changed_at: float | None = None  # by time.monotonic: the last write to a file of records
         self.events: list[dict[str, Any]]
         self.problems: list[str]  # the first few lines that could not be used, and why
         self.num_problems: dict[str, int]  # all of them, by file
         self.notes: dict[str, str]  # what to know about a file
+        self.unreadable: dict[str, str]  # files that cannot be read for now, and why
+        self.where_columns_are = ""  # in words, unless beside the run
+        self._config: tuple[int, dict[str, str]] = (0, {})
+        self._modified: dict[str, float] = {}
         self._lock: int | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self.cache = self._take_cache()
-        self._forget()
-        self._load()
+        self._begin()
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the columns go when this monitor does."""
+        return self._temporary is not None
 
     def close(self) -> None:
         """Let go of the cache."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._unlock()
         if self._temporary is not None:
             self._temporary.cleanup()
+            self._temporary = None
 
     @property
     def backlog_bytes(self) -> int:
@@ -62,30 +73,31 @@ class Run:
         return sum(max(0, _size(tail.path) - tail.offset) for tail in self._tails.values())
 
     def refresh(self) -> bool:
-        """Read on in every file, some megabytes at most.
+        """Read on in every file, some megabytes at most; what cannot be read is tried again by the next call.
 
         Returns:
             Whether anything is new, so that there may be more.
 
         Raises:
-            OSError: if a file cannot be read, or the cache not written; the next call begins anew.
+            OSError: if neither the cache nor a temporary folder takes the columns; what an earlier call read is kept.
         """
         if not self.folder.exists():
             was_deleted, self.is_deleted = self.is_deleted, True
+            self._unlock()
             return not was_deleted
-        if self.is_deleted:  # and made anew: another run
+        if self.is_deleted or not self._has_cache():  # another run in its place, or the columns were removed
             self.close()
-            self.cache, self.is_deleted = self._take_cache(), False
-            self._forget()
+            self._begin()
         try:
-            is_news = [self._refresh_records(kind) for kind in KINDS] + [self._refresh_events()]
+            is_news = [self._refresh_file(file) for file in self._tails]
             if any(is_news):
                 self._save()
-        except OSError:
-            if not self.folder.exists():
-                self.is_deleted = True
-                return True
-            self._forget()  # the columns may be torn
+        except OSError as error:
+            if self.folder.exists():
+                self._fall_back(error)
+            return True
+        except Exception:
+            self._load()
             raise
         return any(is_news)
 
@@ -103,23 +115,32 @@ class Run:
                 self._config = (modified, dict(_flat(yaml.load(path.read_text(encoding="utf-8"), loader))))
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            return {"config.yaml": f"cannot be read: {str(error).splitlines()[0]}"}
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+            return {"config.yaml": legible(f"cannot be read: {str(error).splitlines()[0]}")}
         return self._config[1]
 
-    def _refresh_records(self, kind: Kind) -> bool:
-        tail = self._tails[kind.file]
+    def _refresh_file(self, file: str) -> bool:
+        tail = self._tails[file]
         try:
             read = tail.read()
-            self.written_at = max(self.written_at, tail.path.stat().st_mtime)
         except FileNotFoundError:
-            return False  # not there yet, or deleted: what was read stays
+            return self.unreadable.pop(file, None) is not None  # not there yet, or deleted: what was read stays
+        except OSError as error:
+            told, self.unreadable[file] = self.unreadable.get(file), legible(f"{file} cannot be read: {error}")
+            return told != self.unreadable[file]
+        self._see_change(tail)
+        is_news = self.unreadable.pop(file, None) is not None or read.starts_anew or bool(read.lines)
         if read.starts_anew:
-            self._drop(kind.file)
-        if not read.lines:
-            return read.starts_anew
-        parsed = parse_lines(read.lines, kind, first_line=self._num_lines.get(kind.file, 0) + 1)
-        self._num_lines[kind.file] = self._num_lines.get(kind.file, 0) + len(read.lines)
+            self._drop(file)
+        if read.lines and file == EVENTS_FILE:
+            self._add_events(read.lines)
+        elif read.lines:
+            self._add_records(read.lines, next(kind for kind in KINDS if kind.file == file))
+        return is_news
+
+    def _add_records(self, lines: list[bytes], kind: Kind) -> None:
+        parsed = parse_lines(lines, kind, first_line=self._num_lines.get(kind.file, 0) + 1)
+        self._num_lines[kind.file] = self._num_lines.get(kind.file, 0) + len(lines)
         for key, columns in parsed.rows.items():
             if key not in self._tables:
                 self._tables[key] = Table(self.cache / _folder_name(key), key)
@@ -130,29 +151,28 @@ class Run:
                 f"{kind.file} has schema {parsed.newest_schema}, known here is {kind.schema}: fields that are new are "
                 "not shown; update cpc to see them"
             )
-        return True
 
-    def _refresh_events(self) -> bool:
-        tail = self._tails[EVENTS_FILE]
-        try:
-            read = tail.read()
-        except FileNotFoundError:
-            return False
-        if read.starts_anew:
-            self._drop(EVENTS_FILE)
+    def _add_events(self, lines: list[bytes]) -> None:
         problems = []
-        for line in read.lines:
+        for line in lines:
             try:
-                event = json.loads(line)
-                self.events.append({name: event[name] for name in ("step", "time_unix_seconds", "event", "message")})
-            except (ValueError, KeyError, TypeError) as error:
-                problems.append(f"{EVENTS_FILE}: {type(error).__name__}: {error}")
+                self.events.append(parse_event(line))
+            except ValueError as error:
+                problems.append(str(error))
         self._note(EVENTS_FILE, problems)
-        return bool(read.lines) or read.starts_anew
+
+    def _see_change(self, tail: Tail) -> None:
+        """Clocks differ between machines: the file's is asked for its age once, then the own one counts."""
+        former = self._modified.get(tail.path.name)
+        if tail.modified_at == former:
+            return
+        age = max(0.0, time.time() - tail.modified_at) if former is None else 0.0
+        self._modified[tail.path.name] = tail.modified_at
+        self.changed_at = max(time.monotonic() - age, self.changed_at or -math.inf)
 
     def _note(self, file: str, problems: list[str]) -> None:
         self.num_problems[file] = self.num_problems.get(file, 0) + len(problems)
-        self.problems += [problem for problem in problems if len(self.problems) < NUM_PROBLEMS_KEPT]
+        self.problems = (self.problems + problems)[:NUM_PROBLEMS_KEPT]
 
     def _drop(self, file: str) -> None:
         """Forget what came from a file that was replaced or cut."""
@@ -168,29 +188,71 @@ class Run:
         self._tables: dict[Key, Table] = {}
         self._tails = {file: Tail(self.folder / file) for file in (*(kind.file for kind in KINDS), EVENTS_FILE)}
         self._num_lines: dict[str, int] = {}
-        self.events, self.problems, self.num_problems, self.notes = [], [], {}, {}
+        self.events, self.problems, self.num_problems, self.notes, self.unreadable = [], [], {}, {}, {}
+
+    def _begin(self) -> None:
+        self.is_deleted = False
+        self.cache = self._take_cache()
+        self._load()
 
     def _take_cache(self) -> Path:
+        """The folder beside the run if it is nobody else's and can be written to, otherwise a temporary one."""
         cache = self.folder / CACHE_FOLDER
         try:
             cache.mkdir(exist_ok=True)
             lock = os.open(cache / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError:
-            return self._take_temporary()
+        except OSError as error:
+            return self._take_temporary(str(error))
         try:
+            limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if limit != resource.RLIM_INFINITY and lock >= limit - _DESCRIPTORS_LEFT:
+                raise OSError(f"more runs than a process may keep files open ({limit}: raise `ulimit -n`)")
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # another monitor's
+        except OSError as error:
             os.close(lock)
-            return self._take_temporary()
+            is_taken = isinstance(error, BlockingIOError)
+            return self._take_temporary("another monitor keeps those beside the run" if is_taken else str(error))
         self._lock = lock
+        self.where_columns_are = ""
         return cache
 
-    def _take_temporary(self) -> Path:
+    def _take_temporary(self, reason: str) -> Path:
         self._temporary = tempfile.TemporaryDirectory(prefix="cpc_monitor_")
+        self.where_columns_are = legible(
+            f"indexed for as long as this monitor runs, in {self._temporary.name}: {reason}"
+        )
         return Path(self._temporary.name)
 
+    def _has_cache(self) -> bool:
+        if self._temporary is not None:
+            return self.cache.exists()
+        return self._lock is not None and os.fstat(self._lock).st_nlink > 0
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _fall_back(self, error: OSError) -> None:
+        """Go on from the last index, in a temporary folder if there is room; a full disk must not empty the page."""
+        former = self.cache
+        if self._temporary is None:
+            try:
+                self.cache = self._take_temporary(str(error))
+                shutil.copytree(former, self.cache, dirs_exist_ok=True)
+                self._unlock()
+                self._load()
+                return
+            except OSError:
+                if self._temporary is not None:
+                    self._temporary.cleanup()
+                self._temporary, self.cache, self.where_columns_are = None, former, ""
+        self._load()
+        raise error
+
     def _load(self) -> None:
-        """Take the index of an earlier monitor; whatever is wrong with it, the files are read again."""
+        """Take the last index; whatever is wrong with it, the files are read again."""
+        self._forget()
         try:
             index = json.loads((self.cache / "index.json").read_text(encoding="utf-8"))
             if index["format"] != CACHE_FORMAT:
@@ -240,7 +302,7 @@ def _size(path: Path) -> int:
 def _flat(config: Any, prefix: str = "") -> list[tuple[str, str]]:
     """(dotted name, value) of every option; `init_args` and `class_path` go without saying."""
     if not isinstance(config, dict) or not config:
-        return [(prefix or "config", "null" if config is None else str(config))]
+        return [(legible(prefix or "config"), "null" if config is None else legible(config))]
     flat = []
     for name, value in config.items():
         inner = prefix if name in ("init_args", "class_path") else f"{prefix}.{name}".lstrip(".")

@@ -1,6 +1,7 @@
 """Serving the page: on this machine alone, or, with a token, to others."""
 
 import ipaddress
+import re
 import secrets
 import socket
 import sys
@@ -10,7 +11,9 @@ from urllib.parse import urlsplit
 import flask
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
-COOKIE = "cpc_monitor_token"
+COOKIE = "cpc_monitor_token"  # and the port: cookies are one for all ports of a name
+TOKEN_VARIABLE = "CPC_MONITOR_TOKEN"
+MIN_TOKEN_CHARACTERS = 16
 # The browser itself refuses whatever would leave this page.
 POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
@@ -26,14 +29,20 @@ class Server:
         app: what it serves.
         host: address to bind to. A loopback one answers this machine alone; any other asks for a token.
         port: 0 for any that is free.
+        token: to ask for, at any address; None: a new one where one is needed.
 
     Raises:
-        ValueError: if the address cannot be bound, because the port is in use say.
+        ValueError: if the address cannot be bound, because the port is in use say, or the token is short.
     """
 
-    def __init__(self, app: flask.Flask, host: str = "127.0.0.1", port: int = 8050) -> None:
+    def __init__(self, app: flask.Flask, host: str = "127.0.0.1", port: int = 8050, token: str | None = None) -> None:
         self.host = host
-        self.token = None if is_loopback(host) else secrets.token_urlsafe(24)
+        if token is not None and not re.fullmatch(rf"[A-Za-z0-9_-]{{{MIN_TOKEN_CHARACTERS},}}", token):
+            raise ValueError(
+                f"a token of {len(token)} characters will not do: set {TOKEN_VARIABLE} to at least "
+                f"{MIN_TOKEN_CHARACTERS} of the characters A-Z a-z 0-9 _ -, or leave it out"
+            )
+        self.token = None if token is None and is_loopback(host) else token or secrets.token_urlsafe(24)
         if not 0 <= port <= 65535:
             raise ValueError(f"port {port} is none: name one from 1 to 65535, or 0 for any that is free")
         try:
@@ -42,9 +51,9 @@ class Server:
             raise ValueError(
                 f"cannot serve at {host}, port {port}: {error}; name another --port (0: any that is free) or --host"
             ) from error
-        guard(app, self.token)
         with listening:  # the server works on a copy
             self.port: int = listening.getsockname()[1]
+            guard(app, self.token, f"{COOKIE}_{self.port}")
             self._server: BaseWSGIServer = make_server(
                 host, self.port, app, threaded=True, request_handler=_Quiet, fd=listening.fileno()
             )
@@ -80,12 +89,12 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def guard(app: flask.Flask, token: str | None) -> None:
+def guard(app: flask.Flask, token: str | None, cookie: str) -> None:
     """Refuse strangers, and let pages load nothing from elsewhere.
 
     Without a token the request must be meant for a loopback name: a foreign web page whose name was made to point
     here (DNS rebinding) would come with its own. With one, it must come with the request: in the address once, from
-    then on in a cookie; programs may send `Authorization: Bearer`.
+    then on in the cookie of that name; programs may send `Authorization: Bearer`.
     """
 
     @app.before_request
@@ -95,7 +104,7 @@ def guard(app: flask.Flask, token: str | None) -> None:
             name = urlsplit(f"//{request.host}").hostname or ""
             return None if is_loopback(name) else _refusal("this page answers to localhost alone")
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        given = (request.args.get("token", ""), request.cookies.get(COOKIE, ""), bearer)
+        given = (request.args.get("token", ""), request.cookies.get(cookie, ""), bearer)
         if not any(secrets.compare_digest(each.encode(), token.encode()) for each in given):
             return _refusal("open the address with ?token=... that `cpc monitor` printed")
         return None
@@ -106,7 +115,7 @@ def guard(app: flask.Flask, token: str | None) -> None:
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "no-referrer"  # the address may hold the token
         if token is not None and flask.request.args.get("token") == token:
-            response.set_cookie(COOKIE, token, httponly=True, samesite="Strict")
+            response.set_cookie(cookie, token, httponly=True, samesite="Strict")
         return response
 
 

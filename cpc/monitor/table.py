@@ -3,6 +3,7 @@
 n records, K steps.
 """
 
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,10 +25,10 @@ class Table:
         folder: of the columns' files; made with the first rows.
         key: what the records share.
         num_rows: rows whose columns are whole: what a kill has written beyond is cut off.
-        last: the last record as it stood.
+        last: what `kinds.known` takes from the last record.
 
     Raises:
-        OSError: if there are rows, and not their files.
+        OSError: if there are rows, and their files are missing or too short.
     """
 
     def __init__(self, folder: Path, key: Key, num_rows: int = 0, last: dict[str, Any] | None = None) -> None:
@@ -37,10 +38,13 @@ class Table:
         self.last = last or {}
         self._means: dict[str, np.ndarray] = {}
         if num_rows:
-            self._means["step"] = np.fromfile(folder / "step.mean.f64")[:num_rows]
             for path in folder.iterdir():
-                with path.open("r+b") as file:
-                    file.truncate(num_rows * self._row_bytes(path))
+                surplus = path.stat().st_size - num_rows * self._row_bytes(path)
+                if surplus < 0:
+                    raise OSError(f"{path} is shorter than its {num_rows} rows")
+                if surplus:
+                    os.truncate(path, num_rows * self._row_bytes(path))
+            self._means["step"] = self._read("step.mean", 1)[:, 0]
         else:
             shutil.rmtree(folder, ignore_errors=True)  # left behind by a kill before the first index
 
@@ -98,7 +102,10 @@ class Table:
         dtype: type = np.float64
         if not path.exists():
             path, dtype = self.folder / f"{name}.f32", np.float32
-        return np.fromfile(path, dtype, self.num_rows * width).reshape(-1, width)
+        values: np.ndarray = np.fromfile(path, dtype, self.num_rows * width)
+        if len(values) < self.num_rows * width:
+            raise OSError(f"{path} is shorter than its {self.num_rows} rows")
+        return values.reshape(-1, width)
 
     def _row_bytes(self, path: Path) -> int:
         width = 1 if path.stem.endswith(".mean") else len(self.key.steps)

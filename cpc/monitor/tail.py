@@ -15,12 +15,10 @@ class Lines(NamedTuple):
     Attributes:
         lines: whole lines, in order.
         starts_anew: the file is no longer the one read before: these are its first lines, forget the earlier ones.
-        is_at_end: nothing whole is left to read for now.
     """
 
     lines: list[bytes]
     starts_anew: bool
-    is_at_end: bool
 
 
 class Tail:
@@ -36,6 +34,7 @@ class Tail:
         self.path = path
         self.offset = offset
         self.mark = mark
+        self.modified_at = 0.0  # unix seconds by the file's own clock, when last read
         self._seen: tuple[int, int, int] | None = None
 
     def read(self) -> Lines:
@@ -47,8 +46,9 @@ class Tail:
         with self.path.open("rb") as file:
             state = os.fstat(file.fileno())
             seen = (state.st_ino, state.st_size, state.st_mtime_ns)
+            self.modified_at = state.st_mtime
             if seen == self._seen:
-                return Lines([], False, True)
+                return Lines([], False)
             starts_anew = state.st_size < self.offset or self._mark_at(file.fileno(), self.offset) != self.mark
             if starts_anew:
                 self.offset = 0
@@ -56,9 +56,8 @@ class Tail:
             self.offset += len(block)
             self.mark = self._mark_at(file.fileno(), self.offset)
             # At the end, and until the file changes, there is no need to look again.
-            is_at_end = len(block) < CHUNK_BYTES // 2
-            self._seen = seen if is_at_end else None
-        return Lines(block.split(b"\n")[:-1], starts_anew, is_at_end)
+            self._seen = seen if len(block) < CHUNK_BYTES // 2 else None
+        return Lines(block.split(b"\n")[:-1], starts_anew)
 
     def _mark_at(self, file: int, offset: int) -> str:
         start = max(0, offset - _MARK_BYTES)

@@ -6,6 +6,7 @@ from typing import Literal
 
 Split = Literal["training", "held-out"]
 AS_TRAINED = "as trained"
+MAX_POINTS = 24_000  # a browser redraws so many every second without effort
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class View:
             less, stay linear.
         x_range: first and last step shown; None: all.
         theme: for the colours of text and grid.
+        max_points: in a chart, at most; more where there are very many series.
     """
 
     runs: tuple[str, ...] = ()
@@ -38,6 +40,7 @@ class View:
     log_y: bool = False
     x_range: tuple[float, float] | None = None
     theme: Literal["light", "dark", "page"] = "light"
+    max_points: int = MAX_POINTS
 
     @property
     def per_nat(self) -> float:

@@ -174,7 +174,8 @@ class RunFolder(Checkpoint):
             record = probe.held_out_record(trainer, step, bounds[0])
             if record["accuracy"] is not None:  # some of the held-out examples have a label
                 names = ("accuracy", "label_information_nats")
-                self._log(trainer, {f"probe/{probe.task}/{name}": record[name] for name in names}, step)
+                prefix = f"probe/{record['task']}/{record['features']}"  # probes on z and c may share a task
+                self._log(trainer, {f"{prefix}/{name}": record[name] for name in names}, step)
             if trainer.is_global_zero:
                 append_record(self.folder / "probe.jsonl", record)
         if bounds[0].mean("mi_bound_nats") > self.best_bound_nats:

@@ -32,19 +32,22 @@ class Tracker(pl.Callback):
         self.trained_seconds = 0.0  # before this process
         self._started: float | None = None
         self._collapsed: set[str] = set()
+        self._learning_rate = math.nan
+        self._former_norms: list[float] = []  # before this process
+        self._begin_interval()
 
     def state_dict(self) -> dict[str, Any]:
-        """The seconds trained so far."""
-        return {"trained_seconds": self._seconds_so_far()}
+        """The seconds trained so far, and the gradients' norms since the last record."""
+        return {"trained_seconds": self._seconds_so_far(), "gradient_norms": self._norms_so_far()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Count on from the checkpoint's seconds."""
+        """Count on from the checkpoint's seconds and norms."""
         self.trained_seconds = state_dict["trained_seconds"]
+        self._former_norms = state_dict.get("gradient_norms", [])  # older checkpoints lack them
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clocks."""
-        self._started = time.monotonic()
-        self._begin_interval()
+        self._started = self._since = time.monotonic()
 
     def restart_clock(self) -> None:
         """The time since the last step was not spent on training: leave it out of the speed."""
@@ -53,7 +56,11 @@ class Tracker(pl.Callback):
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Measure the gradient before it is clipped; on an accelerator nothing waits for the outcome."""
+        """Measure the gradient before it is clipped; on an accelerator nothing waits for the outcome.
+
+        The learning rate is noted here too: once the step is done, the schedule has moved on to the next one's.
+        """
+        self._learning_rate = optimizer.param_groups[0]["lr"]
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         self._gradient_norms.append(torch.nn.utils.get_total_norm(gradients))
 
@@ -81,12 +88,12 @@ class Tracker(pl.Callback):
         Returns:
             A line of `health.jsonl`; None where a value is not finite or there are too few features.
         """
-        norms = torch.stack(self._gradient_norms).double().tolist() if self._gradient_norms else [math.nan]
+        norms = self._norms_so_far() or [math.nan]
         measures: dict[str, float] = {
             "time_unix_seconds": time.time(),
             "trained_seconds": self._seconds_so_far(),
             "windows_per_second": self._num_windows / self._seconds if self._seconds > 0 else math.nan,
-            "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
+            "learning_rate": self._learning_rate,
             "gradient_norm": sum(norms) / len(norms),
             "gradient_norm_max": max(norms) if all(map(math.isfinite, norms)) else math.nan,
         }
@@ -114,10 +121,15 @@ class Tracker(pl.Callback):
         return {"schema": SCHEMA, "step": step, **finite, **dims, "collapsed": collapsed}
 
     def _begin_interval(self) -> None:
+        self._former_norms = []
         self._gradient_norms: list[Tensor] = []
         self._num_windows = 0
         self._seconds = 0.0
         self._since = time.monotonic()
+
+    def _norms_so_far(self) -> list[float]:
+        own = torch.stack(self._gradient_norms).double().tolist() if self._gradient_norms else []
+        return self._former_norms + own
 
     def _seconds_so_far(self) -> float:
         return self.trained_seconds + (0.0 if self._started is None else time.monotonic() - self._started)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 import time
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 
 from benchmarks.made_runs import NUM_CANDIDATES, bound_record, event_record, health_record
 from cpc.data.records import append_record
-from cpc.monitor.badges import badges, words_of_seconds
+from cpc.monitor.badges import badges, silence_seconds, words_of_seconds
 from cpc.monitor.run import Run
 
 NOW = time.time()
@@ -32,7 +33,7 @@ def found(
             append_record(folder / f"{name}.jsonl", record)
     run = Run(folder, "run")
     run.refresh()
-    named = {badge.name: badge.reason for badge in badges(run, time.time() + after_seconds)}
+    named = {badge.name: badge.reason for badge in badges(run, time.monotonic() + after_seconds)}
     run.close()
     return named
 
@@ -100,13 +101,56 @@ def test_how_it_ended_and_what_has_ended_is_not_stale(tmp_path: Path, ending: st
 
 
 def test_stale_after_two_minutes_or_five_intervals(tmp_path: Path) -> None:
-    assert "stale" not in found(tmp_path / "a", rising(), after_seconds=100)
-    assert "no record for 3 min" in found(tmp_path / "a", rising(), after_seconds=181)["stale"]
+    fast = [health_record(step, time_unix_seconds=NOW + step) for step in (0, 1, 2)]
+    assert "stale" not in found(tmp_path / "a", rising(), health=fast, after_seconds=100)
+    assert "no record for 3 min, and no word of an end" in found(tmp_path / "a", rising(), after_seconds=181)["stale"]
     slow = [health_record(step, time_unix_seconds=NOW + step) for step in (0, 100, 200)]
     assert "stale" not in found(tmp_path / "b", rising(), health=slow, after_seconds=400)
     assert "stale" in found(tmp_path / "b", rising(), after_seconds=600)
     resumed = [event_record("failed"), event_record("resumed")]
     assert list(found(tmp_path / "c", rising(), events=resumed, after_seconds=10**6)) == ["stale"]
+
+
+def test_a_run_whose_pace_is_not_known_has_ten_minutes(tmp_path: Path) -> None:
+    first = [health_record(50)]
+    assert "stale" not in found(tmp_path / "run", rising(1), health=first, after_seconds=590)
+    assert "its usual pace is not known yet" in found(tmp_path / "run", rising(1), after_seconds=610)["stale"]
+
+
+def test_another_clock_makes_no_run_stale(tmp_path: Path) -> None:
+    """Of a run that is written to from a machine an hour behind."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for skew in (-3600, 3600):
+        run = Run(folder, "run")
+        for step in (50, 100):
+            append_record(folder / "health.jsonl", health_record(step, time_unix_seconds=NOW + skew))
+            os.utime(folder / "health.jsonl", (NOW + skew + step, NOW + skew + step))
+            run.refresh()
+        assert "stale" not in {badge.name for badge in badges(run, time.monotonic())}
+        assert silence_seconds(run, time.monotonic() + 30) == pytest.approx(30, abs=5)
+        run.close()
+
+
+def test_what_was_written_long_ago_is_stale_at_once(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    append_record(folder / "bound.jsonl", bound_record(50))
+    os.utime(folder / "bound.jsonl", (NOW - 86_400 * 3, NOW - 86_400 * 3))
+    run = Run(folder, "run")
+    run.refresh()
+    (badge,) = badges(run, time.monotonic())
+    assert "no record for 3 d" in badge.reason
+    run.close()
+
+
+def test_badges_are_those_of_the_strategy_that_is_trained_now(tmp_path: Path) -> None:
+    full = bound_record(50, strategy="sequence_only", saturated=[True] * 4, loss_nats=[None] * 4)
+    assert found(tmp_path / "run", [full, bound_record(100)], events=[event_record("started")]) == {}
+
+
+def test_a_gradient_beyond_float32_is_finite(tmp_path: Path) -> None:
+    assert "NaN" not in found(tmp_path / "run", rising(), health=[health_record(50, gradient_norm=1e39)])
 
 
 def test_deleted(tmp_path: Path) -> None:
@@ -115,7 +159,7 @@ def test_deleted(tmp_path: Path) -> None:
     run = Run(folder, "run")
     shutil.rmtree(folder)
     run.refresh()
-    assert "deleted" in {badge.name for badge in badges(run, time.time())}
+    assert "deleted" in {badge.name for badge in badges(run, time.monotonic())}
     run.close()
 
 

@@ -159,6 +159,43 @@ def test_new_points_come_by_themselves_and_the_zoom_stays(
     until(page, f"{figure('loss')}._fullLayout.xaxis.range[0] < 900")
 
 
+def test_a_zoom_between_two_records_is_no_dead_end(opened: Callable[..., Page], address: str) -> None:
+    page = opened(address)
+    until(page, f"{figure('loss')}._fullData.length >= 2")
+    zoom = "{'xaxis.range[0]': 1010, 'xaxis.range[1]': 1020, 'yaxis.range[0]': 50, 'yaxis.range[1]': 60}"
+    page.evaluate(f"() => Plotly.relayout({figure('loss')}, {zoom})")
+    until(page, f"{figure('bound')}._fullLayout.xaxis.range[0] === 1010")
+    until(page, f"{figure('bound')}._fullData.find(t => t.name === 'one').x.length === 2")
+    assert page.locator(".chart.is-empty").count() == 0
+    page.get_by_role("button", name="show all steps").click()
+    for name in ("loss", "bound"):
+        until(page, f"{figure(name)}._fullLayout.xaxis.range[0] < 900")
+        until(page, f"{figure(name)}._fullData.find(t => t.name === 'one').x.length === 40")
+    until(page, f"{figure('loss')}._fullLayout.yaxis.range[1] < 50")
+
+
+def test_a_page_whose_server_is_gone_says_so(browser: Browser, folder: Path) -> None:
+    library = Library([folder])
+    library.read_all()
+    server = Server(build_app(library).server, port=0)
+    server.start()
+    page = browser.new_page()
+    page.goto(server.url)
+    alarm = page.get_by_role("alert")
+    expect(page.get_by_role("region", name="Table of runs").get_by_role("row")).to_have_count(3)
+    expect(alarm).to_have_count(0)
+    port = server.port
+    server.close()
+    expect(alarm).to_contain_text("No answer from cpc monitor since")
+    assert page.evaluate("document.documentElement.hasAttribute('data-silent')")
+    again = Server(build_app(library).server, port=port)
+    again.start()
+    expect(alarm).to_have_count(0)
+    page.close()
+    again.close()
+    library.close()
+
+
 def test_settings_search_sort_and_hide(opened: Callable[..., Page], address: str) -> None:
     page = opened(address)
     until(page, f"{figure('bound')}._fullData.length >= 3")
@@ -225,5 +262,9 @@ def test_the_export_opens_from_a_file(opened: Callable[..., Page], folder: Path,
     assert last == pytest.approx(2 * (1 - math.exp(-2000 / 300)) * (1 + 1 / 2 + 1 / 3 + 1 / 4) / 4, rel=1e-4)
     page.evaluate(f"() => Plotly.relayout({plot}, {{'xaxis.range[0]': 500, 'xaxis.range[1]': 900}})")
     until(page, "document.getElementById('loss-training')._fullLayout.xaxis.range[0] === 500")
+    assert page.evaluate("document.getElementById('heat-training-1').data === undefined")  # drawn when opened
+    page.get_by_text("every step k of two").first.click()
+    until(page, "document.getElementById('heat-training-1').data[0].z.length === 4")
+    assert page.evaluate("() => document.getElementById('bound-held-out-mixed_excluding')._fullData.length") >= 3
     assert page.locator("html").get_attribute("data-theme") == "dark"
     expect(page.get_by_role("region", name="Table of runs").get_by_role("row")).to_have_count(3)

@@ -16,9 +16,9 @@ pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 from benchmarks.made_runs import NUM_CANDIDATES, bound_record, write_run
 from cpc.data.records import append_record, read_records
 from cpc.monitor.charts import NAMES, charts
-from cpc.monitor.figure import MAX_POINTS, Chart
+from cpc.monitor.figure import Chart
 from cpc.monitor.library import Library
-from cpc.monitor.view import View
+from cpc.monitor.view import MAX_POINTS, View
 
 
 def drawn(library: Library, **settings: Any) -> dict[str, Chart]:
@@ -138,6 +138,7 @@ def test_smoothing_averages_neighbours_and_leaves_ceilings_alone(library: Librar
     np.testing.assert_allclose(
         lines(smooth)["first"][1][10], lines(raw)["first"][1][8:13].astype(float).mean(), rtol=1e-5
     )
+    assert not [trace for trace in smooth.figure["data"] if "fill" in trace]  # their error is not that of a mean
     ceiling = "ceiling log N = 4.85"
     assert lines(smooth)[ceiling][1].tolist() == lines(raw)[ceiling][1].tolist()
 
@@ -148,6 +149,29 @@ def test_the_range_in_view_is_drawn_with_a_neighbour_at_each_end(library: Librar
     assert chart.figure["layout"]["xaxis"]["range"] == [500.0, 700.0]
     log = drawn(library, x_range=(100.0, 1000.0), log_x=True)["bound"].figure["layout"]["xaxis"]
     assert (log["type"], log["range"]) == ("log", [2.0, 3.0])
+
+
+def test_a_zoom_between_two_records_draws_the_line_through_it_and_hides_nothing(library: Library) -> None:
+    found = drawn(library, x_range=(510.0, 520.0))
+    assert lines(found["bound"])["first"][0].tolist() == [500, 550]
+    assert lines(found["steps"])["k = 1"][0].tolist() == [500, 550]
+    assert not any(chart.is_empty for chart in found.values())
+    beyond = drawn(library, x_range=(9000.0, 9100.0))
+    assert lines(beyond["bound"])["first"][0].tolist() == []
+    assert not any(chart.is_empty for chart in beyond.values())
+
+
+def test_what_is_last_is_the_last_record_whatever_is_in_view(library: Library) -> None:
+    records = of_run(library, "first")
+    last = f"{np.mean(records[-1]['mi_bound_nats']):.4g}"
+    for settings in ({}, {"x_range": (100.0, 200.0)}, {"smoothing": 21}, {"x_range": (9000.0, 9100.0)}):
+        chart = drawn(library, runs=("first",), **settings)["bound"]
+        assert chart.rows[0][1:3] == ["2000", last]
+        assert f"At the end: first: {last};" in chart.alt
+    zoomed = drawn(library, runs=("first",), x_range=(100.0, 200.0), smoothing=5)
+    assert zoomed["bound"].header[3] == "lowest (in view, smoothed)"
+    assert zoomed["heat"].header[-1] == "step 2000 (last)"
+    assert zoomed["heat"].rows[3][-1] == f"{records[-1]['mi_bound_nats'][3]:.4g}"
 
 
 def test_only_positive_quantities_take_a_logarithmic_axis(library: Library) -> None:
@@ -209,7 +233,30 @@ def test_a_deleted_run_keeps_its_mean_and_says_why_the_steps_are_gone(library: L
     found = drawn(library, focus="first")
     assert "first" in lines(found["bound"])
     assert found["steps"].is_empty
-    assert "was deleted" in found["steps"].caption
+    assert "are gone" in found["steps"].caption
+
+
+def test_a_run_deleted_before_anybody_looked_has_no_ceiling_of_nan(runs: Path) -> None:
+    library = Library([runs])
+    library.read_all()
+    shutil.rmtree(runs / "first")
+    library.read_all()
+    assert "first" in lines(drawn(library, runs=("first",))["bound"])
+    assert not [name for name in lines(drawn(library, runs=("first",))["bound"]) if "nan" in name]
+    library.close()
+
+
+def test_curves_of_different_strategies_say_which_is_which(library: Library) -> None:
+    other = bound_record(2050, strategy="mixed_excluding", reading="a lower bound")
+    append_record(library.runs["first"].folder / "bound.jsonl", other)
+    library.read_all()
+    found = drawn(library)
+    for name in ("bound", "loss", "accuracy"):
+        assert {"first (mixed_excluding)", "deeper/second (mixed)"} <= set(lines(found[name]))
+    assert [row[0] for row in found["bound"].rows][:2] == ["deeper/second (mixed)", "first (mixed_excluding)"]
+    assert "negatives mixed_excluding (first): a lower bound." in found["bound"].caption
+    assert "negatives mixed (deeper/second): an estimate, no bound." in found["bound"].caption
+    assert "first (" not in " ".join(lines(drawn(library, runs=("first",))["bound"]))
 
 
 def test_a_change_of_colours_is_only_one_of_place(library: Library) -> None:

@@ -15,6 +15,8 @@ from cpc.cli import main
 
 pytest.importorskip("dash", reason="the extra 'dashboard' is not installed")
 
+from cpc.monitor.server import Server
+
 
 def test_serves_until_ctrl_c_and_answers_prometheus(runs: Path) -> None:
     command = [sys.executable, "-W", "error", "-m", "cpc.cli", "monitor", str(runs), "--port", "0", "--prometheus"]
@@ -62,6 +64,30 @@ def test_mistakes_end_with_a_message(runs: Path, tmp_path: Path, capsys: pytest.
             assert exit_.value.code == 2
             assert re.search(message, capsys.readouterr().err)
     assert not (tmp_path / "page.html").exists()
+
+
+def test_the_token_of_the_environment_is_told_to_prometheus_too(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CPC_MONITOR_TOKEN", "a-token-of-one-s-own")
+    monkeypatch.setattr(Server, "serve", lambda self: self._server.server_close())  # as Ctrl-C at once
+    main(["monitor", str(runs), "--port", "0", "--prometheus"])
+    told = capsys.readouterr().out
+    assert "/?token=a-token-of-one-s-own, until Ctrl-C" in told
+    assert "metrics, with the header `Authorization: Bearer a-token-of-one-s-own`" in told
+
+
+def test_export_holds_the_steps_of_every_run_and_every_strategy_held_out(runs: Path, tmp_path: Path) -> None:
+    main(["monitor", str(runs), "--export", str(tmp_path / "page.html")])
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    for name in ("first", "deeper/second"):
+        for chart in ("of every step k", "by step k and training step"):
+            for records in ("training", "held-out-mixed", "held-out-mixed_excluding"):
+                titles = re.findall(rf"<h2>log N - L {chart}: {name}</h2>.*?id=\"(\w+)-([\w-]+)-\d\"", page, re.DOTALL)
+                assert records in [found for _, found in titles]
+        assert f"What N candidates can show: {name}" in page
+    assert page.count('id="bound-') == 2 * 3  # of each section the chart and its figure
+    assert "<h2>held-out records, negatives mixed_excluding</h2>" in page
 
 
 def test_export_writes_one_file_that_asks_for_nothing(runs: Path, tmp_path: Path) -> None:

@@ -1,18 +1,28 @@
 """Folders with and without runs, and runs that come and go."""
 
+import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
+pytest.importorskip("dash", reason="the extra 'dashboard' is not installed")
 
-from benchmarks.made_runs import add_step, write_run
+from benchmarks.made_runs import add_step, bound_record, health_record, probe_record, write_run
+from cpc.data.records import append_record
 from cpc.monitor import library as library_module
-from cpc.monitor.kinds import BOUND
+from cpc.monitor.app import _notice
+from cpc.monitor.export import write_export
+from cpc.monitor.kinds import BOUND, HEALTH
+from cpc.monitor.legible import legible
 from cpc.monitor.library import Library
+from cpc.monitor.metrics import exposition
+from cpc.monitor.overview import overview
+from cpc.monitor.run import Run
+from cpc.monitor.view import View
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 15.0) -> None:
@@ -74,18 +84,180 @@ def test_large_runs_are_indexed_by_processes_of_their_own(tmp_path: Path, monkey
     library.close()
 
 
-def test_a_run_that_cannot_be_read_is_told_and_tried_again(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library_module, "_RETRY_SECONDS", 0.0)
+class Deadly:
+    """Ends the process that receives it, as the kernel does when memory runs out."""
+
+    def __call__(self, folder: Path) -> None:
+        raise AssertionError
+
+    def __reduce__(self) -> tuple[Callable[[int], None], tuple[int]]:
+        return os._exit, (1,)
+
+
+def test_runs_are_read_without_processes_when_those_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_module, "_MUCH_BYTES", 1000)
+    monkeypatch.setattr(library_module, "index_run", Deadly())
+    write_run(tmp_path / "a")
+    library = Library([tmp_path])
+    library.read_all()
+    assert library.runs["a"].tables(BOUND)[0].num_rows == 40
+    library.close()
+
+
+def test_processes_are_for_columns_that_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_module, "_MUCH_BYTES", 1000)
+    write_run(tmp_path / "own")
+    holder = Run(write_run(tmp_path / "held"), "held")
+    assert library_module._wants_a_process(tmp_path / "own")
+    assert not library_module._wants_a_process(tmp_path / "held")
+    holder.close()
+
+
+def test_a_file_that_cannot_be_read_leaves_the_rest_of_its_run(runs: Path) -> None:
     library = Library([runs])
     library.read_all()
     path, away = runs / "first" / "bound.jsonl", runs / "first" / "away"
     path.rename(away)
     path.mkdir()
+    append_record(runs / "first" / "health.jsonl", health_record(2050))
     assert library._refresh()
-    assert "Is a directory" in library.troubles["first"]
+    assert not library._refresh()  # told once
+    (row,) = (row for row in overview(library, View()) if row.name == "first")
+    assert any("bound.jsonl cannot be read" in note and "Is a directory" in note for note in row.notes)
+    assert library.runs["first"].tables(BOUND)[0].num_rows == 40
+    assert library.runs["first"].tables(HEALTH)[0].last_mean("step") == 2050
     path.rmdir()
     away.rename(path)
+    add_step(runs / "first", 2100)
     library.read_all()
+    assert not any(row.notes for row in overview(library, View()))
+    assert library.runs["first"].tables(BOUND)[0].num_rows == 41
+    library.close()
+
+
+def test_a_run_that_cannot_be_opened_is_told_and_tried_again(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(folder: Path, name: str) -> Run:
+        if name == "first":
+            raise OSError("No space left on device")
+        return Run(folder, name)
+
+    library = Library([runs])
+    monkeypatch.setattr(library_module, "Run", refused)
+    library.read_all()
+    assert list(library.runs) == ["deeper/second"]
+    told = "first cannot be opened: OSError: No space left on device"
+    assert told in _notice(library, overview(library, View()))
+    monkeypatch.setattr(library_module, "Run", Run)
+    library.read_all()
+    assert set(library.runs) == {"first", "deeper/second"}
     assert library.troubles == {}
-    assert library.runs["first"].tables(BOUND)[0].num_rows == 40
+    library.close()
+
+
+def test_an_error_in_one_run_or_in_the_search_ends_nothing(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_module, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(library_module, "FIND_SECONDS", 0.1)
+    library = Library([runs])
+    library.read_all()
+
+    def broken(*_: object) -> bool:
+        raise ZeroDivisionError("unforeseen")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(library.runs["first"], "refresh", broken)
+        patched.setattr(library_module, "run_folders", broken)
+        library.start()
+        add_step(runs / "deeper" / "second", 9000)
+        eventually(lambda: library.troubles.keys() == {"first", "cpc monitor"})
+        eventually(lambda: library.runs["deeper/second"].tables(BOUND)[0].last_mean("step") == 9000)
+    eventually(lambda: library.troubles == {})
+    assert not library.has_stopped
+    library.close()
+
+
+def test_a_monitor_that_no_longer_follows_says_so(library: Library) -> None:
+    assert "has stopped" not in _notice(library, overview(library, View()))
+    library._thread = threading.Thread()  # as one whose interpreter is going down
+    assert "has stopped" in _notice(library, overview(library, View()))
+    library._thread = None
+
+
+def test_a_run_that_cannot_be_shown_leaves_the_others(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> float:
+        raise ZeroDivisionError("unforeseen")
+
+    for table in library.runs["first"].tables(BOUND):
+        monkeypatch.setattr(table, "last_mean", broken)
+    by_name = {row.name: row for row in overview(library, View())}
+    assert "cannot be shown: ZeroDivisionError: unforeseen" in by_name["first"].notes
+    assert by_name["deeper/second"].values["step"] == 2000
+    assert b'cpc_step{run="deeper/second"} 2000' in exposition(library)
+    assert library.unshown == {"first": "cannot be shown: ZeroDivisionError: unforeseen"}
+
+
+def test_types_that_nobody_foresaw_are_left_out_everywhere(runs: Path, tmp_path: Path) -> None:
+    odd = runs / "first"
+    newer = {"loss_nats": {"k": 1}, "saturated": 3, "biased": [None] * 4, "reading": ["x"], "mi_ceiling_nats": "high"}
+    newer |= {"num_rows": [{}] * 4, "information_for_gaussians_nats": 1.0}
+    append_record(odd / "bound.jsonl", bound_record(2050, schema=2, **newer))
+    append_record(odd / "bound.jsonl", bound_record(2050, "valid", schema=2, **newer))
+    unclear = {"collapsed": True, "time_unix_seconds": "noon", "gradient_norm": [1], "z_variance": 10**400}
+    for step in (2050, 2100):
+        append_record(odd / "health.jsonl", health_record(step, **unclear))
+    append_record(odd / "probe.jsonl", probe_record(2050, task="a\ud800", accuracy={"top1": 1}))
+    append_record(
+        odd / "events.jsonl", {"schema": 2, "step": [], "time_unix_seconds": "noon", "event": 1, "message": 2}
+    )
+    (odd / "config.yaml").write_text('a: &a {b: *a}\nc: "\\ud800"\n')
+    library = Library([runs])
+    library.read_all()
+    rows = overview(library, View())
+    assert {row.name: row.values["step"] for row in rows} == {"first": 2050, "deeper/second": 2000}
+    (of_odd,) = (row for row in rows if row.name == "first")
+    assert [badge.name for badge in of_odd.badges] == []
+    assert "1 lines could not be used: events.jsonl" in of_odd.notes[-1]
+    text = exposition(library).decode()
+    assert 'cpc_mi_bound_nats{direction="",k="1",run="first",split="train",strategy="mixed"}' in text
+    assert 'cpc_loss_nats{direction="",k="1",run="first",split="train"' not in text
+    write_export(tmp_path / "page.html", library)
+    assert library.unshown == {}
+    library.close()
+
+
+def test_names_that_are_not_utf_8_are_names_all_the_same(tmp_path: Path) -> None:
+    for name in (b"run\xff", b"run\xfe", b"run?"):
+        write_run(Path(os.fsdecode(os.fsencode(tmp_path / "runs") + b"/" + name)))
+    library = Library([tmp_path / "runs"])
+    library.read_all()
+    assert "run?" in library.runs
+    assert len(set(library.runs)) == 3
+    assert all(name == legible(name) and "run?" in name for name in library.runs)
+    exposition(library)
+    write_export(tmp_path / "page.html", library)
+    library.close()
+
+
+def test_a_deleted_run_leaves_after_a_day_without_recolouring_others(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = Library([runs])
+    library.read_all()
+    places = dict(library.places)
+    first = next(iter(library.runs))
+    folder = library.runs[first].folder
+    shutil.rmtree(folder)
+    library.read_all()
+    assert library.runs[first].is_deleted
+    assert library.runs[first]._lock is None  # an open file less
+    (badge,) = [line for line in exposition(library).decode().splitlines() if f'"deleted",run="{first}"' in line]
+    assert badge.endswith(" 1.0")
+    assert f'cpc_step{{run="{first}"}}' not in exposition(library).decode()
+    monkeypatch.setattr(library_module, "DELETED_SECONDS", -1.0)
+    library.read_all()
+    assert first not in library.runs
+    assert [row.colour for row in overview(library, View())] == [places[name] for name in library.runs]
+    write_run(folder)
+    library.read_all()
+    assert library.places == places
+    assert library.runs[first].tables(BOUND)[0].num_rows == 40
     library.close()

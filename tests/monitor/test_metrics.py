@@ -10,9 +10,12 @@ pytest.importorskip("prometheus_client", reason="the extra 'dashboard' is not in
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from cpc.data.records import read_records
+from benchmarks.made_runs import bound_record
+from cpc.data.records import append_record, read_records
 from cpc.monitor.library import Library
 from cpc.monitor.metrics import exposition
+from cpc.monitor.newest import bound_table
+from cpc.monitor.view import View
 
 BOARD = Path(__file__).parents[2] / "docs" / "grafana.json"
 
@@ -43,11 +46,31 @@ def test_the_board_queries_only_what_is_exported(library: Library) -> None:
     asked = {name for query in queries for name in re.findall(r"\bcpc_\w+", query)}
     assert len(asked) > 10
     assert asked <= exported, f"not exported: {asked - exported}"
-    labels = {name for _, pairs in values(library) for name, _ in pairs}
-    used = {
-        name
-        for query in queries
-        for group in re.findall(r"\{(.*?)\}", query)
-        for name in re.findall(r"(\w+)[=!]", group)
+    labels: dict[str, set[str]] = {}
+    for metric, pairs in values(library):
+        labels.setdefault(metric, set()).update(name for name, _ in pairs)
+    used = [(metric, group) for query in queries for metric, group in re.findall(r"\b(cpc_\w+)\{(.*?)\}", query)]
+    assert len(used) > 10
+    for metric, group in used:
+        assert set(re.findall(r"(\w+)(?:=|!)", group)) <= labels[metric], (metric, group)
+
+
+def test_a_change_of_strategy_or_steps_leaves_one_sample_per_label_set(library: Library) -> None:
+    path = library.runs["first"].folder / "bound.jsonl"
+    append_record(path, bound_record(2050, num_steps=2))
+    append_record(path, bound_record(2100, num_steps=3, strategy="mixed_excluding"))
+    append_record(path, bound_record(2100, "valid", num_steps=3))
+    library.read_all()
+    families = text_string_to_metric_families(exposition(library).decode())
+    samples = [(sample.name, frozenset(sample.labels.items())) for family in families for sample in family.samples]
+    assert len(samples) == len(set(samples))
+    assert values(library)["cpc_step", frozenset({"run": "first"}.items())] == 2100
+    of_training = [
+        dict(pairs) for name, pairs in samples if name == "cpc_mi_bound_nats" and ("split", "train") in pairs
+    ]
+    assert {(each["strategy"], each["k"]) for each in of_training if each["run"] == "first"} == {
+        ("mixed_excluding", k) for k in "123"
     }
-    assert used <= labels
+    of_first = bound_table(library.runs["first"], View())
+    assert of_first is not None
+    assert (of_first.key.names, of_first.last_mean("step")) == (("train", "mixed_excluding"), 2100)

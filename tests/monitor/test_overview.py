@@ -14,7 +14,7 @@ from cpc.monitor.view import View
 
 
 def row(name: str, bound: float = math.nan) -> Row:
-    return Row(name, 0, [], dict.fromkeys(list(COLUMNS)[1:], math.nan) | {"bound": bound}, [])
+    return Row(name, 0, [], dict.fromkeys(list(COLUMNS)[1:], math.nan) | {"bound": bound}, {}, [])
 
 
 def test_values_are_the_latest_in_the_unit_asked_for(library: Library) -> None:
@@ -26,7 +26,10 @@ def test_values_are_the_latest_in_the_unit_asked_for(library: Library) -> None:
         assert of_first.values[column] == pytest.approx(expected, rel=1e-5)
     assert of_first.values["step"] == 2000
     assert of_first.values["probe"] == pytest.approx(60 * (1 - math.exp(-4)), rel=1e-5)
-    assert of_first.words("probe") == "58.9 %"
+    assert of_first.words("probe") == "58.9 % phones/c"
+    bound, held_out = (sum(last[split]["mi_bound_nats"]) / 4 / math.log(2) for split in ("train", "valid"))
+    assert of_first.words("bound") == f"{bound:.4g} \u00b1 0.072 of 7, mixed"  # 0.05 nats; log2 128
+    assert of_first.words("held_out") == f"{held_out:.4g} \u00b1 0.072 of 7, mixed"
     assert of_first.words("age").endswith(" ago")
 
 
@@ -36,7 +39,7 @@ def test_a_run_that_has_only_begun_has_empty_cells(tmp_path: Path) -> None:
     library = Library([tmp_path])
     library.read_all()
     (begun,) = overview(library, View())
-    assert [begun.words(column) for column in COLUMNS] == ["new", "", "", "", "", "", "", ""]
+    assert [begun.words(column) for column in COLUMNS][:-1] == ["new", "", "", "", "", ""]
     library.close()
 
 

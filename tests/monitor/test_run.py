@@ -1,5 +1,7 @@
 """A run's records in columns: equal to the lines, whatever happens to files and caches in between."""
 
+import contextlib
+import errno
 import json
 import math
 import os
@@ -15,8 +17,10 @@ pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 
 from benchmarks.made_runs import add_step, bound_record, health_record, probe_record, write_run
 from cpc.data.records import append_record, read_records
+from cpc.monitor import run as run_module
 from cpc.monitor.kinds import BOUND, HEALTH, PROBE
-from cpc.monitor.run import CACHE_FOLDER, Run, index_run
+from cpc.monitor.run import CACHE_FOLDER, CACHE_FORMAT, Run, index_run
+from cpc.monitor.table import Table
 
 
 def opened(folder: Path) -> Run:
@@ -94,12 +98,84 @@ def test_a_kill_between_columns_and_index_leaves_no_half_row(tmp_path: Path) -> 
     run.close()
 
 
-@pytest.mark.parametrize("damage", ["{", '{"format": 0}', "[]", '{"format": 1}'])
+@pytest.mark.parametrize("damage", ["{", '{"format": 0}', "[]", f'{{"format": {CACHE_FORMAT}}}'])
 def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: str) -> None:
     folder = write_run(tmp_path / "run")
     index_run(folder)
     (folder / CACHE_FOLDER / "index.json").write_text(damage)
     run = opened(folder)
+    assert_holds_what_the_files_say(run)
+    run.close()
+
+
+def test_a_column_that_is_too_short_is_made_anew(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    for name in ("mi_bound_nats.f32", "step.mean.f64"):
+        index_run(folder)
+        for column in (folder / CACHE_FOLDER).glob(f"columns_*/{name}"):
+            os.truncate(column, column.stat().st_size - 8)
+        run = opened(folder)
+        assert_holds_what_the_files_say(run)
+        run.close()
+
+
+def test_columns_removed_under_a_monitor_come_back(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    run = opened(folder)
+    shutil.rmtree(folder / CACHE_FOLDER)
+    add_step(folder, 5000)
+    refreshed(run)
+    assert run.cache == folder / CACHE_FOLDER
+    assert_holds_what_the_files_say(run)
+    run.close()
+
+
+def test_a_run_made_anew_between_two_looks_is_another(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    run = opened(folder)
+    shutil.rmtree(folder)
+    write_run(folder, num_records=10, level=3.0)
+    refreshed(run)
+    assert_holds_what_the_files_say(run)
+    run.close()
+
+
+@pytest.mark.parametrize("is_everything_full", [False, True])
+def test_a_full_disk_empties_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_everything_full: bool) -> None:
+    folder = write_run(tmp_path / "run")
+    run = opened(folder)
+    before = run.tables(BOUND)[0].column("mi_bound_nats")
+    add_step(folder, 5000)
+    real, num_written = Table._write, [0]
+
+    def full(table: Table, name: str, values: np.ndarray) -> None:
+        num_written[0] += 1
+        if num_written[0] > 3 and (is_everything_full or folder in table.folder.parents):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(table, name, values)
+
+    monkeypatch.setattr(Table, "_write", full)
+    if is_everything_full:
+        for _ in range(2):  # in the temporary folder, then there as well
+            with contextlib.suppress(OSError):
+                run.refresh()
+        with pytest.raises(OSError, match="No space left"):
+            run.refresh()
+        assert run.tables(BOUND)[0].column("mi_bound_nats").tolist() == before.tolist()
+        monkeypatch.setattr(Table, "_write", real)
+    refreshed(run)
+    assert_holds_what_the_files_say(run)
+    assert run.is_temporary
+    assert "No space left on device" in run.where_columns_are
+    run.close()
+    assert not run.cache.exists()
+
+
+def test_locks_leave_files_to_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module.resource, "getrlimit", lambda _: (128, 128))
+    run = opened(write_run(tmp_path / "run"))
+    assert run._lock is None
+    assert "raise `ulimit -n`" in run.where_columns_are
     assert_holds_what_the_files_say(run)
     run.close()
 
@@ -134,14 +210,20 @@ def test_broken_lines_are_counted_and_the_rest_is_kept(tmp_path: Path) -> None:
         '{"step": 70, "mi',
         "[1, 2]",
         '{"step": null, "split": "train", "strategy": "mixed", "mi_bound_nats": []}',
+        '{"step": 1, "split": "train", "strategy": "mixed", "mi_bound_nats": []}',
+        '{"step": 1, "split": "train", "strategy": "mixed", "mi_bound_nats": [1, 2], "steps": [3, 3]}',
+        '{"step": 1, "split": "train", "strategy": "mixed", "mi_bound_nats": [1, 2], "steps": ["a", "b"]}',
+        f'{{"step": 1{"0" * 400}, "split": "train", "strategy": "mixed", "mi_bound_nats": [1]}}',
+        "[" * 100_000,
+        '{"step": NaN, "split": "train", "strategy": "mixed", "mi_bound_nats": [1]}',
     ]
     (folder / "bound.jsonl").write_text("\n".join([good[0], *broken, good[1]]) + "\n" + '{"torn')
     run = opened(folder)
     (table,) = run.tables(BOUND)
     assert table.mean("step").tolist() == [50, 100]
-    assert run.num_problems["bound.jsonl"] == 3
+    assert run.num_problems["bound.jsonl"] == 9
     assert [problem.split(":")[0] for problem in run.problems] == [
-        f"bound.jsonl, line {number}" for number in (2, 3, 4)
+        f"bound.jsonl, line {number}" for number in (2, 3, 4, 5, 6)
     ]
     run.close()
 

@@ -70,11 +70,25 @@ def test_other_addresses_ask_for_a_token_once(open_to_others: Server) -> None:
     assert asked(port, "/?token=wrong")[0] == 403
     status, _, headers = asked(port, f"/?token={token}")
     assert status == 200
-    assert headers["Set-Cookie"].startswith(f"{COOKIE}={token};")
+    cookie = f"{COOKIE}_{port}"  # of this port alone: another monitor on the machine keeps its own
+    assert headers["Set-Cookie"].startswith(f"{cookie}={token};")
     assert "HttpOnly" in headers["Set-Cookie"]
-    assert asked(port, Cookie=f"{COOKIE}={token}")[0] == 200
-    assert asked(port, Cookie=f"{COOKIE}=wrong")[0] == 403
+    assert asked(port, Cookie=f"{cookie}={token}")[0] == 200
+    assert asked(port, Cookie=f"{cookie}=wrong")[0] == 403
     assert asked(port, Authorization=f"Bearer {token}")[0] == 200
+
+
+def test_a_token_can_be_set_and_is_asked_for_on_loopback_too(app: flask.Flask) -> None:
+    token = "sixteen-or-longer"
+    server = Server(app, port=0, token=token)
+    server.start()
+    assert server.url.endswith(f"/?token={token}")
+    assert asked(server.port)[0] == 403
+    assert asked(server.port, Authorization=f"Bearer {token}")[0] == 200
+    server.close()
+    for weak in ("short", "with spaces, and long enough"):
+        with pytest.raises(ValueError, match=f"a token of {len(weak)} characters will not do: set CPC_MONITOR_TOKEN"):
+            Server(app, port=0, token=weak)
 
 
 def test_a_port_in_use_is_a_clear_message(local: Server, app: flask.Flask) -> None:

@@ -13,11 +13,11 @@ def test_lines_come_once_and_a_torn_one_when_it_is_whole(tmp_path: Path) -> None
     path = tmp_path / "bound.jsonl"
     path.write_bytes(b"one\ntwo\nthr")
     tail = Tail(path)
-    assert tail.read() == Lines([b"one", b"two"], False, True)
-    assert tail.read() == Lines([], False, True)
+    assert tail.read() == Lines([b"one", b"two"], False)
+    assert tail.read() == Lines([], False)
     with path.open("ab") as file:
         file.write(b"ee\nfour\n")
-    assert tail.read() == Lines([b"three", b"four"], False, True)
+    assert tail.read() == Lines([b"three", b"four"], False)
 
 
 def test_a_missing_file_is_an_error_and_may_come(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_a_file_that_shrank_starts_anew(tmp_path: Path) -> None:
     tail = Tail(path)
     tail.read()
     os.truncate(path, 4)
-    assert tail.read() == Lines([b"one"], True, True)
+    assert tail.read() == Lines([b"one"], True)
 
 
 def test_a_replaced_file_starts_anew_though_it_has_grown(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_replaced_file_starts_anew_though_it_has_grown(tmp_path: Path) -> None
     tail.read()
     new.write_bytes(b"one\nTWO\nthree\n")
     os.replace(new, path)
-    assert tail.read() == Lines([b"one", b"TWO", b"three"], True, True)
+    assert tail.read() == Lines([b"one", b"TWO", b"three"], True)
 
 
 def test_a_replaced_file_with_the_same_beginning_goes_on(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_replaced_file_with_the_same_beginning_goes_on(tmp_path: Path) -> None
     tail.read()
     new.write_bytes(b"one\ntwo\nthree\n")
     os.replace(new, path)
-    assert tail.read() == Lines([b"three"], False, True)
+    assert tail.read() == Lines([b"three"], False)
 
 
 def test_a_cut_in_the_middle_of_reading_loses_nothing_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_a_cut_in_the_middle_of_reading_loses_nothing_whole(tmp_path: Path, monk
     monkeypatch.undo()
     with path.open("ab") as file:
         file.write(b"o\n")
-    assert tail.read() == Lines([b"two"], False, True)
+    assert tail.read() == Lines([b"two"], False)
 
 
 def test_reading_goes_on_where_another_process_stopped(tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_reading_goes_on_where_another_process_stopped(tmp_path: Path) -> None:
     before.read()
     with path.open("ab") as file:
         file.write(b"three\n")
-    assert Tail(path, before.offset, before.mark).read() == Lines([b"three"], False, True)
-    assert Tail(path, before.offset, "of another file").read() == Lines([b"one", b"two", b"three"], True, True)
+    assert Tail(path, before.offset, before.mark).read() == Lines([b"three"], False)
+    assert Tail(path, before.offset, "of another file").read() == Lines([b"one", b"two", b"three"], True)
 
 
 def test_long_files_come_in_parts_and_lines_longer_than_a_part_whole(
@@ -98,6 +98,6 @@ def test_long_files_come_in_parts_and_lines_longer_than_a_part_whole(
     for _ in range(10_000):
         read = tail.read()
         found += read.lines
-        if read.is_at_end and not read.lines:
+        if not read.lines:
             break
     assert found == lines

@@ -350,6 +350,8 @@ def test_tensorboard_shows_each_step_once_after_a_resume(
     run: Callable[..., Path], break_at: Callable[[int], None]
 ) -> None:
     options = ["--trainer.max_steps=6", "--checkpoint_every_steps=3", "--record_every_steps=1"]
+    probes = [f"{{class_path: cpc.probes.OnlineProbe, init_args: {{task: speaker, features: {x}}}}}" for x in "zc"]
+    options.append(f"--trainer.callbacks=[{', '.join(probes)}]")
     break_at(5)
     with pytest.raises(SystemExit):
         run(*options)
@@ -360,6 +362,10 @@ def test_tensorboard_shows_each_step_once_after_a_resume(
     errors = [event.value for event in events.Scalars("train/k=01/standard_error_nats")]
     recorded = [r["standard_error_nats"][0] for r in records(folder) if r["split"] == "train"]
     assert errors == pytest.approx(recorded, rel=1e-5)
+    probed = read_records(folder / "probe.jsonl")
+    for x in "zc":
+        shown = {event.step: event.value for event in events.Scalars(f"probe/speaker/{x}/accuracy")}
+        assert shown == pytest.approx({r["step"]: r["accuracy"] for r in probed if r["features"] == x}, rel=1e-5)
     healths = read_records(folder / "health.jsonl")
     norms = {event.step: event.value for event in events.Scalars("health/gradient_norm")}
     assert norms == pytest.approx({record["step"]: record["gradient_norm"] for record in healths}, rel=1e-5)

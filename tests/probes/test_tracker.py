@@ -74,7 +74,7 @@ def test_speed_leaves_out_what_is_not_training(
     continued.load_state_dict(watched.state_dict())
     continued.on_train_start(trainer, module)
     clock[0] += 5
-    assert continued.state_dict() == {"trained_seconds": 60}
+    assert continued.state_dict()["trained_seconds"] == 60
 
 
 def test_gradient_norm_is_that_of_all_parameters_at_every_step(
@@ -90,10 +90,30 @@ def test_gradient_norm_is_that_of_all_parameters_at_every_step(
             squares += float(np.sum(np.square(parameter.grad.double().numpy())))
         norms.append(math.sqrt(squares))
         watched.on_before_optimizer_step(trainer, module, optimiser)
+        if scale == 1:  # as a run that is killed here goes on
+            former, watched = watched, Tracker()
+            watched.load_state_dict(former.state_dict())
+            watched.on_train_start(trainer, module)
     record = watched.record(trainer, module, 2, outputs(generator, 2), batch([6, 6]))
     assert record["gradient_norm"] == pytest.approx(sum(norms) / 2, rel=1e-5)
     assert record["gradient_norm_max"] == pytest.approx(norms[1], rel=1e-5)
     assert record["learning_rate"] == 0.25
+
+
+def test_the_learning_rate_is_that_of_the_step_and_not_the_next_ones(
+    trainer: pl.Trainer, module: Module, generator: torch.Generator
+) -> None:
+    watched, recorded = Tracker(), []
+    watched.on_train_start(trainer, module)
+    (optimiser,) = trainer.optimizers
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 0.5**step)
+    for step in range(3):  # as Lightning does: the schedule moves on before the callbacks see the batch's end
+        watched.on_before_optimizer_step(trainer, module, optimiser)
+        optimiser.step()
+        schedule.step()
+        record = watched.record(trainer, module, step + 1, outputs(generator, 2), batch([6, 6]))
+        recorded.append(record["learning_rate"])
+    assert recorded == [0.25, 0.125, 0.0625]
 
 
 def test_padding_is_no_feature_and_grids_have_none(

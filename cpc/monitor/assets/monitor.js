@@ -1,4 +1,5 @@
-// What the page decides by itself: the theme of the system, one zoom for all charts, and where the keyboard is.
+// What the page decides by itself: the theme of the system, one zoom for all charts, where the keyboard is, and whether
+// anybody answers.
 window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.monitor = {
   // The training steps in view after a zoom in any chart; null once a double click shows everything again.
@@ -14,6 +15,15 @@ window.dash_clientside.monitor = {
       if (low !== undefined && high !== undefined) return [data(low), data(high)];
     }
     return keep;
+  },
+  // Of every chart, as a double click in each would; one that is empty in view offers nothing to click on.
+  showAllSteps: function () {
+    for (const plot of document.querySelectorAll(".js-plotly-plot")) {
+      window.Plotly.relayout(plot, { "xaxis.autorange": true, "yaxis.autorange": true });
+    }
+  },
+  answered: function (time) {
+    if (time) window.cpcMonitorAnswered = Date.now();
   },
   theme: function (choice) {
     const system = window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
@@ -34,4 +44,27 @@ window.dash_clientside.monitor = {
     const again = document.getElementById(reached);
     if (again) again.focus({ preventScroll: true });
   }).observe(document.documentElement, { childList: true, subtree: true });
+})();
+
+// A page whose server is gone looks like one whose runs are silent: say so.
+(function () {
+  const PATIENCE = 5000; // milliseconds
+  const alarm = document.createElement("p");
+  alarm.className = "alarm";
+  alarm.setAttribute("role", "alert");
+  let visibleSince = Date.now();
+  document.addEventListener("visibilitychange", () => {
+    visibleSince = Date.now(); // a browser lets pages that nobody sees sleep
+  });
+  setInterval(() => {
+    const last = window.cpcMonitorAnswered;
+    const isSilent = Boolean(last) && Date.now() - Math.max(last, visibleSince) > PATIENCE;
+    if (isSilent === alarm.isConnected) return;
+    document.documentElement.toggleAttribute("data-silent", isSilent);
+    if (!isSilent) return alarm.remove();
+    alarm.textContent =
+      `No answer from cpc monitor since ${new Date(last).toLocaleTimeString()}: it has ended, is out of reach, or asks ` +
+      "for another token. What stands here is from then.";
+    document.body.prepend(alarm);
+  }, 1000);
 })();
