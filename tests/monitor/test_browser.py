@@ -1,5 +1,6 @@
 """The page in a real Chromium: what a reader sees and does; what would leave the machine is blocked, and counted."""
 
+import contextlib
 import math
 import re
 import shutil
@@ -93,6 +94,15 @@ def opened(browser: Browser) -> Iterator[Callable[..., Page]]:
     assert errors == []
 
 
+def sort_by_step(page: Page) -> None:
+    """Highest first; a click that falls between two drawings of the table is lost, and every second one sorts up."""
+    for _ in range(6):
+        page.get_by_role("button", name=re.compile("^step")).click()
+        with contextlib.suppress(AssertionError):
+            expect(page.get_by_role("columnheader", name="step \u2193")).to_be_visible(timeout=10 * SECONDS)
+            return
+
+
 def figure(name: str) -> str:
     """JavaScript for a chart's figure; Dash writes its ids as JSON."""
     return f"""document.getElementById('{{"name":"{name}","type":"chart"}}').querySelector('.js-plotly-plot')"""
@@ -118,7 +128,7 @@ def until(page: Page, javascript: str) -> None:
         page.wait_for_timeout(50)
 
 
-def test_what_a_reader_sees_of_two_runs(opened: Callable[..., Page], address: str, folder: Path) -> None:
+def test_what_a_reader_sees_of_two_runs(address: str, opened: Callable[..., Page], folder: Path) -> None:
     page = opened(address)
     until(page, f"{figure('bound')}._fullData.length >= 3")
     lines = drawn(page, "bound")
@@ -138,7 +148,7 @@ def test_what_a_reader_sees_of_two_runs(opened: Callable[..., Page], address: st
 
 
 def test_new_points_come_by_themselves_and_the_zoom_stays(
-    opened: Callable[..., Page], address: str, folder: Path
+    address: str, opened: Callable[..., Page], folder: Path
 ) -> None:
     page = opened(address)
     until(page, f"{figure('loss')}._fullData.length >= 2")
@@ -159,7 +169,7 @@ def test_new_points_come_by_themselves_and_the_zoom_stays(
     until(page, f"{figure('loss')}._fullLayout.xaxis.range[0] < 900")
 
 
-def test_a_zoom_between_two_records_is_no_dead_end(opened: Callable[..., Page], address: str) -> None:
+def test_a_zoom_between_two_records_is_no_dead_end(address: str, opened: Callable[..., Page]) -> None:
     page = opened(address)
     until(page, f"{figure('loss')}._fullData.length >= 2")
     zoom = "{'xaxis.range[0]': 1010, 'xaxis.range[1]': 1020, 'yaxis.range[0]': 50, 'yaxis.range[1]': 60}"
@@ -196,7 +206,7 @@ def test_a_page_whose_server_is_gone_says_so(browser: Browser, folder: Path) -> 
     library.close()
 
 
-def test_settings_search_sort_and_hide(opened: Callable[..., Page], address: str) -> None:
+def test_settings_search_sort_and_hide(address: str, opened: Callable[..., Page]) -> None:
     page = opened(address)
     until(page, f"{figure('bound')}._fullData.length >= 3")
     nats = drawn(page, "bound")["two"][-1]
@@ -212,7 +222,7 @@ def test_settings_search_sort_and_hide(opened: Callable[..., Page], address: str
     page.get_by_role("checkbox", name="show one").click()
     until(page, f"!{figure('bound')}._fullData.some(t => t.name === 'one')")
     expect(page.get_by_role("checkbox", name="show one")).to_have_attribute("aria-checked", "false")
-    page.get_by_role("button", name="step", exact=True).click()
+    sort_by_step(page)
     expect(page.get_by_role("columnheader", name="step \u2193")).to_have_attribute("aria-sort", "descending")
     page.get_by_placeholder("search names and badges").fill("on")
     expect(page.get_by_role("region", name="Table of runs").get_by_role("row")).to_have_count(2)
@@ -223,7 +233,7 @@ def test_settings_search_sort_and_hide(opened: Callable[..., Page], address: str
     until(page, f"{figure('bound')}._fullLayout.font.color === '#e6e8ec'")
 
 
-def test_a_phone_in_the_dark(opened: Callable[..., Page], address: str) -> None:
+def test_a_phone_in_the_dark(address: str, opened: Callable[..., Page]) -> None:
     page = opened(address, viewport={"width": 390, "height": 800}, color_scheme="dark", has_touch=True)
     until(page, f"{figure('bound')}._fullLayout.font.color === '#e6e8ec'")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
