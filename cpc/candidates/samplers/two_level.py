@@ -21,6 +21,7 @@ from cpc.candidates.samplers.query_sampler import QuerySampler, check_left
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, without_hits
 
 SOURCE = Path(__file__).with_suffix(".c")
+QUERIES = 10  # as two_level.c has it
 TILE_ELEMENTS = 2**22  # of the members' embeddings that torch gathers at once
 
 
@@ -83,7 +84,7 @@ class TwoLevel(QuerySampler):
             )
         self.seed = seed
         self.mass.reserve(self.num_blocks, dim)
-        self.register_buffer("embeddings", torch.zeros(num_classes, dim))  # in block order
+        self.register_buffer("embeddings", torch.zeros(num_classes, dim, dtype=torch.bfloat16))  # in block order
         self.register_buffer("ids", torch.zeros(num_classes, dtype=torch.long))  # by place
         self.register_buffer("places", torch.zeros(num_classes, dtype=torch.long))  # by id
         self.register_buffer("block_of", torch.zeros(num_classes, dtype=torch.long))  # by place
@@ -119,14 +120,14 @@ class TwoLevel(QuerySampler):
         self.mass.check(embeddings, "embeddings")
         place = self.places[ids]
         old = self.embeddings[place]
-        self.embeddings[place] = embeddings
-        self.mass.update(self.embeddings, old, embeddings, self.block_of[place], self.offsets)
+        self.embeddings[place] = embeddings.bfloat16()
+        self.mass.update(self.embeddings, old, self.embeddings[place], self.block_of[place], self.offsets)
 
     @torch.no_grad()
     def log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
         """The law of all classes; for tests and measurements, O(n D) a query."""
         queries = queries.detach().float()
-        scores = (queries / self.temperature) @ self.embeddings.T
+        scores = (queries / self.temperature) @ self.embeddings.float().T
         blocks = self.block_of.expand_as(scores)
         highest = scores.new_zeros(len(queries), self.num_blocks).scatter_reduce(
             1, blocks, scores, "amax", include_self=False
@@ -231,7 +232,7 @@ class TwoLevel(QuerySampler):
         """
         members = members_of(blocks.flatten(), self.offsets)
         query = members.row // blocks.shape[1]
-        scores = ((queries / self.temperature)[query] * self.embeddings[members.place]).sum(1)
+        scores = ((queries / self.temperature)[query] * self.embeddings[members.place].float()).sum(1)
         none = scores.new_zeros(blocks.numel())
         highest = none.scatter_reduce(0, members.row, scores, "amax", include_self=False)[members.row]
         weights = (scores - highest).exp()
@@ -252,19 +253,23 @@ class TwoLevel(QuerySampler):
     ) -> Draw:
         """The same by two_level.c, on one thread."""
         num = uniform.shape[2]
-        masses = self.mass(queries, self.temperature).contiguous()
-        scaled = (queries / self.temperature).contiguous()
-        targets = targets.contiguous()
-        scratch = torch.empty(3 * self.num_blocks + self.num_classes)
+        statistics = self.mass.statistics
+        num_tiles, num_statistics, tile = statistics.shape
+        masses = torch.empty(len(queries), num_tiles * tile)
+        num_scratch = 3 * self.num_classes + targets.shape[1] + (len(queries) + QUERIES) * num_statistics
         ids = torch.empty(len(queries), num, dtype=torch.long)
         log_count = torch.empty(len(queries), num)
         log_count_targets = torch.full(targets.shape, torch.inf)
-        tables = (self.embeddings, self.offsets, self.block_of, self.ids, self.places)
-        library.two_level_draw(
-            *map(ctypes.c_int64, (*queries.shape, self.num_blocks, num, targets.shape[1])),
-            *(ctypes.c_void_p(each.data_ptr()) for each in (scaled, *tables, masses, targets, uniform)),
-            ctypes.c_int64(hits == "exclude"),
-            ctypes.c_double(self.uniform_share),
-            *(ctypes.c_void_p(each.data_ptr()) for each in (scratch, ids, log_count, log_count_targets)),
+        tables = (statistics, self.embeddings, self.offsets, self.block_of, self.ids, self.places)
+        scaled = (queries / self.temperature).contiguous()
+        factors = self.mass.factors(queries, self.temperature).contiguous()
+        given = (scaled, factors, *tables, targets.contiguous(), uniform)
+        made = (masses, torch.empty(num_scratch), ids, log_count, log_count_targets)
+        draw = library.two_level_draw
+        draw.argtypes = [ctypes.c_int64] * 8 + [ctypes.c_double] + [ctypes.c_void_p] * 15
+        draw(
+            *(*queries.shape, self.num_blocks, num_statistics, num, targets.shape[1]),
+            *(self.mass.is_log, hits == "exclude", self.uniform_share),
+            *(each.data_ptr() for each in (*given, *made)),
         )
         return Draw(ids, log_count, log_count_targets)
