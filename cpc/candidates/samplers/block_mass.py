@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from cpc.candidates.kernels import KernelMap
+from cpc.candidates.kernels.kernel_map import NORM_TOLERANCE
 from cpc.candidates.samplers.blocks import members_of
 
 ROWS_AT_ONCE = 2**14
@@ -28,11 +29,14 @@ class BlockMass(nn.Module, ABC):
         uniform_share: of the block draws that should go by number of classes, where the user names no share: more where
             masses can be negative or far off.
         is_log: whether the products are logs of masses, to be taken relative to each query's largest.
-        statistics: in tiles of 16 blocks, each statistic of which is contiguous; zero beyond the last block.
+        statistics: in tiles of 16 blocks, each statistic of which is contiguous; zero beyond the last block. In
+            bfloat16: reading them is what masses cost, and their rounding is far below the estimate's own error.
+        tolerance: by how much the length of queries may differ from 1.
     """
 
     uniform_share: float
     is_log: bool
+    tolerance: float = math.inf
     statistics: Float[Tensor, "N S 16"]
 
     @abstractmethod
@@ -66,7 +70,7 @@ class BlockMass(nn.Module, ABC):
         """
         num_tiles = math.ceil(num_blocks / TILE)
         self.num_blocks = num_blocks
-        self.register_buffer("statistics", torch.zeros(num_tiles, self.num_statistics(dim), TILE))
+        self.register_buffer("statistics", torch.zeros(num_tiles, self.num_statistics(dim), TILE, dtype=torch.bfloat16))
 
     def put(self, statistics: Float[Tensor, "B S"]) -> None:
         """The statistics of all blocks, into their tiles."""
@@ -81,7 +85,7 @@ class BlockMass(nn.Module, ABC):
     def forward(self, queries: Float[Tensor, "M D"], temperature: float) -> Float[Tensor, "M B"]:
         """The masses; negative ones count as zero."""
         factors = self.factors(queries, temperature).expand(len(self.statistics), -1, -1)
-        products = rearrange(torch.bmm(factors, self.statistics), "n m b -> m (n b)")[:, : self.num_blocks]
+        products = rearrange(torch.bmm(factors, self.statistics.float()), "n m b -> m (n b)")[:, : self.num_blocks]
         return (products - products.amax(1, keepdim=True)).exp() if self.is_log else products
 
     def check(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
@@ -125,7 +129,8 @@ class CentroidMass(BlockMass):
         changed = blocks.unique()
         members = members_of(changed, offsets)
         num = offsets.diff()[changed]
-        self.by_block[changed // TILE, changed % TILE] = self._of(embeddings[members.place], members.row, num)
+        statistics = self._of(embeddings[members.place], members.row, num)
+        self.by_block[changed // TILE, changed % TILE] = statistics.to(self.statistics.dtype)
 
     def factors(self, queries: Float[Tensor, "M D"], temperature: float) -> Float[Tensor, "M S"]:
         """h / T, its square over two, and 1."""
@@ -156,10 +161,22 @@ class FeatureMass(BlockMass):
 
     uniform_share = 0.1
     is_log = False
+    sums: Tensor
 
     def __init__(self, kernel: KernelMap) -> None:
         super().__init__()
         self.kernel = kernel
+        if kernel.needs_normalised:
+            self.tolerance = NORM_TOLERANCE
+
+    def reserve(self, num_blocks: int, dim: int) -> None:
+        """Room for the sums in float32 besides: differences of single classes would be lost in bfloat16.
+
+        Raises:
+            ValueError: if the kernel was built for another width.
+        """
+        super().reserve(num_blocks, dim)
+        self.register_buffer("sums", torch.zeros(num_blocks, self.kernel.num_features))
 
     def num_statistics(self, dim: int) -> int:
         """The features.
@@ -173,10 +190,10 @@ class FeatureMass(BlockMass):
 
     def build(self, embeddings: Float[Tensor, "n D"], blocks: Int[Tensor, " n"], offsets: Int[Tensor, " B1"]) -> None:
         """All sums."""
-        sums = self.statistics.new_zeros(self.num_blocks, self.kernel.num_features)
+        self.sums.zero_()
         for rows, into in zip(embeddings.split(ROWS_AT_ONCE), blocks.split(ROWS_AT_ONCE), strict=True):
-            sums.index_add_(0, into, self.kernel(rows.float()))
-        self.put(sums)
+            self.sums.index_add_(0, into, self.kernel(rows.float()))
+        self.put(self.sums)
 
     def update(
         self,
@@ -187,8 +204,8 @@ class FeatureMass(BlockMass):
         offsets: Int[Tensor, " B1"],
     ) -> None:
         """The differences."""
-        difference = self.kernel(new.float()) - self.kernel(old.float())
-        self.by_block.index_put_((blocks // TILE, blocks % TILE), difference, accumulate=True)
+        self.sums.index_add_(0, blocks, self.kernel(new.float()) - self.kernel(old.float()))
+        self.by_block[blocks // TILE, blocks % TILE] = self.sums[blocks].to(self.statistics.dtype)
 
     def factors(self, queries: Float[Tensor, "M D"], temperature: float) -> Float[Tensor, "M S"]:
         """The queries' features; the temperature is the kernel's own."""

@@ -79,12 +79,28 @@ class Sampler(nn.Module, ABC):
         Raises:
             ValueError: naming it.
         """
+        self.check_request(num, hits)
+        self.check_targets(targets)
+
+    def check_request(self, num: int, hits: str) -> None:
+        """The part of `check` that looks at no tensor.
+
+        Raises:
+            ValueError: as it does.
+        """
         if hits not in HITS:
             raise ValueError(f"hits={hits!r} is not one of {', '.join(HITS)}")
         if hits not in self.hits:
             raise ValueError(f"hits={hits!r}: {type(self).__name__} offers {', '.join(self.hits)}")
         if num < 1:
             raise ValueError(f"num_sampled={num} must be at least 1")
+
+    def check_targets(self, targets: Int[Tensor, "M ..."]) -> None:
+        """The other part.
+
+        Raises:
+            ValueError: if a target is no class.
+        """
         if targets.numel() and not -1 <= int(targets.min()) <= int(targets.max()) < self.num_classes:
             raise ValueError(
                 f"targets run from {int(targets.min())} to {int(targets.max())}, but the {self.num_classes} classes "

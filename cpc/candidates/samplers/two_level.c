@@ -1,35 +1,54 @@
 /* Draws of `TwoLevel`, one query after the other: what two_level.py does in torch, without temporaries.
 
    M queries, B blocks, S statistics of a block, D dims, m draws, T targets per query; classes stand in block order
-   ("places"). Statistics lie in tiles of 16 blocks [B / 16, S, 16], classes in bfloat16. */
+   ("places"). Statistics lie in tiles of 16 blocks [B / 16, S, 16]; they and the classes are in bfloat16. */
 
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define LANES 16
 #define QUERIES 10 /* that meet a tile at once, as many sums as registers hold */
 #define CHUNK 64
 #define HALVES_PER_LINE 32
+#define AHEAD (64 * HALVES_PER_LINE) /* 4 KiB: processors fetch no further than a page by themselves */
 
 typedef float lanes __attribute__((vector_size(4 * LANES)));
+typedef uint32_t lane_bits __attribute__((vector_size(4 * LANES)));
+typedef uint16_t lane_halves __attribute__((vector_size(2 * LANES)));
+
+static inline float from_bfloat16(uint16_t half) {
+    const uint32_t bits = (uint32_t)half << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline lanes load(const uint16_t *from) {
+    lane_halves halves;
+    memcpy(&halves, from, sizeof halves);
+    return (lanes)(__builtin_convertvector(halves, lane_bits) << 16);
+}
 
 /* Products of all queries' factors with all blocks' statistics, [M, stride]; `packed` holds the factors of ten queries
    side by side. */
 static void multiply(int64_t num_queries, int64_t num_tiles, int64_t num_statistics, const float *factors,
-                     const float *statistics, float *packed, float *products) {
-    const int64_t stride = num_tiles * LANES, num_packed = (num_queries + QUERIES - 1) / QUERIES * QUERIES;
-    for (int64_t q = 0; q < num_packed; q++)
+                     const uint16_t *statistics, float *packed, float *products) {
+    const int64_t stride = num_tiles * LANES;
+    for (int64_t first = 0; first < num_queries; first += QUERIES)
         for (int64_t s = 0; s < num_statistics; s++)
-            packed[(q / QUERIES * num_statistics + s) * QUERIES + q % QUERIES] =
-                q < num_queries ? factors[q * num_statistics + s] : 0;
+            for (int64_t q = first; q < first + QUERIES; q++)
+                packed[first * num_statistics + s * QUERIES + q - first] =
+                    q < num_queries ? factors[q * num_statistics + s] : 0;
     for (int64_t t = 0; t < num_tiles; t++) {
         for (int64_t first = 0; first < num_queries; first += QUERIES) {
-            const float *tile = statistics + t * num_statistics * LANES, *factor = packed + first * num_statistics;
+            const uint16_t *tile = statistics + t * num_statistics * LANES;
+            const float *factor = packed + first * num_statistics;
             lanes sums[QUERIES] = {0};
             for (int64_t s = 0; s < num_statistics; s++, factor += QUERIES, tile += LANES) {
-                lanes statistic;
-                memcpy(&statistic, tile, sizeof statistic);
+                __builtin_prefetch(tile + AHEAD);
+                const lanes statistic = load(tile);
 #pragma GCC unroll 10
                 for (int q = 0; q < QUERIES; q++) sums[q] += statistic * factor[q];
             }
@@ -37,13 +56,6 @@ static void multiply(int64_t num_queries, int64_t num_tiles, int64_t num_statist
                 memcpy(products + q * stride + t * LANES, &sums[q - first], sizeof(lanes));
         }
     }
-}
-
-static inline float from_bfloat16(uint16_t half) {
-    const uint32_t bits = (uint32_t)half << 16;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
 }
 
 /* exp(x) for x <= 0 within 2e-7 of itself, e^-87 below that: compilers make no vectors of calls to expf. */
@@ -138,26 +150,51 @@ static void mix(float *masses, const float *sizes, int64_t num_blocks, int64_t i
     for (int64_t b = 0; b < num_blocks; b++) masses[b] = of_mass * masses[b] + of_size * sizes[b];
 }
 
-void two_level_draw(int64_t num_queries, int64_t dim, int64_t num_blocks, int64_t num_statistics, int64_t num,
-                    int64_t num_targets, int64_t is_log, int64_t is_excluding, double uniform_share,
-                    const float *queries, const float *factors, const float *statistics, const uint16_t *embeddings,
-                    const int64_t *offsets, const int64_t *block_of, const int64_t *id_of, const int64_t *place_of,
-                    const int64_t *targets, const double *uniform, float *masses, float *scratch, int64_t *ids,
-                    float *log_count, float *log_count_targets) {
+/* Whether a target is no class, or a query's length is further from 1 than `tolerance`. */
+static int is_refused(const float *queries, int64_t num_queries, int64_t dim, double tolerance, const int64_t *targets,
+                      int64_t num_targets, int64_t num_classes) {
+    for (int64_t i = 0; i < num_queries * num_targets; i++)
+        if (targets[i] < -1 || targets[i] >= num_classes) return 1;
+    for (int64_t q = 0; q < num_queries; q++) {
+        float square = 0;
+#pragma omp simd reduction(+ : square)
+        for (int64_t k = 0; k < dim; k++) square += queries[q * dim + k] * queries[q * dim + k];
+        if (!(fabs(sqrt(square) - 1) <= tolerance)) return 1; /* also what is no number */
+    }
+    return 0;
+}
+
+/* Returns 0, or 1 without any draw: it was refused, or there is no memory. */
+int64_t two_level_draw(int64_t num_queries, int64_t dim, int64_t num_blocks, int64_t num_statistics, int64_t num,
+                       int64_t num_targets, int64_t is_log, int64_t is_excluding, double uniform_share,
+                       double temperature, double tolerance, const float *queries, const float *factors,
+                       const uint16_t *statistics, const uint16_t *embeddings, const int64_t *offsets,
+                       const int64_t *block_of, const int64_t *id_of, const int64_t *place_of, const int64_t *targets,
+                       const double *uniform, int64_t *ids, float *log_count, float *log_count_targets) {
     const int64_t num_tiles = (num_blocks + LANES - 1) / LANES, num_classes = offsets[num_blocks];
+    if (is_refused(queries, num_queries, dim, tolerance, targets, num_targets, num_classes)) return 1;
     const double log_num = log((double)num);
-    float *sizes = scratch, *chunks = sizes + num_blocks, *kept = chunks + num_classes / CHUNK + 1;
-    float *weights = kept + num_targets, *packed = weights + num_classes;
+    const int64_t num_chunks = num_classes / CHUNK + 1;
+    const int64_t parts[] = {num_queries * num_tiles * LANES, num_blocks, num_chunks, num_targets, dim, num_classes,
+                             (num_queries + QUERIES) * num_statistics};
+    int64_t num_floats = 0;
+    for (int p = 0; p < 7; p++) num_floats += parts[p];
+    float *const masses = malloc((size_t)num_floats * sizeof(float));
+    if (!masses) return 1;
+    float *sizes = masses + parts[0], *chunks = sizes + parts[1], *kept = chunks + parts[2], *query = kept + parts[3];
+    float *weights = query + parts[4], *packed = weights + parts[5];
+
     for (int64_t b = 0; b < num_blocks; b++) sizes[b] = (float)(offsets[b + 1] - offsets[b]);
     multiply(num_queries, num_tiles, num_statistics, factors, statistics, packed, masses);
     for (int64_t q = 0; q < num_queries; q++) {
-        const float *query = queries + q * dim;
         const int64_t *target = targets + q * num_targets;
         float *mass = masses + q * num_tiles * LANES;
+        for (int64_t k = 0; k < dim; k++) query[k] = queries[q * dim + k] / (float)temperature;
         mix(mass, sizes, num_blocks, is_log, uniform_share, (double)num_classes);
 
         for (int64_t t = 0; t < num_targets; t++) {
             kept[t] = 1;
+            log_count_targets[q * num_targets + t] = INFINITY;
             if (target[t] < 0) continue;
             const int64_t place = place_of[target[t]], b = block_of[place], start = offsets[b];
             const int64_t size = offsets[b + 1] - start;
@@ -197,4 +234,6 @@ void two_level_draw(int64_t num_queries, int64_t dim, int64_t num_blocks, int64_
             log_count[q * num + r] = (float)(log_num + log(mass[b] / left) + log(weights[i] / sum));
         }
     }
+    free(masses);
+    return 0;
 }

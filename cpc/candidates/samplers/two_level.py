@@ -21,7 +21,6 @@ from cpc.candidates.samplers.query_sampler import QuerySampler, check_left
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, without_hits
 
 SOURCE = Path(__file__).with_suffix(".c")
-QUERIES = 10  # as two_level.c has it
 TILE_ELEMENTS = 2**22  # of the members' embeddings that torch gathers at once
 
 
@@ -151,17 +150,17 @@ class TwoLevel(QuerySampler):
         Raises:
             ValueError: as every sampler does; on queries that the mass is not meant for; if nothing is left to draw.
         """
-        self.check(num, targets, hits)
+        self.check_request(num, hits)
         queries = self.check_queries(queries, targets)
-        self.mass.check(queries, "queries")
         of_row = targets.reshape(len(targets), -1)
         check_left(self.num_classes, 1, of_row, hits)
-        uniform = torch.rand(2, len(queries), num, generator=generator, dtype=torch.float64).to(queries.device)
+        uniform = torch.rand(2, len(queries), num, generator=generator, dtype=torch.float64)
         library = compiled(SOURCE) if queries.device.type == "cpu" else None
-        if library is not None:
-            draw = self._draw_compiled(library, queries, of_row, uniform, hits)
-        else:
-            draw = self._draw(queries, of_row, uniform, hits)
+        draw = None if library is None else self._draw_compiled(library, queries, of_row, uniform, hits)
+        if draw is None:
+            self.check_targets(targets)
+            self.mass.check(queries, "queries")
+            draw = self._draw(queries, of_row, uniform.to(queries.device), hits)
         log_count = (
             without_hits(draw.ids, draw.log_count_sampled, targets) if hits == "remove" else draw.log_count_sampled
         )
@@ -250,26 +249,25 @@ class TwoLevel(QuerySampler):
         targets: Int[Tensor, "M T"],
         uniform: Float[Tensor, "two M m"],
         hits: Hits,
-    ) -> Draw:
-        """The same by two_level.c, on one thread."""
-        num = uniform.shape[2]
-        statistics = self.mass.statistics
-        num_tiles, num_statistics, tile = statistics.shape
-        masses = torch.empty(len(queries), num_tiles * tile)
-        num_scratch = 3 * self.num_classes + targets.shape[1] + (len(queries) + QUERIES) * num_statistics
-        ids = torch.empty(len(queries), num, dtype=torch.long)
-        log_count = torch.empty(len(queries), num)
-        log_count_targets = torch.full(targets.shape, torch.inf)
-        tables = (statistics, self.embeddings, self.offsets, self.block_of, self.ids, self.places)
-        scaled = (queries / self.temperature).contiguous()
+    ) -> Draw | None:
+        """The same by two_level.c, on one thread; None if something is to be refused.
+
+        Where other work has pushed torch's code out of the caches, an operator costs as much as the arithmetic here:
+        hence checks and temporaries in C, too.
+        """
+        num, statistics = uniform.shape[2], self.mass.statistics
+        queries, targets = queries.contiguous(), targets.contiguous()
         factors = self.mass.factors(queries, self.temperature).contiguous()
-        given = (scaled, factors, *tables, targets.contiguous(), uniform)
-        made = (masses, torch.empty(num_scratch), ids, log_count, log_count_targets)
+        ids = torch.empty(targets.shape[0], num, dtype=torch.long)
+        log_count = torch.empty(ids.shape)
+        log_count_targets = torch.empty(targets.shape)
+        tables = (statistics, self.embeddings, self.offsets, self.block_of, self.ids, self.places)
+        tensors = (queries, factors, *tables, targets, uniform, ids, log_count, log_count_targets)
         draw = library.two_level_draw
-        draw.argtypes = [ctypes.c_int64] * 8 + [ctypes.c_double] + [ctypes.c_void_p] * 15
-        draw(
-            *(*queries.shape, self.num_blocks, num_statistics, num, targets.shape[1]),
-            *(self.mass.is_log, hits == "exclude", self.uniform_share),
-            *(each.data_ptr() for each in (*given, *made)),
+        draw.argtypes = [ctypes.c_int64] * 8 + [ctypes.c_double] * 3 + [ctypes.c_void_p] * 13
+        is_refused = draw(
+            *(*queries.shape, self.num_blocks, statistics.shape[1], num, targets.shape[1]),
+            *(self.mass.is_log, hits == "exclude", self.uniform_share, self.temperature, self.mass.tolerance),
+            *(each.data_ptr() for each in tensors),
         )
-        return Draw(ids, log_count, log_count_targets)
+        return None if is_refused else Draw(ids, log_count, log_count_targets)

@@ -229,8 +229,9 @@ def test_update_equals_refresh(name: str, generator: torch.Generator) -> None:
         anew.refresh(moved)
         expected = anew.state_dict()
     for key, value in sampler.state_dict().items():
-        tolerance = 1e-5 if "sums" in key or name == "features" else 0  # differences are added to these
-        torch.testing.assert_close(value, expected[key], atol=tolerance, rtol=0)
+        drifts = name == "features" and key.startswith("mass")  # differences are added to these
+        rounding = 2**-8 if value.dtype == torch.bfloat16 else 0
+        torch.testing.assert_close(value, expected[key], atol=1e-5 * drifts, rtol=rounding * drifts)
     assert (sampler.log_prob(queries) != SAMPLERS["softmax"]().log_prob(queries)).any()
 
 
@@ -242,7 +243,7 @@ def blockwise(sampler: TwoLevel, classes: Tensor) -> dict[str, Tensor]:
         members = state["embeddings"][sampler.block_of == b].float()
         if len(members):
             expected = torch.cat([members.mean(0), members.var(0, correction=0), torch.tensor([len(members)]).log()])
-            assert torch.allclose(sampler.mass.by_block[b // 16, b % 16], expected, atol=1e-6)
+            assert torch.allclose(sampler.mass.by_block[b // 16, b % 16].float(), expected, atol=1e-6, rtol=2**-8)
     return state
 
 
@@ -254,8 +255,7 @@ def test_sums_of_features_hardly_drift(generator: torch.Generator) -> None:
         sampler.update(ids, classes[ids])
     anew = SAMPLERS["features"]()
     anew.refresh(classes)
-    sums = anew.mass.statistics
-    assert (sampler.mass.statistics - sums).abs().max() < 1e-5 * sums.abs().max()
+    assert (sampler.mass.sums - anew.mass.sums).abs().max() < 1e-5 * anew.mass.sums.abs().max()
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
