@@ -5,7 +5,9 @@ searchsorted, in float32. A figure is the median wall time of drawing m = 10 cla
 excluded, and of the loss on them, forward; all variants take turns in one process, one thread. Beside it the median
 processor time: where other work is going on, what is preempted is not that.
 
-    python -m benchmarks.samplers [--rounds 40]
+`sampled_over_full_793k` says how many training steps of the sampled softmax fit into one of the full softmax.
+
+    python -m benchmarks.samplers [--rounds 40] [--no-class-step]
 """
 
 import argparse
@@ -18,8 +20,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks import class_step
 from benchmarks.machine import machine_state
 from benchmarks.proposals import TEMPERATURE, Scene, chi_square, clustered, sphere
 from cpc.allocator import keep_freed_memory
@@ -35,10 +39,10 @@ BLOCK_SIZES = {50: 64, 200: 256, 1000: 512}  # by the number of frequencies: wha
 
 
 def sampled_loss(scene: Scene, draw: Draw) -> Tensor:
-    """The sampled softmax with `importance`."""
-    chosen = scene.classes[torch.cat([scene.targets[:, None], draw.ids], dim=1)]
-    scores = (chosen * scene.queries[:, None]).sum(-1) / TEMPERATURE
-    scores = torch.cat([scores[:, :1], scores[:, 1:] - draw.log_count_sampled], dim=1)
+    """The sampled softmax with `importance`; `class_loss` forms gradients besides, which is no part of Table 2."""
+    chosen = F.embedding(torch.cat([scene.targets[:, None], draw.ids], dim=1), scene.classes)
+    scores = torch.bmm(chosen, scene.queries[:, :, None] / TEMPERATURE)[:, :, 0]
+    scores[:, 1:] -= draw.log_count_sampled
     return (scores.logsumexp(1) - scores[:, 0]).mean()
 
 
@@ -152,6 +156,12 @@ def main() -> None:
     parser.add_argument(
         "--sizes", type=int, nargs=2, default=(500_000, 10_000), help="smaller ones try the benchmark out"
     )
+    parser.add_argument(
+        "--class-step",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also a training step on 793k classes, full against sampled (benchmarks.class_step): some minutes",
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -177,6 +187,9 @@ def main() -> None:
             ratio = getattr(small[exact], clock) / getattr(small["two-level"], clock)
             figures[f"{prefix}_over_two_level_10k{suffix}"] = round(ratio, 2)
     figures["chi2"] = {s: {name: round(value, 4) for name, value in values.items()} for s, values in chi2.items()}
+    if options.class_step:
+        ratios = class_step.full_over_sampled(class_step.compare())
+        figures["sampled_over_full_793k"] = {name: round(ratio, 1) for name, ratio in ratios.items()}
     figures["machine"] = state
     print(json.dumps(figures))
 

@@ -133,7 +133,7 @@ class CentroidMass(BlockMass):
         self.by_block[changed // TILE, changed % TILE] = statistics.to(self.statistics.dtype)
 
     def factors(self, queries: Float[Tensor, "M D"], temperature: float) -> Float[Tensor, "M S"]:
-        """h / T, its square over two, and 1."""
+        """The scores h / T, their squares over two, and 1."""
         scores = queries / temperature
         squares = [0.5 * scores**2] if self.has_variance else []
         return torch.cat([scores, *squares, torch.ones_like(scores[:, :1])], dim=1)

@@ -116,3 +116,12 @@ def without_hits(
     of_row = targets.reshape(len(targets), -1, 1)
     is_hit = (one_each == of_row).any(-2)
     return torch.where(is_hit, torch.inf, log_count)
+
+
+def distinct(targets: Int[Tensor, "M T"]) -> Int[Tensor, "M T"]:
+    """The targets of each row once each, in ascending order, after as many -1 as are needed."""
+    if targets.shape[1] < 2:
+        return targets
+    ascending = targets.sort(dim=1).values
+    again = ascending[:, 1:] == ascending[:, :-1]
+    return torch.cat([ascending[:, :1], ascending[:, 1:].masked_fill(again, NO_TARGET)], dim=1).sort(dim=1).values
