@@ -27,8 +27,8 @@ TILE_ELEMENTS = 2**22  # of the members' embeddings that torch gathers at once
 class TwoLevel(QuerySampler):
     """q(i) = Q(block of i) softmax_block(h . c_i / temperature), exactly so, whatever estimates the blocks' masses.
 
-    Embeddings and statistics of blocks are kept in bfloat16, half of the memory and of the time to read them: c_i is the
-    rounded embedding, in the draws as in log q. The loss takes the true one, so that nothing but the law's aptness
+    Embeddings and statistics of blocks are kept in bfloat16, half of the memory and of the time to read them: c_i is
+    the rounded embedding, in the draws as in log q. The loss takes the true one, so that nothing but the law's aptness
     changes (a score by some 1e-3 for unit vectors at temperature 0.1).
 
     Q mixes the estimated masses with the blocks' numbers of classes: (1 - share) mass / sum + share count / n. As
