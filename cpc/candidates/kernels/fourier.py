@@ -51,8 +51,12 @@ class RandomFourier(KernelMap):
 
     def forward(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
         """Cosines, then sines."""
+        return self.of_queries(x) / math.sqrt(len(self.frequencies))
+
+    def of_queries(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
+        """The same times sqrt(D)."""
         angles = x @ self.frequencies.T
-        return torch.cat([angles.cos(), angles.sin()], dim=-1) / math.sqrt(len(self.frequencies))
+        return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
     def exact(self, x: Float[Tensor, "*M D"], y: Float[Tensor, "*M D"]) -> Float[Tensor, "*M"]:
         """The Gaussian kernel."""

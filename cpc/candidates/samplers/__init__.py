@@ -8,6 +8,7 @@ What becomes of hits, drawn candidates that are the query's target:
 | `Bernoulli` | yes | yes | the same as remove: coins are independent |
 | `Uniform`, `LogUniform`, `Unigram`, `LearnedUnigram`, `UniformMixture`, with `shared=False` | yes | yes | exact |
 | these, shared | yes | yes | refused, unless all queries of the batch have the same targets |
+| `SoftmaxSampler`, `KernelTree`, `TwoLevel` | yes | yes | exact |
 | `Partition` | as these; parts drawn whole as `All` | | |
 
 Which of them an objective takes, and with which corrections, stands in `cpc.losses.objectives`. What a correction is

@@ -1,34 +1,47 @@
 """What the classes of a block weigh together for a query, without looking at each.
 
-M queries, D dims, n classes, B blocks, F features, S statistics of a block, U updated classes.
+M queries, D dims, n classes, B blocks in N tiles, F features, S statistics of a block, U updated classes.
 """
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from cpc.candidates.kernels import KernelMap
+from cpc.candidates.kernels.kernel_map import NORM_TOLERANCE
 from cpc.candidates.samplers.blocks import members_of
 
 ROWS_AT_ONCE = 2**14
+TILE = 16  # blocks whose statistics lie side by side: a vector register's floats
 
 
 class BlockMass(nn.Module, ABC):
     """Estimates sum exp(h . c / temperature) over each block's classes, up to a factor for each query.
 
+    The mass or its log is linear in statistics of the block, so that all masses are one matrix product.
+
     Attributes:
         uniform_share: of the block draws that should go by number of classes, where the user names no share: more where
             masses can be negative or far off.
+        is_log: whether the products are logs of masses, to be taken relative to each query's largest.
+        statistics: in tiles of 16 blocks, each statistic of which is contiguous; zero beyond the last block. In
+            bfloat16: reading them is what masses cost, and their rounding is far below the estimate's own error.
+        tolerance: by how much the length of queries may differ from 1.
     """
 
     uniform_share: float
+    is_log: bool
+    tolerance: float = math.inf
+    statistics: Float[Tensor, "N S 16"]
 
     @abstractmethod
-    def reserve(self, num_blocks: int, dim: int) -> None:
-        """Make room for so many blocks."""
+    def num_statistics(self, dim: int) -> int:
+        """S for embeddings of so many dimensions."""
 
     @abstractmethod
     def build(self, embeddings: Float[Tensor, "n D"], blocks: Int[Tensor, " n"], offsets: Int[Tensor, " B1"]) -> None:
@@ -46,8 +59,34 @@ class BlockMass(nn.Module, ABC):
         """After classes of these blocks have moved from `old` to `new`, which `embeddings` holds already."""
 
     @abstractmethod
+    def factors(self, queries: Float[Tensor, "M D"], temperature: float) -> Float[Tensor, "M S"]:
+        """What the statistics are multiplied with."""
+
+    def reserve(self, num_blocks: int, dim: int) -> None:
+        """Make room for so many blocks.
+
+        Raises:
+            ValueError: if masses of this kind cannot be had of embeddings of this width.
+        """
+        num_tiles = math.ceil(num_blocks / TILE)
+        self.num_blocks = num_blocks
+        self.register_buffer("statistics", torch.zeros(num_tiles, self.num_statistics(dim), TILE, dtype=torch.bfloat16))
+
+    def put(self, statistics: Float[Tensor, "B S"]) -> None:
+        """The statistics of all blocks, into their tiles."""
+        missing = len(self.statistics) * TILE - len(statistics)
+        self.statistics.copy_(rearrange(F.pad(statistics, (0, 0, 0, missing)), "(n b) s -> n s b", b=TILE))
+
+    @property
+    def by_block(self) -> Float[Tensor, "N 16 S"]:
+        """A view of the tiles: block b is [b // 16, b % 16]."""
+        return rearrange(self.statistics, "n s b -> n b s")
+
     def forward(self, queries: Float[Tensor, "M D"], temperature: float) -> Float[Tensor, "M B"]:
         """The masses; negative ones count as zero."""
+        factors = self.factors(queries, temperature).expand(len(self.statistics), -1, -1)
+        products = rearrange(torch.bmm(factors, self.statistics.float()), "n m b -> m (n b)")[:, : self.num_blocks]
+        return (products - products.amax(1, keepdim=True)).exp() if self.is_log else products
 
     def check(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
         """Refuse what the mass is not meant for: by default nothing."""
@@ -56,31 +95,27 @@ class BlockMass(nn.Module, ABC):
 class CentroidMass(BlockMass):
     """count * exp(h . mu / T + h^2 . var / (2 T^2)): exact for a block of Gaussian embeddings with diagonal covariance.
 
-    2 D numbers a block (D without the variance), and close where blocks are tight: by k-means. The statistics of a
-    block are computed anew when one of its classes moves, so nothing drifts.
+    2 D + 1 numbers a block (D + 1 without the variance), and close where blocks are tight: by k-means. The statistics
+    of a block are computed anew when one of its classes moves, so nothing drifts.
 
     Args:
         has_variance: whether to take the second term.
     """
 
     uniform_share = 0.01
-    statistics: Tensor
-    log_num: Tensor
+    is_log = True
 
     def __init__(self, has_variance: bool = True) -> None:
         super().__init__()
         self.has_variance = has_variance
 
-    def reserve(self, num_blocks: int, dim: int) -> None:
+    def num_statistics(self, dim: int) -> int:
         """Mean, variance and log number of the classes of a block."""
-        self.register_buffer("statistics", torch.zeros(num_blocks, dim * (2 if self.has_variance else 1)))
-        self.register_buffer("log_num", torch.zeros(num_blocks))
+        return dim * (2 if self.has_variance else 1) + 1
 
     def build(self, embeddings: Float[Tensor, "n D"], blocks: Int[Tensor, " n"], offsets: Int[Tensor, " B1"]) -> None:
         """All statistics."""
-        num = offsets.diff()
-        self.log_num.copy_(num.log())
-        self.statistics.copy_(self._of(embeddings, blocks, num))
+        self.put(self._of(embeddings, blocks, offsets.diff()))
 
     def update(
         self,
@@ -94,23 +129,24 @@ class CentroidMass(BlockMass):
         changed = blocks.unique()
         members = members_of(changed, offsets)
         num = offsets.diff()[changed]
-        self.statistics[changed] = self._of(embeddings[members.place], members.row, num)
+        statistics = self._of(embeddings[members.place], members.row, num)
+        self.by_block[changed // TILE, changed % TILE] = statistics.to(self.statistics.dtype)
 
-    def forward(self, queries: Float[Tensor, "M D"], temperature: float) -> Float[Tensor, "M B"]:
-        """Divided by the largest of each query."""
+    def factors(self, queries: Float[Tensor, "M D"], temperature: float) -> Float[Tensor, "M S"]:
+        """The scores h / T, their squares over two, and 1."""
         scores = queries / temperature
-        factors = torch.cat([scores, 0.5 * scores**2], dim=1) if self.has_variance else scores
-        log_mass = torch.addmm(rearrange(self.log_num, "b -> b 1"), self.statistics, factors.T)
-        return (log_mass - log_mass.amax(0)).exp_().T
+        squares = [0.5 * scores**2] if self.has_variance else []
+        return torch.cat([scores, *squares, torch.ones_like(scores[:, :1])], dim=1)
 
     def _of(self, embeddings: Float[Tensor, "n D"], blocks: Int[Tensor, " n"], num: Int[Tensor, " B"]) -> Tensor:
-        size = rearrange(num.clamp(min=1), "b -> b 1")
+        embeddings = embeddings.float()
+        size = rearrange(num, "b -> b 1")
         empty = embeddings.new_zeros(len(num), embeddings.shape[1])
-        mean = empty.index_add(0, blocks, embeddings) / size
+        mean = empty.index_add(0, blocks, embeddings) / size.clamp(min=1)
         if not self.has_variance:
-            return mean
-        variance = empty.index_add(0, blocks, (embeddings - mean[blocks]) ** 2) / size
-        return torch.cat([mean, variance], dim=1)
+            return torch.cat([mean, size.log()], dim=1)
+        variance = empty.index_add(0, blocks, (embeddings - mean[blocks]) ** 2) / size.clamp(min=1)
+        return torch.cat([mean, variance, size.log()], dim=1)
 
 
 class FeatureMass(BlockMass):
@@ -124,27 +160,40 @@ class FeatureMass(BlockMass):
     """
 
     uniform_share = 0.1
+    is_log = False
     sums: Tensor
 
     def __init__(self, kernel: KernelMap) -> None:
         super().__init__()
         self.kernel = kernel
+        if kernel.needs_normalised:
+            self.tolerance = NORM_TOLERANCE
 
     def reserve(self, num_blocks: int, dim: int) -> None:
-        """A sum of features for each block.
+        """Room for the sums in float32 besides: differences of single classes would be lost in bfloat16.
+
+        Raises:
+            ValueError: if the kernel was built for another width.
+        """
+        super().reserve(num_blocks, dim)
+        self.register_buffer("sums", torch.zeros(num_blocks, self.kernel.num_features))
+
+    def num_statistics(self, dim: int) -> int:
+        """The features.
 
         Raises:
             ValueError: if the kernel was built for another width.
         """
         if self.kernel.dim != dim:
             raise ValueError(f"the kernel maps {self.kernel.dim} dimensions, the classes have {dim}")
-        self.register_buffer("sums", torch.zeros(num_blocks, self.kernel.num_features))
+        return self.kernel.num_features
 
     def build(self, embeddings: Float[Tensor, "n D"], blocks: Int[Tensor, " n"], offsets: Int[Tensor, " B1"]) -> None:
         """All sums."""
         self.sums.zero_()
         for rows, into in zip(embeddings.split(ROWS_AT_ONCE), blocks.split(ROWS_AT_ONCE), strict=True):
-            self.sums.index_add_(0, into, self.kernel(rows))
+            self.sums.index_add_(0, into, self.kernel(rows.float()))
+        self.put(self.sums)
 
     def update(
         self,
@@ -155,12 +204,12 @@ class FeatureMass(BlockMass):
         offsets: Int[Tensor, " B1"],
     ) -> None:
         """The differences."""
-        self.sums.index_add_(0, blocks, self.kernel(new) - self.kernel(old))
+        self.sums.index_add_(0, blocks, self.kernel(new.float()) - self.kernel(old.float()))
+        self.by_block[blocks // TILE, blocks % TILE] = self.sums[blocks].to(self.statistics.dtype)
 
-    def forward(self, queries: Float[Tensor, "M D"], temperature: float) -> Float[Tensor, "M B"]:
-        """As the features have it; the temperature is the kernel's own."""
-        # MKL multiplies the other way round at half the speed: few rows, and features by the thousand.
-        return (self.sums @ self.kernel.of_queries(queries).T).T
+    def factors(self, queries: Float[Tensor, "M D"], temperature: float) -> Float[Tensor, "M S"]:
+        """The queries' features; the temperature is the kernel's own."""
+        return self.kernel.of_queries(queries)
 
     def check(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
         """As the kernel does.

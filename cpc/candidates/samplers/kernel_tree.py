@@ -11,8 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.kernels import KernelMap
-from cpc.candidates.samplers.query_sampler import QuerySampler, check_left, distinct
-from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, without_hits
+from cpc.candidates.samplers.query_sampler import QuerySampler, check_left
+from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, distinct, without_hits
 
 TILE_ELEMENTS = 2**24  # 64 MiB of nodes gathered at once
 BUILD_ROWS = 2**14

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.arrivals import Arrivals, are_among, first_arrivals
-from cpc.candidates.samplers.sampler import Draw, Hits, Sampler, without_hits
+from cpc.candidates.samplers.sampler import Draw, Hits, Sampler, distinct, without_hits
 
 COUNTS = ("gumbel", "rejection", "tensorflow")
 
@@ -147,9 +147,7 @@ class LawSampler(Sampler):
         """What cannot be drawn for each row, every class once."""
         if hits != "exclude":
             return targets.new_empty(1 if self.shared else len(targets), 0)
-        in_order = targets.sort(dim=1).values
-        in_order[:, 1:][in_order[:, 1:] == in_order[:, :-1]] = -1
-        in_order = in_order.sort(dim=1).values
+        in_order = distinct(targets)
         if not self.shared:
             return in_order
         if bool((in_order != in_order[:1]).any()):

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.samplers.sampler import NO_TARGET, Sampler
+from cpc.candidates.samplers.sampler import NO_TARGET, Sampler, distinct
 
 
 class QuerySampler(Sampler):
@@ -102,15 +102,6 @@ class QuerySampler(Sampler):
             )
         if len(ids.unique()) < len(ids):
             raise ValueError("an id is named twice: one class has one embedding; pass ids.unique()")
-
-
-def distinct(targets: Int[Tensor, "M T"]) -> Int[Tensor, "M T"]:
-    """The targets of each row once each, in ascending order, after as many -1 as are needed."""
-    if targets.shape[1] < 2:
-        return targets
-    ascending = targets.sort(dim=1).values
-    again = ascending[:, 1:] == ascending[:, :-1]
-    return torch.cat([ascending[:, :1], ascending[:, 1:].masked_fill(again, NO_TARGET)], dim=1).sort(dim=1).values
 
 
 def check_left(num_classes: int, num: int, targets: Int[Tensor, "M T"], hits: str) -> None:

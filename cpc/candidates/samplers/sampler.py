@@ -79,12 +79,28 @@ class Sampler(nn.Module, ABC):
         Raises:
             ValueError: naming it.
         """
+        self.check_request(num, hits)
+        self.check_targets(targets)
+
+    def check_request(self, num: int, hits: str) -> None:
+        """The part of `check` that looks at no tensor.
+
+        Raises:
+            ValueError: as it does.
+        """
         if hits not in HITS:
             raise ValueError(f"hits={hits!r} is not one of {', '.join(HITS)}")
         if hits not in self.hits:
             raise ValueError(f"hits={hits!r}: {type(self).__name__} offers {', '.join(self.hits)}")
         if num < 1:
             raise ValueError(f"num_sampled={num} must be at least 1")
+
+    def check_targets(self, targets: Int[Tensor, "M ..."]) -> None:
+        """The other part.
+
+        Raises:
+            ValueError: if a target is no class.
+        """
         if targets.numel() and not -1 <= int(targets.min()) <= int(targets.max()) < self.num_classes:
             raise ValueError(
                 f"targets run from {int(targets.min())} to {int(targets.max())}, but the {self.num_classes} classes "
@@ -100,3 +116,12 @@ def without_hits(
     of_row = targets.reshape(len(targets), -1, 1)
     is_hit = (one_each == of_row).any(-2)
     return torch.where(is_hit, torch.inf, log_count)
+
+
+def distinct(targets: Int[Tensor, "M T"]) -> Int[Tensor, "M T"]:
+    """The targets of each row once each, in ascending order, after as many -1 as are needed."""
+    if targets.shape[1] < 2:
+        return targets
+    ascending = targets.sort(dim=1).values
+    again = ascending[:, 1:] == ascending[:, :-1]
+    return torch.cat([ascending[:, :1], ascending[:, 1:].masked_fill(again, NO_TARGET)], dim=1).sort(dim=1).values
