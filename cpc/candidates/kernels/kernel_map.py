@@ -7,12 +7,14 @@ from abc import ABC, abstractmethod
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
+
+from cpc.candidates.fixed_dtype import FixedDtype
 
 NORM_TOLERANCE = 1e-3  # of what was normalised in bfloat16 this is the rounding
 
 
-class KernelMap(nn.Module, ABC):
+class KernelMap(FixedDtype, ABC):
     """Features phi with phi(x) . phi(y) = K(x, y), in the mean over the map's own draw where it is random.
 
     What is drawn is drawn once, from a seed, and kept in buffers: a sampler whose classes and queries saw different
