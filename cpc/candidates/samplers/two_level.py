@@ -91,7 +91,7 @@ class TwoLevel(QuerySampler):
         self.register_buffer("offsets", torch.zeros(self.num_blocks + 1, dtype=torch.long))
 
     @torch.no_grad()
-    def refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
+    def _refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
         """Part the classes into blocks, and take masses and embeddings anew.
 
         Raises:
@@ -109,7 +109,7 @@ class TwoLevel(QuerySampler):
         self.is_ready.fill_(True)
 
     @torch.no_grad()
-    def update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
+    def _update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
         """Take new embeddings of these classes, which stay in their blocks.
 
         Raises:
@@ -124,7 +124,7 @@ class TwoLevel(QuerySampler):
         self.mass.update(self.embeddings, old, embeddings, self.block_of[place], self.offsets)
 
     @torch.no_grad()
-    def log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
+    def _log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
         """The law of all classes; for tests and measurements, O(n D) a query."""
         queries = queries.detach().float()
         scores = (queries / self.temperature) @ self.embeddings.T
@@ -138,7 +138,7 @@ class TwoLevel(QuerySampler):
         return log_q[:, self.places]
 
     @torch.no_grad()
-    def sample(
+    def _sample(
         self,
         queries: Float[Tensor, "M D"] | None,
         num: int,
