@@ -29,7 +29,7 @@ class KernelMap(FixedDtype, ABC):
     """
 
     needs_normalised = False  # K is a function of x . y on the unit sphere alone
-    can_be_negative = False  # phi(x) . phi(y) may fall below zero
+    can_vanish = False  # phi(x) . phi(y) may be zero or below
 
     def __init__(self, dim: int, num_features: int) -> None:
         super().__init__()
@@ -65,5 +65,5 @@ class KernelMap(FixedDtype, ABC):
             if not off <= NORM_TOLERANCE:
                 raise ValueError(
                     f"{name} must have unit length for {type(self).__name__}, one is off by {off:.3g}: normalise "
-                    "classes and queries, or take PositiveRandomFeatures, RandomMaclaurin or Quadratic"
+                    "classes and queries, or take RandomMaclaurin or Quadratic"
                 )

@@ -28,7 +28,16 @@ class BlockMass(nn.Module, ABC):
 
     @abstractmethod
     def reserve(self, num_blocks: int, dim: int) -> None:
-        """Make room for so many blocks."""
+        """Make room for so many blocks; call `check_unused` first."""
+
+    def check_unused(self) -> None:
+        """Refuse a second sampler.
+
+        Raises:
+            ValueError: if room was made before: the masses of the sampler that it was made for would be erased.
+        """
+        if next(self.buffers(recurse=False), None) is not None:
+            raise ValueError(f"this {type(self).__name__} is another sampler's: give each TwoLevel a mass of its own")
 
     @abstractmethod
     def build(self, embeddings: Float[Tensor, "n D"], blocks: Int[Tensor, " n"], offsets: Int[Tensor, " B1"]) -> None:
@@ -72,7 +81,12 @@ class CentroidMass(BlockMass):
         self.has_variance = has_variance
 
     def reserve(self, num_blocks: int, dim: int) -> None:
-        """Mean, variance and log number of the classes of a block."""
+        """Mean, variance and log number of the classes of a block.
+
+        Raises:
+            ValueError: if it has room already.
+        """
+        self.check_unused()
         self.register_buffer("statistics", torch.zeros(num_blocks, dim * (2 if self.has_variance else 1)))
         self.register_buffer("log_num", torch.zeros(num_blocks))
 
@@ -134,8 +148,9 @@ class FeatureMass(BlockMass):
         """A sum of features for each block.
 
         Raises:
-            ValueError: if the kernel was built for another width.
+            ValueError: if the kernel was built for another width, or it has room already.
         """
+        self.check_unused()
         if self.kernel.dim != dim:
             raise ValueError(f"the kernel maps {self.kernel.dim} dimensions, the classes have {dim}")
         self.register_buffer("sums", torch.zeros(num_blocks, self.kernel.num_features))

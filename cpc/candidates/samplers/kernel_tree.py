@@ -33,22 +33,23 @@ class KernelTree(QuerySampler):
     Args:
         num_classes: n.
         kernel: the feature map; `RandomFourier` for RF-softmax, `Quadratic` for the quadratic softmax.
-        uniform_share: of the draws that are uniform; zero only for kernels that are never negative.
+        uniform_share: of the draws that are uniform; zero only for a kernel that cannot vanish.
 
     Raises:
-        ValueError: unless the uniform share is in [0, 1), or if it is zero with a kernel that can be negative.
+        ValueError: unless the uniform share is in [0, 1), or if it is zero with a kernel that can vanish.
     """
 
     nodes: Tensor
+    has_temperature = False
 
     def __init__(self, num_classes: int, kernel: KernelMap, uniform_share: float = 0.1) -> None:
         super().__init__(num_classes, kernel.dim)
         if not 0 <= uniform_share < 1:
             raise ValueError(f"uniform_share={uniform_share} is not in [0, 1)")
-        if uniform_share == 0 and kernel.can_be_negative:
+        if uniform_share == 0 and kernel.can_vanish:
             raise ValueError(
-                f"uniform_share=0 with {type(kernel).__name__}, whose sums can be negative: classes would get the "
-                "probability zero; set it to 0.1, say"
+                f"uniform_share=0 with {type(kernel).__name__}, whose sums can be negative or underflow: classes "
+                "would get the probability zero; set it to 0.1, say"
             )
         self.kernel = kernel
         self.uniform_share = uniform_share

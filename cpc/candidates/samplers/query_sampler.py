@@ -36,6 +36,7 @@ class QuerySampler(Sampler):
     """
 
     needs_queries = True
+    has_temperature = True  # False: something else, such as a kernel's nu, plays its part
     is_ready: Tensor
 
     def __init__(self, num_classes: int, dim: int, temperature: float = 1.0) -> None:

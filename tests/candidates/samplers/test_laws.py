@@ -105,7 +105,7 @@ def test_draws_follow_the_declared_law(name: str, num_classes: int, generator: t
 @pytest.mark.parametrize("cast", ["bfloat16", "double"])
 @pytest.mark.parametrize("name", [*LAWS, "bernoulli"])
 def test_a_cast_of_the_model_leaves_the_law_as_it_is(name: str, cast: str) -> None:
-    targets = repeat(torch.arange(2), "t -> m t", m=3) if name != "partition" else torch.full((3, 1), -1)
+    targets = repeat(torch.arange(1, 3), "t -> m t", m=3) if name != "partition" else torch.full((3, 1), -1)
     draws = []
     for has_cast in (False, True):
         sampler = Bernoulli(torch.arange(1, 1001)) if name == "bernoulli" else LAWS[name](1000)

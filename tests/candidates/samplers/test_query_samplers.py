@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cpc.candidates.kernels import PositiveRandomFeatures, Quadratic, RandomFourier, RandomMaclaurin
 from cpc.candidates.samplers import (
+    BlockMass,
     CentroidMass,
     Draw,
     FeatureMass,
@@ -362,6 +363,18 @@ def test_kernels_of_unnormalised_embeddings(generator: torch.Generator) -> None:
             sampler.update(torch.tensor([1]), classes[:1])
     for name in ("quadratic", "positive", "kmeans"):
         SAMPLERS[name]().refresh(classes)
+    sampler, _, queries = ready("positive", generator)
+    with pytest.raises(ValueError, match=r"embeddings have nu \|x\|\^2 / 2 up to 81, beyond 32 features underflow"):
+        sampler.refresh(3 * classes)
+    with pytest.raises(ValueError, match=r"queries have nu \|x\|\^2 / 2 up to 100"):
+        sampler.sample(10 * queries, 5, TARGETS)
+
+
+def test_positive_features_of_the_longest_embeddings_do_not_vanish(generator: torch.Generator) -> None:
+    kernel = PositiveRandomFeatures(DIM, 4096, nu=1.0)
+    longest = math.sqrt(64) * 0.9999 * unit_vectors(256, generator)
+    kernel.check(longest, "embeddings")
+    assert kernel(longest).min() > torch.finfo(torch.float32).tiny
 
 
 @pytest.mark.parametrize("name", ["softmax", "fourier", "kmeans"])
@@ -395,6 +408,10 @@ def test_refused(name: str, generator: torch.Generator) -> None:
         (lambda: SoftmaxSampler(0, DIM), "num_classes=0"),
         (lambda: SoftmaxSampler(3, DIM, temperature=0.0), "temperature=0.0"),
         (lambda: KernelTree(3, RandomFourier(DIM, 4), uniform_share=0.0), "sums can be negative"),
+        (
+            lambda: KernelTree(3, PositiveRandomFeatures(DIM, 4), uniform_share=0.0),
+            "PositiveRandomFeatures, whose sums",
+        ),
         (lambda: KernelTree(3, Quadratic(DIM), uniform_share=1.0), r"not in \[0, 1\)"),
         (lambda: TwoLevel(3, DIM, blocks="clusters"), "blocks='clusters' is not one of kmeans"),
         (lambda: TwoLevel(3, DIM, block_size=0), "block_size=0"),
@@ -405,3 +422,10 @@ def test_refused(name: str, generator: torch.Generator) -> None:
 def test_refused_options(make: Callable[[], QuerySampler], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("mass", [CentroidMass(), FeatureMass(Quadratic(DIM))])
+def test_two_samplers_do_not_share_a_mass(mass: BlockMass) -> None:
+    TwoLevel(3, DIM, mass=mass)
+    with pytest.raises(ValueError, match=f"this {type(mass).__name__} is another sampler's"):
+        TwoLevel(5, DIM, mass=mass)
