@@ -77,6 +77,10 @@ class Sampler(FixedDtype, ABC):
             ValueError: on targets out of range, hits that this sampler does not offer, or a `num` that it cannot draw.
         """
 
+    def excludes_per_query(self, num: int) -> bool:
+        """Whether such a draw can exclude each query's own targets, where they differ."""
+        return True
+
     def check(self, num: int, targets: Int[Tensor, "M ..."], hits: str) -> None:
         """Refuse what no sampler can do.
 
