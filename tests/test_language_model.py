@@ -54,6 +54,7 @@ def test_chunks_with_their_state_are_the_whole() -> None:
         samplers.Unigram(torch.arange(1.0, 10.0), distortion=0.75),
         samplers.LearnedUnigram(9),
         samplers.UniformMixture(samplers.LogUniform(9), share=0.2),
+        samplers.Bernoulli(torch.arange(1.0, 10.0)),
         samplers.SoftmaxSampler(9, 4, temperature=0.5),
         samplers.KernelTree(9, kernels.RandomFourier(4, 8, nu=2.0, seed=3)),
         samplers.KernelTree(9, kernels.Quadratic(4)),
@@ -65,7 +66,8 @@ def test_chunks_with_their_state_are_the_whole() -> None:
 )
 def test_every_sampler_is_saved_with_the_law_it_had(sampler: samplers.Sampler, tmp_path: Path) -> None:
     num_sampled = 9 if isinstance(sampler, samplers.All) else 3
-    classes = ClassTableLoss(ClassTable(9, 4, is_normalised=True), "sampled_softmax", sampler, num_sampled)
+    table = ClassTable(9, 4, is_normalised=True, temperature=getattr(sampler, "temperature", 1.0))
+    classes = ClassTableLoss(table, "sampled_softmax", sampler, num_sampled)
     model = language_model(classes)
     tokens = torch.randint(9, (2, 6))
     model.loss(tokens[:, :5], labels=tokens[:, 1:])

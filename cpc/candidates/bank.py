@@ -103,17 +103,20 @@ class LatentBank:
         """A bank that was saved, its latents mapped: what is read comes from the disk, and memory may be taken back.
 
         Raises:
-            ValueError: if there is none, it is cut off, or a later version wrote it.
+            ValueError: if there is none, a file of it is missing or broken (it is named), or a later version wrote it.
         """
         folder = Path(folder)
         if not (folder / _FACTS).exists():
             raise ValueError(f"{folder} holds no bank: {_FACTS} is looked for there")
-        facts = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
+        facts = _read_json(folder / _FACTS)
+        missing = {"format_version", "num_latents"} - facts.keys()
+        if missing:
+            raise ValueError(f"{folder / _FACTS} lacks {', '.join(sorted(missing))}: it was not written by LatentBank")
         version, num_latents = facts.pop("format_version"), facts.pop("num_latents")
         if version > FORMAT_VERSION:
             raise ValueError(f"{folder / _FACTS} has format_version {version}, this cpc reads up to {FORMAT_VERSION}")
         # copy on write: torch wants memory that may be written to, and the file must stay as it is
-        latents, sequence_id = (np.load(folder / name, mmap_mode="c") for name in (_LATENTS, _SEQUENCES))
+        latents, sequence_id = (_mapped(folder / name) for name in (_LATENTS, _SEQUENCES))
         if not len(latents) == len(sequence_id) == num_latents:
             raise ValueError(
                 f"{folder} holds {len(latents)} latents and {len(sequence_id)} sequence ids, but {_FACTS} speaks of "
@@ -144,13 +147,15 @@ class LatentBank:
 
     def num_of(self, sequence_id: Int[Tensor, " M"]) -> Int[Tensor, " M"]:
         """How many latents of each of these sequences there are; none of -1."""
-        counts = self._num_of_sequence
-        is_known = (sequence_id >= 0) & (sequence_id < len(counts))
-        return torch.where(is_known, counts.to(sequence_id.device)[sequence_id.clamp(0, len(counts) - 1)], 0)
+        ids, counts = (each.to(sequence_id.device) for each in self._sequences)
+        place = torch.searchsorted(ids, sequence_id.contiguous()).clamp(max=len(ids) - 1)
+        return torch.where((ids[place] == sequence_id) & (sequence_id >= 0), counts[place], 0)
 
     @cached_property
-    def _num_of_sequence(self) -> Int[Tensor, " _"]:
-        return torch.bincount(self.sequence_id[self.sequence_id >= 0], minlength=1)
+    def _sequences(self) -> tuple[Int[Tensor, " S"], Int[Tensor, " S"]]:
+        """The ids that there are in ascending order, and how many latents each has."""
+        ids, counts = self.sequence_id.unique(return_counts=True)
+        return ids, counts
 
     def _describe(self, folder: Path) -> None:
         with write_atomically(folder / _SEQUENCES) as new, new.open("wb") as file:
@@ -162,7 +167,28 @@ def _told(file: Path) -> dict[str, Any]:
     path = file.with_suffix(".json")
     if not path.exists():
         raise ValueError(f"{file} has no {path.name} beside it that says what it holds: was it written by `cpc embed`?")
-    return json.loads(path.read_text(encoding="utf-8"))
+    facts = _read_json(path)
+    if "dim" not in facts:
+        raise ValueError(f"{path} does not say the dim: it was not written by `cpc embed`")
+    return facts
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:  # UnicodeDecodeError is a ValueError
+        raise ValueError(f"{path} cannot be read: {error}; a copy that was cut off?") from error
+    if not isinstance(facts, dict):
+        raise ValueError(f"{path} holds no JSON object: it was not written by cpc")
+    return facts
+
+
+def _mapped(path: Path) -> np.ndarray:
+    """An array that may be written to without a change to its file."""
+    try:
+        return np.load(path, mmap_mode="c")
+    except (ValueError, EOFError, OSError) as error:
+        raise ValueError(f"{path} cannot be read: {error}; a copy that was cut off?") from error
 
 
 def _frames(file: Path) -> Float[np.ndarray, "T D"]:

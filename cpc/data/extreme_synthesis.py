@@ -169,6 +169,8 @@ class Posterior:
 def _distinct(rng: np.random.Generator, num_rows: int, num: int, num_values: int) -> Int[np.ndarray, "rows num"]:
     """Rows of distinct numbers below `num_values`, each set as likely as any other."""
     drawn = rng.integers(0, num_values, (num_rows, num))
+    if num**2 > num_values:  # repeats are too many to draw anew; the table is then at most num times as large as drawn
+        return np.argpartition(rng.random((num_rows, num_values)), num - 1, axis=1)[:, :num]
     while True:
         ordered = np.sort(drawn, axis=1)
         repeats = np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(1))

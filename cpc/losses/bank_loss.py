@@ -13,7 +13,8 @@ from torch import Tensor
 
 from cpc.candidates.bank import LatentBank
 from cpc.candidates.samplers import Draw, without_hits
-from cpc.losses.candidate_loss import Shifts, candidate_loss
+from cpc.losses.candidate_loss import Shifts, candidate_loss, tie_width
+from cpc.losses.class_loss import check_places
 from cpc.losses.partition import log_partition
 
 CORRECTIONS = ("importance", "posterior")
@@ -26,8 +27,10 @@ class BankLoss(NamedTuple):
         loss: scalar, nats: the mean of `loss_nats`.
         loss_nats: `[M]`.
         num_candidates: `[M]`, N: the positive and the latents of the bank that are its negatives, drawn or not.
-        accuracy: `[M]`, [no negative that was met scores higher] / (1 + ties); without a draw, scores that differ by
-            no more than rounding are ties.
+        accuracy: `[M]`, [no negative that was met scores higher] / (1 + ties); scores that differ by no more than
+            rounding are ties. nan for a row that met none.
+        num_met: `[M]`, negatives that were met: all of them, or the places of a draw that hold no latent of the row's
+            own. The loss of a row that met none is 0 and says nothing: `mi_nats` leaves it out.
         num_sampled: m; None: every latent was met.
         correction: of the draws; None without.
     """
@@ -36,22 +39,26 @@ class BankLoss(NamedTuple):
     loss_nats: Tensor
     num_candidates: Tensor
     accuracy: Tensor
+    num_met: Tensor
     num_sampled: int | None
     correction: str | None
 
     @property
     def mi_nats(self) -> float:
-        """Mean of log N - L, which is what `reading` says.
+        """Mean of log N - L over the rows that met a negative, which is what `reading` says.
 
         Raises:
-            ValueError: with the posterior correction, whose loss is that of another problem.
+            ValueError: with the posterior correction, whose loss is that of another problem; if no row met a negative.
         """
         if self.correction == "posterior":
             raise ValueError(
                 "the loss with correction='posterior' is no estimate of the bank's: log N - L would say nothing; "
                 "measure with the importance correction, or without a draw"
             )
-        return float((self.num_candidates.double().log() - self.loss_nats.double()).mean())
+        has_met = self.num_met > 0
+        if not bool(has_met.any()):
+            raise ValueError(f"no row met a negative: all {self.num_sampled} draws were the rows' own; draw more")
+        return float((self.num_candidates.double().log() - self.loss_nats.double())[has_met].mean())
 
     @property
     def reading(self) -> str:
@@ -59,7 +66,9 @@ class BankLoss(NamedTuple):
         if self.correction == "posterior":
             return "loss of a draw, neither a bound on I(z; c) nor an estimate of one"
         if self.num_sampled is not None:
-            return f"estimate from {self.num_sampled} draws, too high in the mean, no bound on I(z; c)"
+            num_left_out = int((self.num_met == 0).sum())
+            left_out = f" (without {num_left_out} rows that met no negative)" if num_left_out else ""
+            return f"estimate from {self.num_sampled} draws{left_out}, too high in the mean, no bound on I(z; c)"
         return "lower bound on I(z; c), if the bank's latents are this encoder's and independent of the contexts"
 
 
@@ -101,8 +110,9 @@ def bank_loss(
         temperature: divides the scores; a positive tensor of one element gets a gradient.
 
     Raises:
-        ValueError: on shapes that do not fit the bank, an unknown correction, targets out of range, `posterior` for
-            positives that are not in the bank, or a row that the bank has no negative for.
+        ValueError: on shapes that do not fit the bank, an unknown correction, targets or drawn places out of range, a
+            draw for other rows, `posterior` for positives that are not in the bank, or a row that the bank has no
+            negative for.
 
     Example:
         >>> bank = LatentBank(torch.zeros(99, 8))
@@ -116,7 +126,8 @@ def bank_loss(
     queries = queries if is_one else queries / temperature
     num_negatives = _num_negatives(bank, queries, sequence_id, targets)
     if draw is None:
-        return _exact(queries, positives.to(queries.dtype), bank, num_negatives, sequence_id, targets)
+        with torch.autocast(queries.device.type, enabled=False):
+            return _exact(queries, positives.to(queries.dtype), bank, num_negatives, sequence_id, targets)
     log_count = _of_others(bank, draw, sequence_id, targets).to(queries)
     of_positive = log_count.new_zeros(len(queries), 1)
     if correction == "posterior":
@@ -129,7 +140,9 @@ def bank_loss(
         shifts=Shifts(of_positive, log_count),
     )
     num_sampled = draw.ids.shape[-1]
-    return BankLoss(found.loss, found.loss_nats, num_negatives + 1, found.accuracy, num_sampled, correction)
+    num_met = found.num_candidates - 1
+    accuracy = torch.where(num_met > 0, found.accuracy, torch.nan)
+    return BankLoss(found.loss, found.loss_nats, num_negatives + 1, accuracy, num_met, num_sampled, correction)
 
 
 def _exact(
@@ -141,14 +154,13 @@ def _exact(
     targets: Tensor | None,
 ) -> BankLoss:
     positive_scores = torch.einsum("md,md->m", queries, positives)
-    # products of different shapes round differently: of equal vectors, too
-    rounding = 16 * torch.finfo(queries.dtype).eps * queries.norm(dim=1) * positives.norm(dim=1)
+    rounding = tie_width(queries, rearrange(positives, "m d -> m 1 d"))
     of_bank = log_partition(queries, bank, positive_scores, rounding, sequence_id=sequence_id, targets=targets)
     # log(1 + Z / exp s+), which stays precise where the loss is tiny
     loss_nats = F.softplus(of_bank.log_total - positive_scores)
     shared = 1 / (1 + of_bank.num_ties.float())
     accuracy = torch.where(of_bank.highest > positive_scores + rounding, 0.0, shared)
-    return BankLoss(loss_nats.mean(), loss_nats.detach(), num_negatives + 1, accuracy, None, None)
+    return BankLoss(loss_nats.mean(), loss_nats.detach(), num_negatives + 1, accuracy, num_negatives, None, None)
 
 
 def _of_others(bank: LatentBank, draw: Draw, sequence_id: Tensor | None, targets: Tensor | None) -> Tensor:
@@ -209,8 +221,20 @@ def _check(
         raise ValueError(f"correction={correction!r} is not one of {', '.join(CORRECTIONS)}")
     if not temperature > 0:
         raise ValueError(f"temperature={float(temperature)} must be positive")
-    if draw is None or correction != "posterior":
+    if draw is None:
         return
+    check_places(draw, len(queries))
+    if draw.ids.numel() and not 0 <= int(draw.ids.min()) <= int(draw.ids.max()) < len(bank):
+        raise ValueError(
+            f"the draw's ids run from {int(draw.ids.min())} to {int(draw.ids.max())}, the bank's places from 0 to "
+            f"{len(bank) - 1}: was the sampler built for len(bank) classes?"
+        )
+    if correction != "posterior":
+        return
+    if draw.log_count_targets.numel() != len(queries):
+        raise ValueError(
+            f"log_count_targets {tuple(draw.log_count_targets.shape)} are not one for each of {len(queries)} queries"
+        )
     if targets is None or bool((targets < 0).any()) or not bool(draw.log_count_targets.isfinite().all()):
         raise ValueError(
             "correction='posterior' subtracts the positive's own log expected count: give the place of every positive "

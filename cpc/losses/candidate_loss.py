@@ -28,7 +28,7 @@ class ClassLoss(NamedTuple):
         loss_nats: `[M]`.
         num_candidates: `[M]`, the row's targets and the candidates that it met besides.
         accuracy: `[M]`, [no candidate scores higher than the best target] / (1 + ties), by the plain scores F, which is
-            how classes are ranked without a sampler.
+            how classes are ranked without a sampler. Scores that differ by no more than rounding are ties.
     """
 
     loss: Tensor
@@ -90,6 +90,7 @@ def candidate_loss(
     with torch.autocast(queries.device.type, enabled=False):
         queries, targets, candidates = queries.to(dtype), targets.to(dtype), candidates.to(dtype)
         target_scores = torch.einsum("md,mtd->mt", queries, targets)
+        width = None if shifts.own is not None else tie_width(queries, targets, target_bias)
         if target_bias is not None:
             target_scores = target_scores + target_bias
         num_rows = len(queries)
@@ -99,12 +100,14 @@ def candidate_loss(
         if not torch.is_grad_enabled():  # else a parameter would ask for its gradient even so
             inputs = [None if each is None else each.detach() for each in inputs]
         shifts = shifts.to(dtype)
-        loss, loss_nats, accuracy = MeanCandidateLoss.apply(*inputs, weight, shifts, form)
+        loss, loss_nats, accuracy = MeanCandidateLoss.apply(*inputs, weight, shifts, form, width)
     return ClassLoss(loss, loss_nats, _num_candidates(candidates, shifts), accuracy)
 
 
 class MeanCandidateLoss(torch.autograd.Function):
-    """`(queries, candidates, bias, target scores, weight, shifts, form)` -> (weighted loss, row losses, accuracy)."""
+    """`(queries, candidates, bias, target scores, weight, shifts, form, tie width)` -> (weighted loss, row losses,
+    accuracy).
+    """
 
     @staticmethod
     def forward(  # noqa: D102 (the class says it)
@@ -116,6 +119,7 @@ class MeanCandidateLoss(torch.autograd.Function):
         weight: Tensor,
         shifts: Shifts,
         form: str,
+        width: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         products = (_OwnCandidates if candidates.ndim == 3 else _SharedCandidates)(candidates, len(queries))
         gradients = [
@@ -128,7 +132,7 @@ class MeanCandidateLoss(torch.autograd.Function):
             scores = products.scores(queries[rows], rows)
             if bias is not None:
                 scores += _of_rows(bias, rows)
-            accuracy[rows] = _remove(scores, shifts, rows, target_scores[rows])
+            accuracy[rows] = _remove(scores, shifts, rows, target_scores[rows], width)
             if shifts.candidates is not None:
                 scores -= _of_rows(shifts.candidates, rows)
             weights = None if shifts.weights is None else _of_rows(shifts.weights, rows)
@@ -155,7 +159,7 @@ class MeanCandidateLoss(torch.autograd.Function):
         # most often the mean itself is differentiated; to look at the factor would make a GPU wait
         is_one = gradients[0].device.type == "cpu" and gradients[0] == 1
         found = (next(saved) if has else None for has in ctx.has_gradient)
-        return *(each if each is None or is_one else each * gradients[0] for each in found), None, None, None
+        return *(each if each is None or is_one else each * gradients[0] for each in found), None, None, None, None
 
 
 class _SharedCandidates:
@@ -208,7 +212,7 @@ def _of_rows(of_candidates: Tensor, rows: slice) -> Tensor:
     return rearrange(of_candidates, "n -> 1 n") if of_candidates.ndim == 1 else of_candidates[rows]
 
 
-def _remove(scores: Tensor, shifts: Shifts, rows: slice, target_scores: Tensor) -> Tensor:
+def _remove(scores: Tensor, shifts: Shifts, rows: slice, target_scores: Tensor, width: Tensor | None) -> Tensor:
     """Give those that a row does not meet a score of minus infinity; returns the accuracy `[m]` among the rest."""
     if shifts.own is not None:
         target_scores = scores.gather(1, shifts.own[rows])  # from the same product, so that equal scores are ties
@@ -217,7 +221,18 @@ def _remove(scores: Tensor, shifts: Shifts, rows: slice, target_scores: Tensor) 
         scores.masked_fill_(_of_rows(shifts.candidates, rows) == torch.inf, -torch.inf)
     best_target = target_scores.masked_fill(shifts.targets[rows] == torch.inf, -torch.inf).amax(1, keepdim=True)
     others = scores if shifts.hits is None else scores.masked_fill(shifts.hits[rows], -torch.inf)
-    return rank_accuracy(best_target, others.amax(1, keepdim=True), others)
+    of_rows = 0.0 if width is None else rearrange(width[rows], "m -> m 1")
+    return rank_accuracy(best_target, others.amax(1, keepdim=True), others, of_rows)
+
+
+def tie_width(
+    queries: Float[Tensor, "M D"], targets: Float[Tensor, "M T D"], bias: Float[Tensor, "M T"] | None = None
+) -> Float[Tensor, " M"]:
+    """How far scores may lie from the targets' and yet be equal: products of different shapes round differently."""
+    longest = torch.linalg.vector_norm(queries, dim=1) * torch.linalg.vector_norm(targets, dim=2).amax(1)
+    if bias is not None:
+        longest = longest + bias.abs().amax(1)
+    return 16 * torch.finfo(queries.dtype).eps * longest.detach()
 
 
 def _num_candidates(candidates: Tensor, shifts: Shifts) -> Int[Tensor, " M"]:

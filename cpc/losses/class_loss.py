@@ -45,8 +45,9 @@ def class_loss(
         weight: of each row in the loss; None: 1 / M.
 
     Raises:
-        ValueError: on an unknown objective, a correction or hits that it does not accept, a missing or superfluous
-            draw, shapes that do not fit, targets out of range or twice in a row, a row without a target, or a target
+        ValueError: on an unknown objective, a correction that it does not accept, kept hits where it wants none (that
+            hits are missing where it wants them cannot be seen of a draw), a missing or superfluous draw, shapes that
+            do not fit, targets out of range or twice in a row, a row without a target, or a target
             whose expected count is zero or not known where the correction needs it.
 
     Example:
@@ -175,17 +176,10 @@ def check_draw(draw: Draw | None, targets: Int[Tensor, "M T"], objective: str, c
         return
     if is_full:
         raise ValueError(f"objective={objective!r} meets every class: give no draw")
-    ids, log_count, log_count_targets = draw
-    of_rows = (len(targets), ids.shape[-1])
-    if ids.shape not in (of_rows[1:], of_rows) or log_count.shape not in (ids.shape, of_rows):
-        raise ValueError(
-            f"ids {tuple(ids.shape)} and log_count_sampled {tuple(log_count.shape)} do not fit {len(targets)} queries: "
-            f"they are [m] or [{len(targets)}, m]"
-        )
-    if not bool(log_count.min() > -torch.inf):  # nan is passed on
-        raise ValueError("log_count_sampled is -inf or nan: a class that was drawn is expected more than 0 times")
+    check_places(draw, len(targets))
     if correction != "posterior":
         return
+    log_count_targets = draw.log_count_targets
     if log_count_targets.numel() != targets.numel():
         raise ValueError(
             f"log_count_targets {tuple(log_count_targets.shape)} are not of the targets' shape {tuple(targets.shape)}"
@@ -199,6 +193,23 @@ def check_draw(draw: Draw | None, targets: Int[Tensor, "M T"], objective: str, c
             "correction='posterior' needs a sampler that can draw every possible target; mix it with a uniform one, "
             "or leave such rows out"
         )
+
+
+def check_places(draw: Draw, num_rows: int) -> None:
+    """Refuse candidates that are not those of so many rows, or that cannot have been drawn.
+
+    Raises:
+        ValueError: naming what does not fit.
+    """
+    ids, log_count, _ = draw
+    of_rows = (num_rows, ids.shape[-1])
+    if ids.shape not in (of_rows[1:], of_rows) or log_count.shape not in (ids.shape, of_rows):
+        raise ValueError(
+            f"ids {tuple(ids.shape)} and log_count_sampled {tuple(log_count.shape)} do not fit {num_rows} queries: "
+            f"they are [m] or [{num_rows}, m]"
+        )
+    if not bool(log_count.min() > -torch.inf):  # nan is passed on
+        raise ValueError("log_count_sampled is -inf or nan: a class that was drawn is expected more than 0 times")
 
 
 def check_hits(draw: Draw, targets: Int[Tensor, "M T"], objective: str) -> None:

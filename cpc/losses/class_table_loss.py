@@ -73,6 +73,16 @@ class ClassTableLoss(nn.Module):
             )
         if sampler.num_classes != table.num_classes:
             raise ValueError(f"the sampler draws from {sampler.num_classes} classes, the table has {table.num_classes}")
+        if self.hits == "exclude" and not sampler.excludes_per_query(num_sampled):
+            raise ValueError(
+                f"{objective} asks for hits='exclude', but one draw of {type(sampler).__name__} serves all queries and "
+                "cannot avoid the targets of each: build it with shared=False, or ask for hits='remove'"
+            )
+        if isinstance(sampler, QuerySampler) and sampler.has_temperature and sampler.temperature != table.temperature:
+            raise ValueError(
+                f"the sampler draws at temperature={sampler.temperature}, the table scores at {table.temperature}: its "
+                "law would be that of other scores; give both the same"
+            )
 
     def forward(
         self,

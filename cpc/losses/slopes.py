@@ -63,13 +63,20 @@ def against_drawn(
 
 
 def rank_accuracy(
-    positive_score: Float[Tensor, "M 1"], best_negative: Float[Tensor, "M 1"], negative_scores: Float[Tensor, "M N"]
+    positive_score: Float[Tensor, "M 1"],
+    best_negative: Float[Tensor, "M 1"],
+    negative_scores: Float[Tensor, "M N"],
+    tie_width: Float[Tensor, "M 1"] | float = 0.0,
 ) -> Float[Tensor, " M"]:
-    """[no negative higher] / (1 + ties); only rows whose best negative equals the positive count their ties."""
-    accuracy = rearrange((best_negative < positive_score).float(), "m 1 -> m")
-    tied = (best_negative == positive_score).nonzero()[:, 0]
+    """[no negative higher] / (1 + ties); only rows whose best negative ties with the positive count their ties.
+
+    Scores tie that differ by no more than the width: zero where both come from the same product.
+    """
+    lowest, highest = positive_score - tie_width, positive_score + tie_width
+    accuracy = rearrange((best_negative < lowest).float(), "m 1 -> m")
+    tied = ((best_negative >= lowest) & (best_negative <= highest)).nonzero()[:, 0]
     if len(tied) > 0:
-        num_ties = (negative_scores[tied] == positive_score[tied]).sum(1)
+        num_ties = (negative_scores[tied] >= lowest[tied]).sum(1)
         accuracy[tied] = 1 / (1 + num_ties.float())
     return accuracy
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from cpc.candidates.samplers import Unigram
+from cpc.candidates.samplers import Bernoulli, Unigram
 from cpc.data.batch import Batch
 from cpc.data.lanes import LaneOrder, TrainingLanes
 from cpc.data.text import DEFAULT_SHARE, EMBEDDED
@@ -123,7 +123,7 @@ class TextData(PretrainingData):
             cache_dir=self.cache_dir,
         )
         model.encoder.vocabulary = self.corpus.vocabulary.description
-        if isinstance(model.classes.sampler, Unigram):
+        if isinstance(model.classes.sampler, Unigram | Bernoulli):
             # a token that training text lacks, such as a character's <unk>, may still be met held out
             model.classes.sampler.set_counts(torch.from_numpy(self.corpus.counts(self.train_split).clip(min=1)))
         ranks = {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}

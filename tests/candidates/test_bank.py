@@ -102,3 +102,38 @@ def test_what_is_no_bank_is_refused(tmp_path: Path) -> None:
         LatentBank.open(tmp_path)
     with pytest.raises(ValueError, match="at least one"):
         LatentBank(torch.zeros(0, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("bank.json", b'{"format_version": 1, "num', r"bank\.json cannot be read: .* cut off"),
+        ("bank.json", b"\xff\xfe", r"bank\.json cannot be read"),
+        ("bank.json", b"[1, 2]", r"bank\.json holds no JSON object"),
+        ("bank.json", b'{"format_version": 1}', r"bank\.json lacks num_latents"),
+        ("latents.npy", b"", r"latents\.npy cannot be read"),
+        ("latents.npy", None, r"latents\.npy cannot be read"),
+        ("sequence_id.npy", b"no array", r"sequence_id\.npy cannot be read"),
+    ],
+)
+def test_a_broken_file_of_a_bank_is_named(name: str, content: bytes | None, message: str, tmp_path: Path) -> None:
+    LatentBank(torch.zeros(100, 8)).save(tmp_path)
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        LatentBank.open(tmp_path)
+
+
+def test_latents_that_were_cut_are_named(tmp_path: Path) -> None:
+    LatentBank(torch.zeros(100, 8)).save(tmp_path)
+    content = (tmp_path / "latents.npy").read_bytes()
+    (tmp_path / "latents.npy").write_bytes(content[:-8])
+    with pytest.raises(ValueError, match=r"latents\.npy cannot be read"):
+        LatentBank.open(tmp_path)
+
+
+def test_sequence_ids_may_be_any_numbers() -> None:
+    bank = LatentBank(torch.zeros(4, 1), torch.tensor([2**42, 5, -1, 2**42]))
+    assert bank.num_of(torch.tensor([2**42, 5, -1, 6, 2**43])).tolist() == [2, 1, 0, 0, 0]

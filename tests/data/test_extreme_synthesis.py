@@ -99,6 +99,15 @@ def test_every_class_has_distinct_words_and_the_seed_decides_which() -> None:
     assert not np.array_equal(words, small(words_per_class=20, seed=1).words)
 
 
+@pytest.mark.parametrize("num", [1, 15, 28, 29, 30])
+def test_any_number_of_the_words_is_drawn_without_bias(num: int) -> None:
+    """Each word is one of `num` with the same chance: 4000 classes, 5 standard deviations; and it ends."""
+    words = small(num_classes=4000, words_per_class=num).words
+    assert (np.diff(np.sort(words, axis=1), axis=1) > 0).all()
+    share = np.bincount(words.ravel(), minlength=30) / 4000
+    assert np.abs(share - num / 30).max() <= 5 * np.sqrt(num / 30 * (1 - num / 30) / 4000)
+
+
 def test_refusals() -> None:
     with pytest.raises(ValueError, match=r"noise=0\.0 must lie between 0 and 1"):
         small(noise=0.0)

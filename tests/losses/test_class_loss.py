@@ -179,6 +179,21 @@ def test_a_table_collapsed_to_one_vector_is_right_once_in_n() -> None:
     assert found.accuracy.tolist() == pytest.approx([1 / N] * 4)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_a_collapsed_table_is_right_once_in_those_drawn(shared: bool, has_bias: bool) -> None:
+    """Targets and candidates come from different products, which round equal scores differently."""
+    generator = torch.Generator().manual_seed(0)
+    queries = torch.randn(64, 200, generator=generator)
+    classes = torch.randn(1, 200, generator=generator).repeat(1000, 1)
+    bias = torch.full((1000,), 7.3) if has_bias else None
+    targets = torch.arange(64)
+    ids = torch.arange(900, 950) if shared else torch.randint(900, 1000, (64, 50), generator=generator)
+    draw = Draw(ids, torch.zeros(ids.shape), torch.zeros(64))
+    found = class_loss(queries, classes, targets, draw, objective="sampled_softmax", bias=bias)
+    assert found.accuracy.tolist() == pytest.approx([1 / 51] * 64)
+
+
 @pytest.mark.parametrize("scale", [1e-3, 40.0, 1e4])
 @pytest.mark.parametrize(("objective", "correction"), CASES)
 def test_float32_holds_for_any_scale(objective: str, correction: str, scale: float) -> None:

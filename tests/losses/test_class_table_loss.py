@@ -7,7 +7,19 @@ import torch
 from torch import Tensor
 
 from cpc.candidates import ClassTable
-from cpc.candidates.samplers import All, Draw, Hits, LogUniform, Sampler, without_hits
+from cpc.candidates.kernels import Quadratic
+from cpc.candidates.samplers import (
+    All,
+    Draw,
+    Hits,
+    KernelTree,
+    LogUniform,
+    Partition,
+    Sampler,
+    SoftmaxSampler,
+    TwoLevel,
+    without_hits,
+)
 from cpc.losses import OBJECTIVES, ClassTableLoss, class_loss
 
 NUM_CLASSES, DIM = 11, 6
@@ -119,6 +131,14 @@ def test_draws_repeat_with_their_generator() -> None:
         (("softmax",), {}, "objective='softmax' is not one of"),
         (("nce", Uniform(12), 5), {}, "the sampler draws from 12 classes, the table has 11"),
         (
+            ("info_nce", LogUniform(NUM_CLASSES), 5),
+            {},
+            "info_nce asks for hits='exclude', but one draw of LogUniform serves all queries .* shared=False",
+        ),
+        (("info_nce", Partition(NUM_CLASSES, torch.arange(4), 3), 2), {}, "one draw of Partition serves all"),
+        (("info_nce", SoftmaxSampler(NUM_CLASSES, DIM), 5), {}, r"temperature=1\.0, the table scores at 0\.7"),
+        (("sampled_softmax", TwoLevel(NUM_CLASSES, DIM, 0.1), 5), {}, r"temperature=0\.1, the table scores at 0\.7"),
+        (
             ("info_nce", Adaptive(NUM_CLASSES), 5),
             {},
             "info_nce asks for hits='exclude', which Adaptive does not offer: .* exclude, remove, keep and keep",
@@ -128,6 +148,17 @@ def test_draws_repeat_with_their_generator() -> None:
 def test_parts_that_do_not_go_together_are_named(arguments: tuple, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ClassTableLoss(table(), *arguments, **options)
+
+
+def test_parts_that_go_together_are_accepted() -> None:
+    for drawing in (
+        (LogUniform(NUM_CLASSES, shared=False), 5),
+        (Partition(NUM_CLASSES, torch.arange(4), 3), 3),
+        (SoftmaxSampler(NUM_CLASSES, DIM, 0.7), 5),
+        (KernelTree(NUM_CLASSES, Quadratic(DIM)), 5),
+    ):
+        found = ClassTableLoss(table(), "info_nce", *drawing)(torch.randn(3, DIM), torch.tensor([0, 1, 2]))
+        assert found.loss.isfinite()
 
 
 def test_full_losses_have_no_sparse_gradients() -> None:

@@ -78,6 +78,24 @@ def run_dir(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pretrain(config(folder, tmp_path_factory.mktemp("runs") / "run", trainer__max_steps=400))
 
 
+@pytest.mark.parametrize(("name", "argument"), [("Unigram", "counts_of_classes"), ("Bernoulli", "weights")])
+def test_samplers_by_frequency_follow_the_training_text(
+    name: str, argument: str, folder: Path, tmp_path: Path
+) -> None:
+    sampler = {"class_path": f"cpc.candidates.samplers.{name}", "init_args": {argument: NUM_TOKENS}}
+    run_dir = pretrain(
+        config(folder, tmp_path / "run", model__classes__init_args__sampler=sampler, trainer__max_steps=2)
+    )
+    model = load_pretrained(run_dir)
+    vocabulary = Vocabulary(**model.encoder.vocabulary)
+    tokens = [i for line in Text(folder).lines("train") for i in vocabulary.encode(line)]
+    counts = torch.bincount(torch.tensor(tokens), minlength=NUM_TOKENS).double()
+    found = model.classes.sampler
+    law = found.q if name == "Bernoulli" else found.log_q.exp()
+    is_word = torch.arange(NUM_TOKENS) != vocabulary.end
+    torch.testing.assert_close(law[is_word] / law[is_word].sum(), (counts.clamp(min=1) / counts[is_word].sum())[is_word])
+
+
 def cross_entropy(model: Any, stream: list[int], k: int = 1) -> list[float]:
     """-log p of every token, each given all that precede it, read one by one."""
     found, state = [], None

@@ -37,7 +37,7 @@ class RandomFourier(KernelMap):
 
     frequencies: Tensor
     needs_normalised = True
-    can_be_negative = True
+    can_vanish = True
 
     def __init__(
         self, dim: int, num_frequencies: int, nu: float = 4.0, projection: str = "gaussian", seed: int = 0

@@ -7,12 +7,14 @@ from abc import ABC, abstractmethod
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
+
+from cpc.candidates.fixed_dtype import FixedDtype
 
 NORM_TOLERANCE = 1e-3  # of what was normalised in bfloat16 this is the rounding
 
 
-class KernelMap(nn.Module, ABC):
+class KernelMap(FixedDtype, ABC):
     """Features phi with phi(x) . phi(y) = K(x, y), in the mean over the map's own draw where it is random.
 
     What is drawn is drawn once, from a seed, and kept in buffers: a sampler whose classes and queries saw different
@@ -27,7 +29,7 @@ class KernelMap(nn.Module, ABC):
     """
 
     needs_normalised = False  # K is a function of x . y on the unit sphere alone
-    can_be_negative = False  # phi(x) . phi(y) may fall below zero
+    can_vanish = False  # phi(x) . phi(y) may be zero or below
 
     def __init__(self, dim: int, num_features: int) -> None:
         super().__init__()
@@ -63,5 +65,5 @@ class KernelMap(nn.Module, ABC):
             if not off <= NORM_TOLERANCE:
                 raise ValueError(
                     f"{name} must have unit length for {type(self).__name__}, one is off by {off:.3g}: normalise "
-                    "classes and queries, or take PositiveRandomFeatures, RandomMaclaurin or Quadratic"
+                    "classes and queries, or take RandomMaclaurin or Quadratic"
                 )

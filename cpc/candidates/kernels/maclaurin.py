@@ -34,7 +34,7 @@ class RandomMaclaurin(KernelMap):
     order: Tensor
     signs: Tensor
     scales: Tensor
-    can_be_negative = True
+    can_vanish = True
 
     def __init__(self, dim: int, num_features: int, nu: float = 1.0, seed: int = 0) -> None:
         super().__init__(dim, num_features)

@@ -17,7 +17,8 @@ class Bernoulli(Sampler):
     for shared candidates too. A draw costs n coins, or M n where candidates are not shared.
 
     Args:
-        weights: `[n]`, proportional to q; 0 for a class that is never drawn.
+        weights: `[n]`, proportional to q; 0 for a class that is never drawn. Or n alone: all the same until
+            `set_counts` tells better, as pretraining on text does.
         shared: one draw serves all queries of a batch; else each query has its own. Rows that are shorter than the
             widest end in class 0 with a log count of +inf, as does a draw of nothing.
 
@@ -27,17 +28,30 @@ class Bernoulli(Sampler):
 
     q: Tensor
 
-    def __init__(self, weights: Tensor | Sequence[float | int], *, shared: bool = True) -> None:
-        weights = torch.as_tensor(weights, dtype=torch.float64)
-        super().__init__(weights.numel())
+    def __init__(self, weights: Tensor | Sequence[float | int] | int, *, shared: bool = True) -> None:
+        if isinstance(weights, int):
+            weights = torch.ones(weights)
+        given = torch.as_tensor(weights)
+        super().__init__(given.numel())
+        self.weights = self.num_classes  # what builds it again: the law itself is in the buffer
+        self.shared = shared
+        self.register_buffer("q", None)
+        self.set_counts(given)
+
+    def set_counts(self, counts_of_classes: Tensor | Sequence[float | int]) -> None:
+        """Include classes in proportion to these counts from now on.
+
+        Raises:
+            ValueError: on counts that are negative, not finite or all zero, or not one for each class.
+        """
+        weights = torch.as_tensor(counts_of_classes, dtype=torch.float64)
         total = float(weights.sum())
-        if weights.ndim != 1 or not bool((weights >= 0).all()) or not 0 < total < torch.inf:
+        if weights.shape != (self.num_classes,) or not bool((weights >= 0).all()) or not 0 < total < torch.inf:
             raise ValueError(
                 f"weights of {tuple(weights.shape)} with sum {total} and minimum {float(weights.min())}: one finite "
-                "weight per class is needed, none below 0 and one above"
+                f"weight for each of {self.num_classes} classes is needed, none below 0 and one above"
             )
-        self.shared = shared
-        self.register_buffer("q", weights / total)
+        self.q = weights / total
 
     def inclusion(self, num: int) -> Float[Tensor, " n"]:
         """The chance of each class to be among the candidates where `num` are expected.

@@ -66,8 +66,11 @@ class BlockMass(nn.Module, ABC):
         """Make room for so many blocks.
 
         Raises:
-            ValueError: if masses of this kind cannot be had of embeddings of this width.
+            ValueError: if masses of this kind cannot be had of embeddings of this width, or room was made before: the
+                masses of the sampler that it was made for would be erased.
         """
+        if next(self.buffers(recurse=False), None) is not None:
+            raise ValueError(f"this {type(self).__name__} is another sampler's: give each TwoLevel a mass of its own")
         num_tiles = math.ceil(num_blocks / TILE)
         self.num_blocks = num_blocks
         self.register_buffer("statistics", torch.zeros(num_tiles, self.num_statistics(dim), TILE, dtype=torch.bfloat16))

@@ -33,22 +33,23 @@ class KernelTree(QuerySampler):
     Args:
         num_classes: n.
         kernel: the feature map; `RandomFourier` for RF-softmax, `Quadratic` for the quadratic softmax.
-        uniform_share: of the draws that are uniform; zero only for kernels that are never negative.
+        uniform_share: of the draws that are uniform; zero only for a kernel that cannot vanish.
 
     Raises:
-        ValueError: unless the uniform share is in [0, 1), or if it is zero with a kernel that can be negative.
+        ValueError: unless the uniform share is in [0, 1), or if it is zero with a kernel that can vanish.
     """
 
     nodes: Tensor
+    has_temperature = False
 
     def __init__(self, num_classes: int, kernel: KernelMap, uniform_share: float = 0.1) -> None:
         super().__init__(num_classes, kernel.dim)
         if not 0 <= uniform_share < 1:
             raise ValueError(f"uniform_share={uniform_share} is not in [0, 1)")
-        if uniform_share == 0 and kernel.can_be_negative:
+        if uniform_share == 0 and kernel.can_vanish:
             raise ValueError(
-                f"uniform_share=0 with {type(kernel).__name__}, whose sums can be negative: classes would get the "
-                "probability zero; set it to 0.1, say"
+                f"uniform_share=0 with {type(kernel).__name__}, whose sums can be negative or underflow: classes "
+                "would get the probability zero; set it to 0.1, say"
             )
         self.kernel = kernel
         self.uniform_share = uniform_share
@@ -56,8 +57,7 @@ class KernelTree(QuerySampler):
         # A heap: the root is node 1, the children of node v are 2 v and 2 v + 1, class i is node 2^L + i.
         self.register_buffer("nodes", torch.zeros(2 ** (self.num_levels + 1), kernel.num_features))
 
-    @torch.no_grad()
-    def refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
+    def _refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
         """Build the tree, O(n F D).
 
         Raises:
@@ -73,8 +73,7 @@ class KernelTree(QuerySampler):
             self.nodes[2**level : 2 ** (level + 1)] = self._pairs()[2**level : 2 ** (level + 1)].sum(1)
         self.is_ready.fill_(True)
 
-    @torch.no_grad()
-    def update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
+    def _update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
         """Recompute the paths of these classes, O(U (F D + F log n)).
 
         Raises:
@@ -89,8 +88,7 @@ class KernelTree(QuerySampler):
             node = (node // 2).unique()
             self.nodes[node] = self._pairs()[node].sum(1)
 
-    @torch.no_grad()
-    def log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
+    def _log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
         """The law of all classes; for tests and measurements, O(n F) a query."""
         features = self._features(queries.detach().float())
         probability = torch.ones(len(queries), 1, dtype=torch.float64, device=features.device)
@@ -104,14 +102,13 @@ class KernelTree(QuerySampler):
             probability = rearrange(rearrange(probability, "m k -> m k 1") * branches, "m k two -> m (k two)")
         return self._mixed(probability[:, : self.num_classes]).log().float()
 
-    @torch.no_grad()
-    def sample(
+    def _sample(
         self,
-        queries: Float[Tensor, "M D"] | None,
+        queries: Float[Tensor, "M D"],
         num: int,
         targets: Int[Tensor, "M ..."],
-        hits: Hits = "keep",
-        generator: torch.Generator | None = None,
+        hits: Hits,
+        generator: torch.Generator | None,
     ) -> Draw:
         """Draw candidates for each query of its own, with replacement.
 

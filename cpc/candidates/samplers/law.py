@@ -83,6 +83,10 @@ class LawSampler(Sampler):
         """All of q."""
         return self.log_probability(torch.arange(self.num_classes, device=device)).exp()
 
+    def excludes_per_query(self, num: int) -> bool:
+        """Unless one draw serves all queries."""
+        return not self.shared
+
     def observe(self, targets: Int[Tensor, "M ..."]) -> None:
         """Learn from the targets of a batch, after its draw in training mode. Most laws stand as they are."""
 

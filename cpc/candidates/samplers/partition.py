@@ -96,6 +96,10 @@ class Partition(LawSampler):
             raise ValueError(f"position={position}: the corpus has {int(self.ends[-1])} targets")
         self.part.copy_((self.ends <= position).sum())
 
+    def excludes_per_query(self, num: int) -> bool:
+        """Also where parts are drawn whole."""
+        return not self.shared or (num >= self.max_words and not self.replacement)
+
     def sample(
         self,
         queries: Float[Tensor, "M D"] | None,

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.samplers.sampler import NO_TARGET, Sampler, distinct
+from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, Sampler, distinct
 
 
 class QuerySampler(Sampler):
@@ -23,6 +23,9 @@ class QuerySampler(Sampler):
     `log_count_targets` is then scaled alike, m q(t) / (1 - q(targets)), as if the targets' draws had been made and
     crossed out; at -1 it is infinite. Each query has draws of its own.
 
+    Under autocast a law is computed in float32 as without: products in bfloat16 would be those of another law than the
+    one declared. A subclass defines `_refresh`, `_update`, `_log_prob` and `_sample`, which see autocast switched off.
+
     Args:
         num_classes: n.
         dim: D.
@@ -33,6 +36,7 @@ class QuerySampler(Sampler):
     """
 
     needs_queries = True
+    has_temperature = True  # False: something else, such as a kernel's nu, plays its part
     is_ready: Tensor
 
     def __init__(self, num_classes: int, dim: int, temperature: float = 1.0) -> None:
@@ -43,28 +47,80 @@ class QuerySampler(Sampler):
         self.temperature = temperature
         self.register_buffer("is_ready", torch.tensor(False))
 
-    @abstractmethod
+    @torch.no_grad()
     def refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
-        """Take all classes anew."""
-
-    @abstractmethod
-    def update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
-        """Take new embeddings of some classes, each named once."""
-
-    @abstractmethod
-    def log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
-        """The law with hits kept, of all classes at O(n) a query: to measure a sampler by, not to draw with."""
-
-    def check_queries(
-        self, queries: Float[Tensor, "M D"] | None, targets: Int[Tensor, "M ..."]
-    ) -> Float[Tensor, "M D"]:
-        """The queries in float32, cut off from their graph.
+        """Take all classes anew.
 
         Raises:
-            ValueError: if there are none, as many as targets or of this width, or `refresh` has never been called.
+            ValueError: if the embeddings have another shape, are not finite, or not such as the law needs.
+        """
+        with torch.autocast(embeddings.device.type, enabled=False):
+            self._refresh(embeddings.float())
+
+    @torch.no_grad()
+    def update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
+        """Take new embeddings of some classes.
+
+        Raises:
+            ValueError: on ids out of range or named twice, embeddings that `refresh` would refuse, or before the first.
+        """
+        with torch.autocast(embeddings.device.type, enabled=False):
+            self._update(ids.long(), embeddings.float())
+
+    @torch.no_grad()
+    def log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
+        """The law with hits kept, of all classes at O(n) a query: to measure a sampler by, not to draw with."""
+        with torch.autocast(queries.device.type, enabled=False):
+            return self._log_prob(queries.float())
+
+    @torch.no_grad()
+    def sample(
+        self,
+        queries: Float[Tensor, "M D"] | None,
+        num: int,
+        targets: Int[Tensor, "M ..."],
+        hits: Hits = "keep",
+        generator: torch.Generator | None = None,
+    ) -> Draw:
+        """Draw candidates for each query of its own; see `Sampler.sample`.
+
+        Raises:
+            ValueError: as every sampler does; on queries that the law is not meant for; if too little is left to draw.
         """
         if queries is None:
             raise ValueError(f"{type(self).__name__} draws for queries: give them")
+        with torch.autocast(queries.device.type, enabled=False):
+            return self._sample(queries.float(), num, targets.long(), hits, generator)
+
+    @abstractmethod
+    def _refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
+        """See `refresh`."""
+
+    @abstractmethod
+    def _update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
+        """See `update`."""
+
+    @abstractmethod
+    def _log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
+        """See `log_prob`."""
+
+    @abstractmethod
+    def _sample(
+        self,
+        queries: Float[Tensor, "M D"],
+        num: int,
+        targets: Int[Tensor, "M ..."],
+        hits: Hits,
+        generator: torch.Generator | None,
+    ) -> Draw:
+        """See `sample`."""
+
+    def check_queries(self, queries: Float[Tensor, "M D"], targets: Int[Tensor, "M ..."]) -> Float[Tensor, "M D"]:
+        """The queries in float32, cut off from their graph.
+
+        Raises:
+            ValueError: unless they are as many as targets and of this width, and `refresh` has been called.
+        """
         if len(queries) != len(targets) or queries.shape[1] != self.dim:
             raise ValueError(
                 f"queries of shape {tuple(queries.shape)} for {len(targets)} rows of targets: {type(self).__name__} "

@@ -9,7 +9,9 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
+
+from cpc.candidates.fixed_dtype import FixedDtype
 
 Hits = Literal["keep", "remove", "exclude"]
 HITS: tuple[str, ...] = get_args(Hits)
@@ -20,7 +22,7 @@ class Draw(NamedTuple):
     """Candidates drawn from a pool of classes.
 
     Attributes:
-        ids: `[m]` where all queries share them, `[M, m]` otherwise.
+        ids: `[m]` where all queries share them, `[M, m]` otherwise; a valid id, 0, in a place that was left empty.
         log_count_sampled: log of how often each is expected in the drawn set, of the shape of `ids`, or `[M, m]` where
             hits were removed from shared ones: +inf stands for a removed hit, or for a place that was left empty.
         log_count_targets: of the shape of `targets`: how often each target is expected in the same draw, whatever
@@ -32,8 +34,10 @@ class Draw(NamedTuple):
     log_count_targets: Tensor
 
 
-class Sampler(nn.Module, ABC):
+class Sampler(FixedDtype, ABC):
     """Draws classes with known expected counts; its state is in buffers, and so in every checkpoint.
+
+    A cast of the model leaves the law as it is: see `FixedDtype`.
 
     Args:
         num_classes: n.
@@ -72,6 +76,10 @@ class Sampler(nn.Module, ABC):
         Raises:
             ValueError: on targets out of range, hits that this sampler does not offer, or a `num` that it cannot draw.
         """
+
+    def excludes_per_query(self, num: int) -> bool:
+        """Whether such a draw can exclude each query's own targets, where they differ."""
+        return True
 
     def check(self, num: int, targets: Int[Tensor, "M ..."], hits: str) -> None:
         """Refuse what no sampler can do.

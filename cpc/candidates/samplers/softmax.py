@@ -39,7 +39,7 @@ class SoftmaxSampler(QuerySampler):
         self.replacement = replacement
         self.register_buffer("embeddings", torch.zeros(num_classes, dim))
 
-    def refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
+    def _refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
         """Take a copy of the table.
 
         Raises:
@@ -48,7 +48,7 @@ class SoftmaxSampler(QuerySampler):
         self.embeddings.copy_(self.check_embeddings(embeddings, self.num_classes))
         self.is_ready.fill_(True)
 
-    def update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
+    def _update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
         """Copy these rows.
 
         Raises:
@@ -57,18 +57,17 @@ class SoftmaxSampler(QuerySampler):
         self.check_updated(ids)
         self.embeddings[ids] = self.check_embeddings(embeddings, len(ids))
 
-    def log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
+    def _log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
         """The log-softmax."""
         return self._scores(queries.detach().float()).log_softmax(1)
 
-    @torch.no_grad()
-    def sample(
+    def _sample(
         self,
-        queries: Float[Tensor, "M D"] | None,
+        queries: Float[Tensor, "M D"],
         num: int,
         targets: Int[Tensor, "M ..."],
-        hits: Hits = "keep",
-        generator: torch.Generator | None = None,
+        hits: Hits,
+        generator: torch.Generator | None,
     ) -> Draw:
         """Draw candidates for each query of its own.
 

@@ -95,7 +95,7 @@ class TwoLevel(QuerySampler):
         self.register_buffer("offsets", torch.zeros(self.num_blocks + 1, dtype=torch.long))
 
     @torch.no_grad()
-    def refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
+    def _refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
         """Part the classes into blocks, and take masses and embeddings anew.
 
         Raises:
@@ -113,7 +113,7 @@ class TwoLevel(QuerySampler):
         self.is_ready.fill_(True)
 
     @torch.no_grad()
-    def update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
+    def _update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
         """Take new embeddings of these classes, which stay in their blocks.
 
         Raises:
@@ -128,7 +128,7 @@ class TwoLevel(QuerySampler):
         self.mass.update(self.embeddings, old, self.embeddings[place], self.block_of[place], self.offsets)
 
     @torch.no_grad()
-    def log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
+    def _log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
         """The law of all classes; for tests and measurements, O(n D) a query."""
         queries = queries.detach().float()
         scores = (queries / self.temperature) @ self.embeddings.float().T
@@ -142,7 +142,7 @@ class TwoLevel(QuerySampler):
         return log_q[:, self.places]
 
     @torch.no_grad()
-    def sample(
+    def _sample(
         self,
         queries: Float[Tensor, "M D"] | None,
         num: int,
@@ -264,8 +264,8 @@ class TwoLevel(QuerySampler):
         queries, targets = queries.contiguous(), targets.contiguous()
         factors = self.mass.factors(queries, self.temperature).contiguous()
         ids = torch.empty(targets.shape[0], num, dtype=torch.long)
-        log_count = torch.empty(ids.shape)
-        log_count_targets = torch.empty(targets.shape)
+        log_count = torch.empty(ids.shape, dtype=torch.float32)
+        log_count_targets = torch.empty(targets.shape, dtype=torch.float32)
         tables = (statistics, self.embeddings, self.offsets, self.block_of, self.ids, self.places)
         tensors = (queries, factors, *tables, targets, uniform, ids, log_count, log_count_targets)
         draw = library.two_level_draw

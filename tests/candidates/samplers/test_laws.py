@@ -102,6 +102,20 @@ def test_draws_follow_the_declared_law(name: str, num_classes: int, generator: t
     torch.testing.assert_close(draw.log_count_sampled, (100_000 * q[draw.ids]).log().float())
 
 
+@pytest.mark.parametrize("cast", ["bfloat16", "double"])
+@pytest.mark.parametrize("name", [*LAWS, "bernoulli"])
+def test_a_cast_of_the_model_leaves_the_law_as_it_is(name: str, cast: str) -> None:
+    targets = repeat(torch.arange(1, 3), "t -> m t", m=3) if name != "partition" else torch.full((3, 1), -1)
+    draws = []
+    for has_cast in (False, True):
+        sampler = Bernoulli(torch.arange(1, 1001)) if name == "bernoulli" else LAWS[name](1000)
+        if has_cast:
+            getattr(torch.nn.ModuleList([sampler]), cast)()
+        draws.append(sampler.sample(None, 50, targets, "keep", torch.Generator().manual_seed(0)))
+    for found, wanted in zip(*draws, strict=True):
+        assert torch.equal(found, wanted)
+
+
 def test_the_log_uniform_law_is_not_the_circulating_one(generator: torch.Generator) -> None:
     sampler = LogUniform(5, replacement=True)
     published = torch.tensor([0.386853, 0.226294, 0.160558, 0.124539, 0.101756], dtype=torch.float64)

@@ -1,5 +1,6 @@
 """Samplers that follow the query: draws against the law that they declare, and that law against sums by hand."""
 
+import copy
 import itertools
 import math
 from collections.abc import Callable
@@ -15,7 +16,9 @@ from cpc.candidates.samplers import (
     NO_TARGET,
     BlockMass,
     CentroidMass,
+    Draw,
     FeatureMass,
+    Hits,
     KernelTree,
     QuerySampler,
     SoftmaxSampler,
@@ -38,11 +41,14 @@ SAMPLERS: dict[str, Callable[[], QuerySampler]] = {
 }
 
 
-@pytest.fixture(params=["compiled", "torch"])
+@pytest.fixture(params=["compiled", "torch", "cuda"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Draws of the two-level sampler in C and in torch."""
+    """Draws of the two-level sampler in C and in torch, and everybody's on a GPU."""
     if request.param == "torch":
         monkeypatch.setattr(two_level_module, "compiled", lambda source: None)
+    elif request.param == "cuda":
+        if not torch.cuda.is_available():
+            pytest.skip("no GPU")
     elif two_level_module.compiled(two_level_module.SOURCE) is None:
         pytest.skip("no C compiler")
     return request.param
@@ -57,6 +63,15 @@ def ready(name: str, generator: torch.Generator) -> tuple[QuerySampler, Tensor, 
     sampler = SAMPLERS[name]()
     sampler.refresh(classes)
     return sampler, classes, queries
+
+
+def drawn(
+    path: str, sampler: QuerySampler, queries: Tensor, num: int, targets: Tensor, hits: Hits, generator: torch.Generator
+) -> Draw:
+    """What is drawn on the path's device, back on the CPU."""
+    device = "cuda" if path == "cuda" else "cpu"
+    moved = copy.deepcopy(sampler).to(device)
+    return Draw(*(each.cpu() for each in moved.sample(queries.to(device), num, targets.to(device), hits, generator)))
 
 
 def p_value(counts: Tensor, law: Tensor) -> float:
@@ -88,7 +103,7 @@ def test_draws_follow_the_declared_law(name: str, hits: str, path: str, generato
     law = sampler.log_prob(queries).exp().double()
     torch.testing.assert_close(law.sum(1), torch.ones(len(TARGETS), dtype=torch.float64), atol=1e-5, rtol=0)
     drawn_from, left = conditioned(law) if hits == "exclude" else (law, torch.ones(len(TARGETS), 1))
-    draw = sampler.sample(queries, num, TARGETS, hits, generator)
+    draw = drawn(path, sampler, queries, num, TARGETS, hits, generator)
     for ids, expected in zip(draw.ids, drawn_from, strict=True):
         counts = torch.bincount(ids, minlength=NUM_CLASSES)
         assert counts[expected == 0].sum() == 0
@@ -220,11 +235,45 @@ def test_importance_estimates_the_partition_function(name: str, path: str, gener
     sampler, classes, queries = ready(name, generator)
     exp_scores = scores(classes, queries).exp()
     for hits in ("remove", "exclude"):
-        draw = sampler.sample(queries, 10_000, TARGETS[:, 0], hits, generator)
+        draw = drawn(path, sampler, queries, 10_000, TARGETS[:, 0], hits, generator)
         terms = 10_000 * exp_scores.gather(1, draw.ids) / draw.log_count_sampled.double().exp()
         others = exp_scores.sum(1) - exp_scores.gather(1, TARGETS[:, :1])[:, 0]
         error = (terms.mean(1) - others).abs()
         assert (error < 4.5 * terms.std(1) / math.sqrt(10_000) + 1e-5 * others).all()
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_autocast_leaves_the_law_as_it_is(name: str, path: str, generator: torch.Generator) -> None:
+    """Refreshed, updated and asked under autocast, for queries in bfloat16: what comes without it."""
+    classes, queries = unit_vectors(NUM_CLASSES, generator), unit_vectors(len(TARGETS), generator)
+    classes, queries = F.normalize(classes.bfloat16().float(), dim=1), queries.bfloat16()
+    if name in ("fourier", "features"):
+        queries = F.normalize(queries.float(), dim=1)  # of unit length
+    outcomes = []
+    for is_enabled in (False, True):
+        device = "cuda" if path == "cuda" else "cpu"
+        sampler = SAMPLERS[name]().to(device)
+        with torch.autocast(device, torch.bfloat16, enabled=is_enabled):
+            sampler.refresh(classes.to(device))
+            sampler.update(torch.tensor([2, 5], device=device), classes[[5, 2]].to(device))
+            log_prob = sampler.log_prob(queries.to(device))
+            draw = sampler.sample(queries.to(device), 200, TARGETS.to(device), "exclude", generator.manual_seed(1))
+        outcomes.append([*draw, log_prob])
+    for with_autocast, without in zip(*outcomes, strict=True):
+        assert torch.equal(with_autocast, without)
+        assert with_autocast.dtype in (torch.int64, torch.float32)
+
+
+@pytest.mark.parametrize("cast", ["bfloat16", "half", "double"])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_cast_of_the_model_leaves_the_law_as_it_is(name: str, cast: str, generator: torch.Generator) -> None:
+    sampler, _, queries = ready(name, generator)
+    expected = sampler.sample(queries, 200, TARGETS, "keep", generator.manual_seed(1))
+    getattr(torch.nn.ModuleList([sampler]), cast)()
+    for found, wanted in zip(
+        sampler.sample(queries, 200, TARGETS, "keep", generator.manual_seed(1)), expected, strict=True
+    ):
+        assert torch.equal(found, wanted)
 
 
 def test_the_exact_proposal_has_no_variance(generator: torch.Generator) -> None:
@@ -312,9 +361,9 @@ def test_sums_of_features_hardly_drift(generator: torch.Generator) -> None:
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_state_makes_the_round_trip(name: str, generator: torch.Generator) -> None:
     sampler, _, queries = ready(name, generator)
-    copy = SAMPLERS[name]()
-    copy.load_state_dict(sampler.state_dict())
-    draws = [s.sample(queries, 50, TARGETS, "remove", torch.Generator().manual_seed(1)) for s in (sampler, copy)]
+    resumed = SAMPLERS[name]()
+    resumed.load_state_dict(sampler.state_dict())
+    draws = [s.sample(queries, 50, TARGETS, "remove", torch.Generator().manual_seed(1)) for s in (sampler, resumed)]
     for one, other in zip(*draws, strict=True):
         assert torch.equal(one, other)
 
@@ -323,7 +372,7 @@ def test_state_makes_the_round_trip(name: str, generator: torch.Generator) -> No
 def test_everything_but_one_class_can_be_excluded(name: str, path: str, generator: torch.Generator) -> None:
     sampler, _, queries = ready(name, generator)
     targets = torch.stack([torch.cat([torch.arange(row), torch.arange(row + 1, NUM_CLASSES)]) for row in (0, 20, 36)])
-    draw = sampler.sample(queries, 30, targets, "exclude", generator)
+    draw = drawn(path, sampler, queries, 30, targets, "exclude", generator)
     assert (draw.ids == torch.tensor([[0], [20], [36]])).all()
     torch.testing.assert_close(draw.log_count_sampled, torch.full((3, 30), math.log(30)), atol=2e-3, rtol=0)
     with pytest.raises(ValueError, match="of which 37 are excluded"):
@@ -359,6 +408,18 @@ def test_kernels_of_unnormalised_embeddings(generator: torch.Generator) -> None:
             sampler.update(torch.tensor([1]), classes[:1])
     for name in ("quadratic", "positive", "kmeans"):
         SAMPLERS[name]().refresh(classes)
+    sampler, _, queries = ready("positive", generator)
+    with pytest.raises(ValueError, match=r"embeddings have nu \|x\|\^2 / 2 up to 81, beyond 32 features underflow"):
+        sampler.refresh(3 * classes)
+    with pytest.raises(ValueError, match=r"queries have nu \|x\|\^2 / 2 up to 100"):
+        sampler.sample(10 * queries, 5, TARGETS)
+
+
+def test_positive_features_of_the_longest_embeddings_do_not_vanish(generator: torch.Generator) -> None:
+    kernel = PositiveRandomFeatures(DIM, 4096, nu=1.0)
+    longest = math.sqrt(64) * 0.9999 * unit_vectors(256, generator)
+    kernel.check(longest, "embeddings")
+    assert kernel(longest).min() > torch.finfo(torch.float32).tiny
 
 
 @pytest.mark.parametrize("name", ["softmax", "fourier", "kmeans"])
@@ -392,6 +453,10 @@ def test_refused(name: str, generator: torch.Generator) -> None:
         (lambda: SoftmaxSampler(0, DIM), "num_classes=0"),
         (lambda: SoftmaxSampler(3, DIM, temperature=0.0), "temperature=0.0"),
         (lambda: KernelTree(3, RandomFourier(DIM, 4), uniform_share=0.0), "sums can be negative"),
+        (
+            lambda: KernelTree(3, PositiveRandomFeatures(DIM, 4), uniform_share=0.0),
+            "PositiveRandomFeatures, whose sums",
+        ),
         (lambda: KernelTree(3, Quadratic(DIM), uniform_share=1.0), r"not in \[0, 1\)"),
         (lambda: TwoLevel(3, DIM, blocks="clusters"), "blocks='clusters' is not one of kmeans"),
         (lambda: TwoLevel(3, DIM, block_size=0), "block_size=0"),
@@ -402,3 +467,10 @@ def test_refused(name: str, generator: torch.Generator) -> None:
 def test_refused_options(make: Callable[[], QuerySampler], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("mass", [CentroidMass(), FeatureMass(Quadratic(DIM))])
+def test_two_samplers_do_not_share_a_mass(mass: BlockMass) -> None:
+    TwoLevel(3, DIM, mass=mass)
+    with pytest.raises(ValueError, match=f"this {type(mass).__name__} is another sampler's"):
+        TwoLevel(5, DIM, mass=mass)
