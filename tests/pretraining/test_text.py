@@ -79,9 +79,7 @@ def run_dir(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("name", "argument"), [("Unigram", "counts_of_classes"), ("Bernoulli", "weights")])
-def test_samplers_by_frequency_follow_the_training_text(
-    name: str, argument: str, folder: Path, tmp_path: Path
-) -> None:
+def test_samplers_by_frequency_follow_the_training_text(name: str, argument: str, folder: Path, tmp_path: Path) -> None:
     sampler = {"class_path": f"cpc.candidates.samplers.{name}", "init_args": {argument: NUM_TOKENS}}
     run_dir = pretrain(
         config(folder, tmp_path / "run", model__classes__init_args__sampler=sampler, trainer__max_steps=2)
@@ -93,7 +91,9 @@ def test_samplers_by_frequency_follow_the_training_text(
     found = model.classes.sampler
     law = found.q if name == "Bernoulli" else found.log_q.exp()
     is_word = torch.arange(NUM_TOKENS) != vocabulary.end
-    torch.testing.assert_close(law[is_word] / law[is_word].sum(), (counts.clamp(min=1) / counts[is_word].sum())[is_word])
+    torch.testing.assert_close(
+        law[is_word] / law[is_word].sum(), (counts.clamp(min=1) / counts[is_word].sum())[is_word]
+    )
 
 
 def cross_entropy(model: Any, stream: list[int], k: int = 1) -> list[float]:

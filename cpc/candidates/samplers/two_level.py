@@ -94,7 +94,6 @@ class TwoLevel(QuerySampler):
         self.register_buffer("block_of", torch.zeros(num_classes, dtype=torch.long))  # by place
         self.register_buffer("offsets", torch.zeros(self.num_blocks + 1, dtype=torch.long))
 
-    @torch.no_grad()
     def _refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
         """Part the classes into blocks, and take masses and embeddings anew.
 
@@ -112,7 +111,6 @@ class TwoLevel(QuerySampler):
         self.mass.build(self.embeddings, self.block_of, self.offsets)
         self.is_ready.fill_(True)
 
-    @torch.no_grad()
     def _update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
         """Take new embeddings of these classes, which stay in their blocks.
 
@@ -127,7 +125,6 @@ class TwoLevel(QuerySampler):
         self.embeddings[place] = embeddings.bfloat16()
         self.mass.update(self.embeddings, old, self.embeddings[place], self.block_of[place], self.offsets)
 
-    @torch.no_grad()
     def _log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
         """The law of all classes; for tests and measurements, O(n D) a query."""
         queries = queries.detach().float()
@@ -141,20 +138,15 @@ class TwoLevel(QuerySampler):
         log_q = scores - (highest + within.log()).gather(1, blocks) + self._weights(queries).log().gather(1, blocks)
         return log_q[:, self.places]
 
-    @torch.no_grad()
     def _sample(
         self,
-        queries: Float[Tensor, "M D"] | None,
+        queries: Float[Tensor, "M D"],
         num: int,
         targets: Int[Tensor, "M ..."],
-        hits: Hits = "keep",
-        generator: torch.Generator | None = None,
+        hits: Hits,
+        generator: torch.Generator | None,
     ) -> Draw:
-        """Draw candidates for each query of its own, with replacement.
-
-        Raises:
-            ValueError: as every sampler does; on queries that the mass is not meant for; if nothing is left to draw.
-        """
+        """Draw with replacement; what the compiled code refuses is refused here, by name."""
         self.check_request(num, hits)
         queries = self.check_queries(queries, targets)
         of_row = targets.reshape(len(targets), -1)
