@@ -364,7 +364,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     evaluate.add_argument("--bank_latents", type=int, default=1_000_000, help="how many of them, at most")
     as_the_run = "; as in the model's run if not given"
-    evaluate.add_argument("--split", help="value of the manifest's split column" + as_the_run)
+    evaluate.add_argument(
+        "--split", help="value of the manifest's split column; of text also all, every line" + as_the_run
+    )
     evaluate.add_argument("--batch_size", type=int, help="windows per batch" + as_the_run)
     evaluate.add_argument("--window_samples", type=int, help="length of a window" + as_the_run)
     evaluate.add_argument(

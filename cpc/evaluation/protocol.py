@@ -8,7 +8,7 @@ from typing import Any
 from cpc.data.corpus import Corpus, Sampler
 from cpc.data.image_corpus import ImageCorpus
 from cpc.data.image_sources import DEFAULT_VALID_SHARE
-from cpc.data.text import DEFAULT_SHARE, Text
+from cpc.data.text import ALL, DEFAULT_SHARE, Text
 from cpc.data.token_corpus import TokenCorpus
 from cpc.data.vocabulary import Vocabulary
 
@@ -100,7 +100,7 @@ class ImageProtocol(WindowProtocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TextProtocol(Protocol):
-    """Of text, which is read from end to end, in `batch_size` lanes.
+    """Of text, which is read from end to end, in `batch_size` lanes; all of a source's lines where `split` is `all`.
 
     Attributes:
         chunk_tokens: of each lane in a batch; contexts are carried on, so that it changes nothing but the memory.
@@ -114,7 +114,13 @@ class TextProtocol(Protocol):
 
     def text(self, source: str | Path, *, skip_bad: bool = False) -> Text:
         """A source's lines, cut by split as this says."""
-        return Text(source, valid_share=self.valid_share, test_share=self.test_share, skip_bad=skip_bad)
+        return Text(
+            source,
+            valid_share=self.valid_share,
+            test_share=self.test_share,
+            skip_bad=skip_bad,
+            is_whole=self.split == ALL,
+        )
 
     def corpus(
         self, source: str | Path, encoder: Any, *, cache_dir: str | Path | None = None, skip_bad: bool = False
