@@ -48,14 +48,15 @@ def class_contrast(
             f"{labels.shape[1]}"
         )
     sequence = repeat(torch.arange(num_sequences, device=queries.device), "b -> (b t)", t=num_places)
-    losses, sums = [], queries.new_zeros(6, num_steps, num_sequences, dtype=torch.float32)
+    losses: list[Tensor] = []
+    sums = queries.new_zeros(6, num_steps, num_sequences, dtype=torch.float32)
     for step, (of_step, k) in enumerate(zip(queries, ahead, strict=True)):
         of_places = labels[:, k - 1 : k - 1 + num_places]
         rows = rearrange(is_row(of_places, num_valid), "b t -> (b t)").nonzero().flatten()
         if len(rows) == 0:
             continue
         met, targets = rearrange(of_step, "b t d -> (b t) d")[rows], rearrange(of_places, "b t -> (b t)")[rows]
-        row = classes.exact(met, targets) if exact else classes(met, targets, generator)
+        row = classes.exact(met, targets) if exact else classes(met, targets, generator, refreshes=not losses)
         losses.append(row.loss)
         counts = row.num_candidates.float()
         ones, zeros = torch.ones_like(counts), torch.zeros_like(counts)

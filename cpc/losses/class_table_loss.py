@@ -80,6 +80,7 @@ class ClassTableLoss(nn.Module):
         targets: Int[Tensor, "M ..."],
         generator: torch.Generator | None = None,
         weight: Float[Tensor, " M"] | None = None,
+        refreshes: bool = True,
     ) -> ClassLoss:
         """The training loss; see `class_loss`.
 
@@ -89,6 +90,8 @@ class ClassTableLoss(nn.Module):
             targets: `[M]` or `[M, T]`, -1 where a row has fewer than T.
             generator: source of the draws.
             weight: of each row in the loss; None: 1 / M.
+            refreshes: count this loss, and show a sampler that follows the query the table if its turn has come; False
+                for the losses after the first of one table: those of further steps ahead.
 
         Raises:
             ValueError: as `class_loss` and the sampler say.
@@ -98,7 +101,8 @@ class ClassTableLoss(nn.Module):
         if self.sampler is not None:
             assert self.num_sampled is not None
             assert self.hits is not None
-            self._refresh()
+            if refreshes:
+                self._refresh()
             of_sampler = self.table.normalised(queries.detach()) if self.sampler.needs_queries else None
             draw = self.sampler.sample(of_sampler, self.num_sampled, targets, self.hits, generator)
         check_draw(draw, targets, self.objective, self.correction)
