@@ -25,6 +25,22 @@ class Protocol:
     split: str
     batch_size: int
 
+    def __post_init__(self) -> None:
+        """Refuse what no batch can be made of.
+
+        Raises:
+            ValueError: if a size is below 1, naming it.
+        """
+        for name in ("batch_size", *self._sizes):
+            value = getattr(self, name)
+            if value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+
+    @property
+    def _sizes(self) -> tuple[str, ...]:
+        """Further attributes that count something."""
+        return ()
+
 
 @dataclass(frozen=True, kw_only=True)
 class WindowProtocol(Protocol):
@@ -111,6 +127,10 @@ class TextProtocol(Protocol):
     chunk_tokens: int
     valid_share: float = DEFAULT_SHARE
     test_share: float = DEFAULT_SHARE
+
+    @property
+    def _sizes(self) -> tuple[str, ...]:
+        return ("chunk_tokens",)
 
     def text(self, source: str | Path, *, skip_bad: bool = False) -> Text:
         """A source's lines, cut by split as this says."""
