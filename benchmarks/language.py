@@ -54,10 +54,14 @@ class Dense(SoftmaxSampler):
         self.kernel = kernel
         self.floor = floor
         self.register_buffer("features", torch.zeros(num_classes, kernel.num_features), persistent=False)
+        self.register_load_state_dict_post_hook(lambda dense, _: dense._work_out())
 
     def refresh(self, embeddings: Tensor) -> None:
         """Work the features of all classes out."""
         super().refresh(embeddings)
+        self._work_out()
+
+    def _work_out(self) -> None:
         if isinstance(self.kernel, RandomFourier):
             self.features = self.kernel(self.embeddings)
 
@@ -77,12 +81,18 @@ class AbsoluteSoftmax(ClassTableLoss):
     """
 
     def forward(
-        self, queries: Tensor, targets: Tensor, generator: torch.Generator | None = None, weight: Tensor | None = None
+        self,
+        queries: Tensor,
+        targets: Tensor,
+        generator: torch.Generator | None = None,
+        weight: Tensor | None = None,
+        refreshes: bool = True,
     ) -> ClassLoss:
         """Among the candidates drawn."""
         if self.sampler is None:
             return self.exact(queries, targets)
-        self._refresh()
+        if refreshes:
+            self._refresh()
         h = self.table.normalised(queries)
         draw = self.sampler.sample(h.detach(), self.num_sampled, targets, self.hits, generator)
         candidates = self._absolute(torch.einsum("md,mnd->mn", h, self.table.vectors(draw.ids)))

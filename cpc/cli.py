@@ -362,9 +362,11 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--bank", metavar="SPLIT", help="measure also against latents of this split, all at once: a far higher ceiling"
     )
-    evaluate.add_argument("--bank_latents", type=int, default=1_000_000, help="how many of them, at most")
+    evaluate.add_argument("--bank_latents", type=int, help="how many of them, at most; 1,000,000 if not given")
     as_the_run = "; as in the model's run if not given"
-    evaluate.add_argument("--split", help="value of the manifest's split column" + as_the_run)
+    evaluate.add_argument(
+        "--split", help="value of the manifest's split column; of text also all, every line" + as_the_run
+    )
     evaluate.add_argument("--batch_size", type=int, help="windows per batch" + as_the_run)
     evaluate.add_argument("--window_samples", type=int, help="length of a window" + as_the_run)
     evaluate.add_argument(
@@ -376,7 +378,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--chunk_tokens", type=int, help="text: of each lane in a batch" + as_the_run)
     evaluate.add_argument("--cache_dir", type=Path, help="where packed data go; beside the source if not given")
     evaluate.add_argument("--skip_bad", action="store_true", help="go on without files that cannot be used")
-    evaluate.add_argument("--seed", type=int, default=0, help="of batches and draws")
+    evaluate.add_argument("--seed", type=int, help="of batches and draws; 0 if not given")
     evaluate.add_argument("--out", type=Path, help="JSON file; bound.json in the model's folder if not given")
 
     probe = command("probe", _probe, "judge features with linear probes, beside baselines and the bound")

@@ -22,11 +22,13 @@ class Context(nn.Module):
         dim: width of the contexts.
         input_dim: width of the latents; None before `connect`.
         directions: in which time runs; one, without a name, where latents are a sequence.
+        has_bounded_state: whether the state stays of one size, however long the sequence that it comes from.
     """
 
     dim: int
     input_dim: int | None = None
     directions: tuple[str, ...] = ("",)
+    has_bounded_state: bool = True
 
     def connect(self, input_dim: int) -> None:
         """Allocate the parameters for latents of width `input_dim`; `CPC` calls it with its encoder's `dim`.

@@ -51,6 +51,7 @@ class CausalTransformer(Context):
         self.feedforward_dim = feedforward_dim
         self.dropout = dropout
         self.window = window
+        self.has_bounded_state = window is not None
 
     def _allocate(self, input_dim: int) -> None:
         self.projection = nn.Identity() if input_dim == self.dim else nn.Linear(input_dim, self.dim)

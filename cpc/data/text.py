@@ -11,6 +11,7 @@ from cpc.data.prose import sentences
 from cpc.data.splits import draw_splits
 
 EMBEDDED = "embedded"
+ALL = "all"  # the one split of a text that is read whole
 DEFAULT_SHARE = 0.05
 BLOCK_LINES = 20  # held out together, so that held-out text is read in its context
 _SPLIT_OF_WORD = {"training": "train", "validation": "valid", "dev": "valid"} | {
@@ -31,13 +32,14 @@ class Text:
         valid_share: expected share of the blocks in a `valid` that has no file.
         test_share: likewise, in a `test` where no file names a split.
         skip_bad: go on without files that are not UTF-8, and say how many.
+        is_whole: every line is of one split, `all`, whatever the files' names.
 
     Attributes:
         digest: of names, contents and splits, in hexadecimal.
 
     Raises:
-        ValueError: if there is no text file, some files name a split and others do not, none is for training or
-            those for it are empty, there are too few lines to hold some out, or a file is not UTF-8.
+        ValueError: if there is no text file or none holds a line, some files name a split and others do not, there
+            are too few lines to hold some out, or a file is not UTF-8.
     """
 
     def __init__(
@@ -47,24 +49,27 @@ class Text:
         valid_share: float = DEFAULT_SHARE,
         test_share: float = DEFAULT_SHARE,
         skip_bad: bool = False,
+        is_whole: bool = False,
     ) -> None:
         self.source = source
         self._files = _files(source)
         num_blocks_of = self._counted_blocks(skip_bad)
-        named = {name: _split_named(name) for name in num_blocks_of}
+        if not any(num_blocks_of.values()):
+            raise ValueError(f"{source} holds no line: give it text")
+        named = {name: ALL if is_whole else _split_named(name) for name in num_blocks_of}
         is_named = any(named.values())
         if is_named:
             _check_named(named)
         drawn = [name for name, split in named.items() if split in (None, "train")]
         units = [f"{name}:{block}" for name in drawn for block in range(num_blocks_of[name])]
-        if not units:
-            raise ValueError(f"{source} holds no line to train on, so the vocabulary would be empty: give it text")
-        of_units = draw_splits(
-            units,
-            valid_share=0.0 if "valid" in named.values() else valid_share,
-            test_share=0.0 if is_named else test_share,
-        )
-        split_of = dict(zip(units, of_units, strict=True))
+        split_of = {}
+        if units:  # held-out text may come without what it was held out of
+            of_units = draw_splits(
+                units,
+                valid_share=0.0 if "valid" in named.values() else valid_share,
+                test_share=0.0 if is_named else test_share,
+            )
+            split_of = dict(zip(units, of_units, strict=True))
         self._split_of = {
             name: [split_of.get(f"{name}:{block}", named[name]) for block in range(num_blocks)]
             for name, num_blocks in num_blocks_of.items()
@@ -175,5 +180,3 @@ def _check_named(named: dict[str, str | None]) -> None:
             f"{one} names its split, but {nameless[0]} does not: put train, valid or test in every file's name, or in "
             "none"
         )
-    if "train" not in named.values():
-        raise ValueError(f"{', '.join(named)}: none of these files is for training; name one train")

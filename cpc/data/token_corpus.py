@@ -39,8 +39,8 @@ class TokenCorpus:
         digest: of text and vocabulary, for a run that goes on.
 
     Raises:
-        ValueError: if the training text is empty, or has fewer different tokens than `num_tokens`; if nothing says how
-            to encode.
+        ValueError: if a vocabulary is to be made and there is no training text, or it has fewer different tokens than
+            `num_tokens`; if nothing says how to encode.
         OSError: if `cache_dir` cannot be written.
     """
 
@@ -117,6 +117,11 @@ def _encoded(lines: Iterable[str], vocabulary: Vocabulary) -> Iterable[np.ndarra
 
 def _vocabulary(text: Text, tokens: Tokens, num_tokens: int, lower_case: bool, cache: Path | None) -> Vocabulary:
     """That of the training text, which is read once."""
+    if "train" not in text.splits:
+        raise ValueError(
+            f"{text.source} holds no line to train on, only {', '.join(text.splits)}: name a file train (the "
+            "vocabulary is that of training text)"
+        )
 
     def built() -> Vocabulary:
         return build_vocabulary(text.lines("train"), tokens=tokens, num_tokens=num_tokens, lower_case=lower_case)

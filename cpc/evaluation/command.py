@@ -31,8 +31,8 @@ def evaluate(
     estimators: Iterable[str] = (INFO_NCE,),
     num_batches: int | None = None,
     bank: str | None = None,
-    bank_latents: int = 1_000_000,
-    seed: int = EVALUATION_SEED,
+    bank_latents: int | None = None,
+    seed: int | None = None,
     cache_dir: str | Path | None = None,
     skip_bad: bool = False,
     out: str | Path | None = None,
@@ -51,8 +51,8 @@ def evaluate(
         num_batches: batches to average over, one pass over the split at most; 64 if None. Text is always read whole.
         bank: a split of the corpus; the same rows are contrasted with its latents too, every one but those of a row's
             own sequence. Their number is the cost: a pass over the bank for every 1024 rows.
-        bank_latents: at most so many of them.
-        seed: of batches and draws.
+        bank_latents: at most so many of them; 1,000,000 if None.
+        seed: of batches and draws; `EVALUATION_SEED` if None.
         cache_dir: where the packed corpus goes; beside the source if None.
         skip_bad: go on without files that cannot be used, and say how many.
         out: JSON file; `bound.json` in the model's folder if None.
@@ -78,9 +78,11 @@ def evaluate(
         "estimators": others,
         "num_batches": num_batches,
         "bank": bank,
+        "bank_latents": bank_latents,
+        "seed": seed,
     }
     if isinstance(protocol, TextProtocol):
-        without_meaning = [name for name, value in of_draws.items() if value]
+        without_meaning = [name for name, value in of_draws.items() if value is not None and value != ()]
         if without_meaning:
             raise ValueError(
                 f"--{', --'.join(without_meaning)}: {model_folder} is a model of text, which is read from end to end "
@@ -98,8 +100,8 @@ def evaluate(
             others=others,
             num_batches=64 if num_batches is None else num_batches,
             bank=bank,
-            bank_latents=bank_latents,
-            seed=seed,
+            bank_latents=1_000_000 if bank_latents is None else bank_latents,
+            seed=EVALUATION_SEED if seed is None else seed,
             is_sampler_given="sampler" in given,
             cache_dir=cache_dir,
             skip_bad=skip_bad,

@@ -11,6 +11,7 @@ from cpc.data.batch import Batch
 from cpc.data.lanes import held_out_lanes
 from cpc.data.token_corpus import TokenCorpus, entropy_nats
 from cpc.evaluation.protocol import TextProtocol
+from cpc.losses.class_contrast import is_row
 from cpc.model import CPC
 
 
@@ -75,7 +76,9 @@ def class_tally(
         batch = Batch(*(field.to(device) for field in on_cpu))
         with forward_context():
             latents, contexts, state = model(batch.x, state)
-            if bool((batch.labels[:, model.steps[0].k - 1 :] >= 0).any()):
+            # the end of a text may be followed by nothing that is skip_steps and one ahead; nearer steps know more
+            nearest, num_places = model.steps[0].k - 1, batch.x.shape[1]
+            if bool(is_row(batch.labels[:, nearest : nearest + num_places], batch.num_valid).any()):
                 found = model.contrast(
                     latents, contexts, num_valid=batch.num_valid, labels=batch.labels, strategy="full_softmax"
                 )

@@ -8,7 +8,7 @@ from typing import Any
 from cpc.data.corpus import Corpus, Sampler
 from cpc.data.image_corpus import ImageCorpus
 from cpc.data.image_sources import DEFAULT_VALID_SHARE
-from cpc.data.text import DEFAULT_SHARE, Text
+from cpc.data.text import ALL, DEFAULT_SHARE, Text
 from cpc.data.token_corpus import TokenCorpus
 from cpc.data.vocabulary import Vocabulary
 
@@ -24,6 +24,22 @@ class Protocol:
 
     split: str
     batch_size: int
+
+    def __post_init__(self) -> None:
+        """Refuse what no batch can be made of.
+
+        Raises:
+            ValueError: if a size is below 1, naming it.
+        """
+        for name in ("batch_size", *self._sizes):
+            value = getattr(self, name)
+            if value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+
+    @property
+    def _sizes(self) -> tuple[str, ...]:
+        """Further attributes that count something."""
+        return ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +116,7 @@ class ImageProtocol(WindowProtocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TextProtocol(Protocol):
-    """Of text, which is read from end to end, in `batch_size` lanes.
+    """Of text, which is read from end to end, in `batch_size` lanes; all of a source's lines where `split` is `all`.
 
     Attributes:
         chunk_tokens: of each lane in a batch; contexts are carried on, so that it changes nothing but the memory.
@@ -112,9 +128,19 @@ class TextProtocol(Protocol):
     valid_share: float = DEFAULT_SHARE
     test_share: float = DEFAULT_SHARE
 
+    @property
+    def _sizes(self) -> tuple[str, ...]:
+        return ("chunk_tokens",)
+
     def text(self, source: str | Path, *, skip_bad: bool = False) -> Text:
         """A source's lines, cut by split as this says."""
-        return Text(source, valid_share=self.valid_share, test_share=self.test_share, skip_bad=skip_bad)
+        return Text(
+            source,
+            valid_share=self.valid_share,
+            test_share=self.test_share,
+            skip_bad=skip_bad,
+            is_whole=self.split == ALL,
+        )
 
     def corpus(
         self, source: str | Path, encoder: Any, *, cache_dir: str | Path | None = None, skip_bad: bool = False

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from einops import rearrange, repeat
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.losses.class_table_loss import ClassTableLoss
@@ -47,19 +47,16 @@ def class_contrast(
             f"{num_places} places and {max(ahead)} steps ahead need {num_places + max(ahead) - 1} labels, got "
             f"{labels.shape[1]}"
         )
-    device = queries.device
-    sequence = repeat(torch.arange(num_sequences, device=device), "b -> (b t)", t=num_places)
-    is_valid = torch.ones(num_sequences, num_places, dtype=torch.bool, device=device)
-    if num_valid is not None:
-        is_valid = torch.arange(num_places, device=device) < rearrange(num_valid, "b -> b 1")
-    losses, sums = [], queries.new_zeros(6, num_steps, num_sequences, dtype=torch.float32)
+    sequence = repeat(torch.arange(num_sequences, device=queries.device), "b -> (b t)", t=num_places)
+    losses: list[Tensor] = []
+    sums = queries.new_zeros(6, num_steps, num_sequences, dtype=torch.float32)
     for step, (of_step, k) in enumerate(zip(queries, ahead, strict=True)):
         of_places = labels[:, k - 1 : k - 1 + num_places]
-        rows = rearrange(is_valid & (of_places >= 0), "b t -> (b t)").nonzero().flatten()
+        rows = rearrange(is_row(of_places, num_valid), "b t -> (b t)").nonzero().flatten()
         if len(rows) == 0:
             continue
         met, targets = rearrange(of_step, "b t d -> (b t) d")[rows], rearrange(of_places, "b t -> (b t)")[rows]
-        row = classes.exact(met, targets) if exact else classes(met, targets, generator)
+        row = classes.exact(met, targets) if exact else classes(met, targets, generator, refreshes=not losses)
         losses.append(row.loss)
         counts = row.num_candidates.float()
         ones, zeros = torch.ones_like(counts), torch.zeros_like(counts)
@@ -68,3 +65,16 @@ def class_contrast(
     if not losses:
         raise ValueError("no place of the batch has a known class ahead of it: there is nothing to be found")
     return Contrast(torch.stack(losses).mean(), *sums)
+
+
+def is_row(of_places: Int[Tensor, "B T"], num_valid: Int[Tensor, " B"] | None = None) -> Bool[Tensor, "B T"]:
+    """Which places have a class to be found: they are no padding, and the class is known.
+
+    Args:
+        of_places: the class to be found from each place, negative where unknown.
+        num_valid: how many places of each sequence are no padding; None: all.
+    """
+    is_known = of_places >= 0
+    if num_valid is None:
+        return is_known
+    return is_known & (torch.arange(of_places.shape[1], device=of_places.device) < rearrange(num_valid, "b -> b 1"))

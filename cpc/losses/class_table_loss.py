@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from cpc.candidates.class_table import ClassTable
-from cpc.candidates.samplers import Draw, Hits, QuerySampler, Sampler
+from cpc.candidates.samplers import All, Bernoulli, Draw, Hits, LawSampler, Partition, QuerySampler, Sampler
 from cpc.losses.candidate_loss import ClassLoss
 from cpc.losses.class_loss import as_sets, check_draw, loss_on_table
 from cpc.losses.objectives import correction_of, hits_of, objective_of
@@ -90,6 +90,7 @@ class ClassTableLoss(nn.Module):
         targets: Int[Tensor, "M ..."],
         generator: torch.Generator | None = None,
         weight: Float[Tensor, " M"] | None = None,
+        refreshes: bool = True,
     ) -> ClassLoss:
         """The training loss; see `class_loss`.
 
@@ -99,6 +100,8 @@ class ClassTableLoss(nn.Module):
             targets: `[M]` or `[M, T]`, -1 where a row has fewer than T.
             generator: source of the draws.
             weight: of each row in the loss; None: 1 / M.
+            refreshes: count this loss, and show a sampler that follows the query the table if its turn has come; False
+                for the losses after the first of one table: those of further steps ahead.
 
         Raises:
             ValueError: as `class_loss` and the sampler say.
@@ -108,7 +111,8 @@ class ClassTableLoss(nn.Module):
         if self.sampler is not None:
             assert self.num_sampled is not None
             assert self.hits is not None
-            self._refresh()
+            if refreshes:
+                self._refresh()
             of_sampler = self.table.normalised(queries.detach()) if self.sampler.needs_queries else None
             draw = self.sampler.sample(of_sampler, self.num_sampled, targets, self.hits, generator)
         check_draw(draw, targets, self.objective, self.correction)
@@ -125,9 +129,43 @@ class ClassTableLoss(nn.Module):
     def exact(
         self, queries: Float[Tensor, "M D"], targets: Int[Tensor, "M ..."], weight: Float[Tensor, " M"] | None = None
     ) -> ClassLoss:
-        """The full softmax's loss, whatever the objective: the log of the perplexity; a tile of rows at a time."""
+        """The full softmax's loss, whatever the objective: the log of the perplexity; a tile of rows at a time.
+
+        Sampled objectives without a correction learn log(P / Q) (docs/theory.md): the log of the expected counts Q is
+        added to their scores. Of distinct candidates Q is that of independent inclusion, a close approximation.
+
+        Raises:
+            ValueError: as `check_exact`, and on queries or targets that do not fit the table.
+        """
+        self.check_exact()
         targets = as_sets(targets, len(queries), self.table.num_classes)
-        return self._loss(queries, targets, None, "full_softmax", "none", weight)
+        return self._loss(queries, targets, None, "full_softmax", "none", weight, self._learned_against(queries.device))
+
+    def check_exact(self) -> None:
+        """Refuse what has no full softmax: scores learned against a law that is not one and the same for all queries.
+
+        Raises:
+            ValueError: naming objective and sampler.
+        """
+        if self.correction == "none" and self.sampler is not None and not _has_one_law(self.sampler):
+            raise ValueError(
+                f"{self.objective} learns log(P / Q), and the law Q of {type(self.sampler).__name__} is not the same "
+                "for all queries: no full softmax, and no perplexity, can be told from its scores; choose "
+                "sampled_softmax or nce, or a sampler such as Unigram"
+            )
+
+    def _learned_against(self, device: torch.device) -> Float[Tensor, " n"] | None:
+        """Log Q where the scores are log(P / Q), up to a constant; None where they are not."""
+        if self.correction != "none" or self.sampler is None or isinstance(self.sampler, All):
+            return None
+        assert self.num_sampled is not None
+        if isinstance(self.sampler, Bernoulli):
+            return self.sampler.inclusion(self.num_sampled).log().to(device, torch.get_default_dtype())
+        assert isinstance(self.sampler, LawSampler)
+        q = self.sampler.probabilities(device)
+        if not self.sampler.replacement:
+            q = independent_inclusion(q, self.num_sampled)
+        return q.log().to(torch.get_default_dtype())
 
     def _loss(
         self,
@@ -137,10 +175,35 @@ class ClassTableLoss(nn.Module):
         objective: str,
         correction: str,
         weight: Tensor | None,
+        log_count: Tensor | None = None,
     ) -> ClassLoss:
         if queries.shape[1] != self.table.dim:
             raise ValueError(f"queries have {queries.shape[1]} dims, the table's classes {self.table.dim}")
         scaled = self.table.normalised(queries) / self.table.temperature
-        return loss_on_table(
-            scaled, self.table.vectors, self.table.biases, targets, draw, objective, correction, weight
-        )
+
+        def biases(ids: Tensor | None) -> Tensor | None:
+            own = self.table.biases(ids)
+            if log_count is None:
+                return own
+            learned_against = log_count if ids is None else log_count[ids]
+            return learned_against if own is None else own + learned_against
+
+        return loss_on_table(scaled, self.table.vectors, biases, targets, draw, objective, correction, weight)
+
+
+def independent_inclusion(q: Float[Tensor, " n"], num: int) -> Float[Tensor, " n"]:
+    """The chance of each class to be among `num` distinct ones drawn by q, about: 1 - exp(-q t), of sum `num`."""
+    if num >= int((q > 0).sum()):
+        return (q > 0).to(q)
+    low, high = 0.0, 1.0
+    while float(-torch.expm1(-q * high).sum()) < num:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if float(-torch.expm1(-q * middle).sum()) < num else (low, middle)
+    return -torch.expm1(-q * high)
+
+
+def _has_one_law(sampler: Sampler) -> bool:
+    """Partition's changes from part to part."""
+    return isinstance(sampler, All | Bernoulli | LawSampler) and not isinstance(sampler, Partition)

@@ -49,7 +49,8 @@ class Pretraining(pl.LightningModule):
         extra_strategies: the held-out bound is measured with these as well, on batches as they mean them: of few
             speakers for the same-speaker strategies, uniform for the others.
         classes: a table of classes with objective and sampler, to predict classes of what follows in place of latents:
-            the tokens of text. The held-out bound is then that of the full softmax, whatever is trained.
+            the tokens of text. The held-out bound is then that of the full softmax, whatever is trained. Of several
+            processes all draw by rank 0's law: its sampler's buffers go to the others at every step, and resume.
         seed: of the draws of negatives.
     """
 
@@ -95,6 +96,11 @@ class Pretraining(pl.LightningModule):
             skip_steps,
             classes,
         )
+        if classes is not None and classes.table.has_sparse_gradients:
+            raise ValueError(
+                f"model.classes has a table with has_sparse_gradients=True, which optimiser={optimiser!r} does not "
+                "take (and of a table that the encoder is tied to they would be dense all the same): leave it out"
+            )
         if queue_size > 0 and classes is not None:
             raise ValueError(f"model.queue_size={queue_size}: a model with classes has no latents for candidates")
         if queue_size > 0 and set(self.model.training_strategies) == {"sequence_only"}:

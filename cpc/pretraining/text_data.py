@@ -112,6 +112,8 @@ class TextData(PretrainingData):
             raise ValueError(
                 "text is predicted as classes: give model.classes a table, an objective and a sampler (configs/text)"
             )
+        check_context(model.context)
+        model.classes.check_exact()  # held-out text is measured by the full softmax
         for probe in self.trainer.callbacks:
             if isinstance(probe, OnlineProbe):
                 self.class_names(probe.task)
@@ -160,6 +162,19 @@ class TextData(PretrainingData):
             ValueError: naming what differs.
         """
         self._order.check(state_dict["fingerprint"])
+
+
+def check_context(context: Any) -> None:
+    """Refuse a context whose state, which every chunk hands on to the next, would grow with the text.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    if not getattr(context, "has_bounded_state", True):  # a context of one's own may leave it out, and is believed
+        raise ValueError(
+            f"the context is a {type(context).__name__} without a window, and contexts are carried on over all of the "
+            "text: its state would grow with every chunk; set model.context.init_args.window"
+        )
 
 
 def _only(batches: list[Batch]) -> Batch:

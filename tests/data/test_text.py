@@ -56,6 +56,24 @@ def test_valid_is_drawn_from_training_files_where_none_is_named(tmp_path: Path) 
     assert sorted([*text.lines("train"), *text.lines("valid")]) == sorted(numbered(0, 400))
 
 
+def test_held_out_text_may_stand_alone(tmp_path: Path) -> None:
+    test = write(tmp_path / "ptb.test.txt", "a b", "c")
+    text = Text(test)
+    assert text.splits == ["test"]
+    assert list(text.lines("test")) == ["a b", "c"]
+
+
+def test_a_text_is_read_whole(tmp_path: Path) -> None:
+    lines = numbered(0, 2000)
+    write(tmp_path / "foreign.txt", *lines)
+    write(tmp_path / "more" / "train.txt", "one more")
+    for source in (tmp_path / "foreign.txt", write(tmp_path / "valid_few.txt", *lines)):
+        text = Text(source, is_whole=True)
+        assert text.splits == ["all"]
+        assert list(text.lines("all")) == lines
+    assert list(Text(tmp_path / "more", is_whole=True).lines("all")) == ["one more"]
+
+
 def test_the_digest_follows_content_and_splits(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", *numbered(0, 2000))
     first = Text(path).digest
@@ -87,7 +105,7 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"holds no \*\.txt file"):
         Text(tmp_path)
     write(tmp_path / "blank" / "train.txt", "", "  ")
-    with pytest.raises(ValueError, match="no line to train on, so the vocabulary would be empty"):
+    with pytest.raises(ValueError, match="holds no line: give it text"):
         Text(tmp_path / "blank")
     shutil.rmtree(tmp_path / "blank")
     few = write(tmp_path / "few.txt", *numbered(0, 30))
@@ -100,8 +118,6 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="names the splits test, valid"):
         Text(tmp_path)
     lone = write(tmp_path / "alone" / "test.txt", "a")
-    with pytest.raises(ValueError, match="none of these files is for training"):
-        Text(lone.parent)
     write(lone.parent / "train.txt", "a")
     write(lone.parent / "valid.txt", "a")
     with pytest.raises(ValueError, match="no split 'other'; it has test, train, valid"):

@@ -56,6 +56,14 @@ def test_a_vocabulary_is_given_or_made(folder: Path) -> None:
         TokenCorpus(Text(folder))
 
 
+def test_a_trained_vocabulary_reads_text_without_a_training_part(folder: Path) -> None:
+    vocabulary = TokenCorpus(Text(folder), tokens="whitespace", num_tokens=4).vocabulary
+    alone = Text(folder / "test.txt")
+    assert TokenCorpus(alone, vocabulary=vocabulary).stream("test").tolist() == [1, 3, 1]
+    with pytest.raises(ValueError, match=r"test\.txt holds no line to train on, only test: name a file train"):
+        TokenCorpus(alone, tokens="whitespace", num_tokens=4)
+
+
 def test_entropy() -> None:
     assert entropy_nats(np.array([5, 5, 0, 5, 5])) == pytest.approx(math.log(4))
     assert entropy_nats(np.array([7])) == 0

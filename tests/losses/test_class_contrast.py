@@ -1,12 +1,14 @@
 """Every step's class, against loops over rows."""
 
 import math
+from unittest.mock import patch
 
 import pytest
 import torch
 
 from cpc.bounds import BoundTally
 from cpc.candidates.class_table import ClassTable
+from cpc.candidates.samplers import SoftmaxSampler
 from cpc.losses.class_contrast import class_contrast
 from cpc.losses.class_table_loss import ClassTableLoss
 from cpc.predictors import Step
@@ -61,6 +63,16 @@ def test_a_step_without_rows_is_left_out() -> None:
         class_contrast(queries, torch.full((1, 5), -100), classes, ahead=[1, 3])
     with pytest.raises(ValueError, match="need 6 labels, got 5"):
         class_contrast(queries, labels, classes, ahead=[1, 4])
+
+
+def test_all_steps_ahead_see_one_refresh_of_the_table() -> None:
+    sampler = SoftmaxSampler(5, 4)
+    classes = ClassTableLoss(ClassTable(5, 4), "sampled_softmax", sampler, 2)
+    with patch.object(sampler, "refresh", wraps=sampler.refresh) as refresh:
+        for _ in range(2):
+            class_contrast(torch.randn(3, 1, 3, 4), torch.tensor([[1, 2, 0, 3, 4]]), classes, ahead=[1, 2, 3])
+    assert refresh.call_count == 2
+    assert int(classes.num_losses) == 2
 
 
 def test_against_the_entropy_a_bound_does_not_count_frequencies() -> None:

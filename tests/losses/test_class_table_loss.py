@@ -18,6 +18,7 @@ from cpc.candidates.samplers import (
     Sampler,
     SoftmaxSampler,
     TwoLevel,
+    Unigram,
     without_hits,
 )
 from cpc.losses import OBJECTIVES, ClassTableLoss, class_loss
@@ -109,6 +110,32 @@ def test_exact_is_the_full_softmax_whatever_was_trained() -> None:
     expected = ClassTableLoss(table(), "full_softmax")(queries, TARGETS)
     for found, wanted in zip(loss.exact(queries, TARGETS), expected, strict=True):
         torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("objective", ["negative_sampling", "info_nce"])
+@pytest.mark.parametrize("num_distinct", [None, 2])
+def test_perplexity_at_the_optimum_is_the_entropys(objective: str, num_distinct: int | None) -> None:
+    """Where F = log(P / Q), the exact loss is H(P), whatever the law Q."""
+    p = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
+    q = p**0.75 / (p**0.75).sum()
+    counts = q  # with replacement; else the chance to come first or second
+    if num_distinct is not None:
+        after = [sum(q[j] / (1 - q[j]) for j in range(4) if j != i) for i in range(4)]
+        counts = q * (1 + torch.stack(after))
+    classes = ClassTable(4, 1)
+    with torch.no_grad():
+        classes.weight.copy_((p / counts).log()[:, None])
+    sampler = Unigram(p, distortion=0.75, replacement=num_distinct is None, shared=False)
+    loss = ClassTableLoss(classes, objective, sampler, num_distinct or 3)
+    found = loss.exact(torch.ones(4, 1), torch.arange(4), p.float()).loss.exp().item()
+    # of distinct candidates the expected counts are those of independent inclusion: not to the last digit
+    assert found == pytest.approx(float(torch.exp(-(p * p.log()).sum())), rel=1e-5 if num_distinct is None else 2e-3)
+
+
+def test_scores_against_a_law_of_the_query_have_no_full_softmax() -> None:
+    loss = ClassTableLoss(table(), "negative_sampling", Adaptive(NUM_CLASSES), 5)
+    with pytest.raises(ValueError, match=r"negative_sampling learns .* law Q of Adaptive is not the same for all"):
+        loss.exact(torch.zeros(4, DIM), TARGETS)
 
 
 def test_draws_repeat_with_their_generator() -> None:

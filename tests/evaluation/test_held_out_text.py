@@ -1,0 +1,29 @@
+"""A held-out text read to its very end."""
+
+from pathlib import Path
+
+import pytest
+
+from cpc.candidates import ClassTable
+from cpc.contexts import LSTM
+from cpc.data.text import Text
+from cpc.data.token_corpus import TokenCorpus
+from cpc.encoders import TokenEncoder
+from cpc.evaluation import HeldOutText, TextProtocol, class_tally
+from cpc.losses import ClassTableLoss
+from cpc.model import CPC
+from cpc.predictors import Bilinear
+
+
+@pytest.mark.parametrize("skip_steps", [1, 2])
+def test_an_end_with_nothing_far_enough_ahead_is_passed_over(tmp_path: Path, skip_steps: int) -> None:
+    """The last batch of the longer of two lanes holds one token, and nothing that lies two ahead of it."""
+    classes = ClassTableLoss(ClassTable(6, 4), "full_softmax")
+    model = CPC(TokenEncoder(6, 4), LSTM(dim=6), Bilinear(num_steps=1), skip_steps=skip_steps, classes=classes)
+    (tmp_path / "valid.txt").write_text(" ".join("abcde"[i % 5] for i in range(40)))
+    (tmp_path / "train.txt").write_text("a b c d e")
+    corpus = TokenCorpus(Text(tmp_path), tokens="whitespace", num_tokens=6)
+    held_out = HeldOutText(corpus, TextProtocol(split="valid", batch_size=2, chunk_tokens=20), skip_steps + 1)
+    assert len(held_out.stream) - 1 == 41
+    bound = class_tally(model, held_out).compute("full_softmax", "valid")
+    assert bound.num_rows == [41 - skip_steps]
