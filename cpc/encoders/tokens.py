@@ -56,11 +56,16 @@ class TokenEncoder(nn.Module):
         """The vector of every token.
 
         Raises:
-            ValueError: if it is tied, but to no table yet.
+            ValueError: if it is tied, but to no table yet; on ids that are no token.
         """
         if self.embedding is None and not self._table:
             raise ValueError(
                 "is_tied=True, but there is no class table: build a CPC with classes, or set is_tied=False"
+            )
+        if x.numel() and not 0 <= int(x.min()) <= int(x.max()) < self.num_tokens:
+            raise ValueError(
+                f"tokens run from {int(x.min())} to {int(x.max())}, but the {self.num_tokens} of the vocabulary from 0 "
+                f"to {self.num_tokens - 1}: encode text with the model's own vocabulary"
             )
         weight: Tensor = self._table[0].weight if self.embedding is None else self.embedding.weight
         return F.dropout(F.embedding(x, weight), self.dropout, self.training)

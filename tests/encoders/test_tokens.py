@@ -49,3 +49,11 @@ def test_refusals() -> None:
         TokenEncoder(num_tokens=0)
     with pytest.raises(ValueError, match=r"dropout=1\.0"):
         TokenEncoder(num_tokens=3, dropout=1.0)
+
+
+@pytest.mark.parametrize("token", [-1, 9])
+def test_ids_that_are_no_token_are_named(token: int) -> None:
+    with pytest.raises(
+        ValueError, match=rf"tokens run from {min(token, 3)} to {max(token, 3)}, but the 9 of the vocab"
+    ):
+        TokenEncoder(9, 4)(torch.tensor([[3, token]]))
