@@ -4,6 +4,7 @@ Nothing leaves the machine: Dash serves its own JavaScript, and the browser is t
 """
 
 import functools
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import Any
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from cpc.monitor import charts as drawn
-from cpc.monitor.figure import GRAPH_CONFIG, RUN_COLOURS
+from cpc.monitor.figure import GRAPH_CONFIG, MANY
 from cpc.monitor.kinds import BOUND
 from cpc.monitor.legible import legible
 from cpc.monitor.library import Library
-from cpc.monitor.overview import COLUMNS, Row, arranged, differences, overview
+from cpc.monitor.markup import Node, node, reasons, run_table, table
+from cpc.monitor.overview import Row, arranged, differences, overview
 from cpc.monitor.view import AS_TRAINED, View
 
 TICK_SECONDS = 1.0
@@ -58,7 +60,13 @@ def _page() -> html.Div:
             dcc.Store(id="hidden", data=[]),
             dcc.Store(id="sort", data=["name", False]),
             dcc.Store(id="zoom"),
+            dcc.Store(id="in-view", data=[]),  # names of the charts that the reader may see
+            dcc.Store(id="drawn", data={}),  # by the chart's name: what was asked for when it was drawn
             dcc.Store(id="theme-now"),
+            dcc.Store(id="show-asked"),  # the run whose button was pressed, and which press it was
+            dcc.Store(id="sort-asked"),  # likewise the column
+            dcc.Store(id="markup-of-runs"),  # for `markup.js`, by the part's id
+            dcc.Store(id="markup-of-charts"),
             dcc.Store(id="answered"),  # when the server last spoke
             html.H1("cpc monitor"),
             html.P(id="notice", className="notice", role="status"),
@@ -142,26 +150,26 @@ def _chart_section(name: str) -> html.Section:
                 ),
                 id=part("figure"),
                 className="figure",
+                style={"minHeight": HEIGHT},  # from the first moment: what is in sight is drawn first
                 role="img",
             ),
             html.Details(
                 [
                     html.Summary("values"),
                     # Stays when its table is drawn anew, and with it how far the reader has scrolled.
-                    html.Div(id=part("values"), **_scrolling(f"Values of the chart {name}")),
+                    html.Div(id=f"values-{name}", **_scrolling(f"Values of the chart {name}")),
                 ],
                 open=name == "bound",
             ),
         ],
         id=part("section"),
-        className="chart is-empty",
+        className="chart",
     )
 
 
 def _keep_runs_up_to_date(app: Dash, library: Library) -> None:
     @app.callback(
-        Output("runs", "children"),
-        Output("reasons", "children"),
+        Output("markup-of-runs", "data"),
         Output("notice", "children"),
         Output("strategy", "options"),
         Output("focus", "options"),
@@ -180,13 +188,12 @@ def _keep_runs_up_to_date(app: Dash, library: Library) -> None:
             # Every five seconds anyway: ages grow, and a silent run becomes stale.
             asked = [library.revision, int(time.time() / 5), search, sort, hidden, unit]
             if asked == listed:
-                return (*(no_update,) * 7, time.time())
+                return (*(no_update,) * 6, time.time())
             rows = overview(library, View(unit="bits" if unit == "bits" else "nats"))
             strategies = sorted({t.key.names[1] for run in library.runs.values() for t in run.tables(BOUND)})
             shown = [row.name for row in rows if row.name not in hidden]
             return (
-                _run_table(arranged(rows, search or "", *sort), hidden, sort),
-                _reasons(rows),
+                {"runs": run_table(arranged(rows, search or "", *sort), hidden, *sort), "reasons": reasons(rows)},
                 _notice(library, rows),
                 [AS_TRAINED, *strategies],
                 shown,
@@ -205,43 +212,41 @@ def _let_the_reader_choose(app: Dash, library: Library) -> None:
         prevent_initial_call=True,
     )
     app.clientside_callback(
+        ClientsideFunction("monitor", "inView"),
+        Output("in-view", "data"),
+        Input("tick", "n_intervals"),
+        State("in-view", "data"),
+    )
+    app.clientside_callback(
         ClientsideFunction("monitor", "showAllSteps"), Input("all-steps", "n_clicks"), prevent_initial_call=True
     )
     app.clientside_callback(ClientsideFunction("monitor", "answered"), Input("answered", "data"))
+    for store in ("markup-of-runs", "markup-of-charts"):
+        app.clientside_callback(ClientsideFunction("markup", "show"), Input(store, "data"), prevent_initial_call=True)
     app.clientside_callback(
         ClientsideFunction("monitor", "theme"), Output("theme-now", "data"), Input("theme", "value")
     )
 
     @app.callback(
         Output("hidden", "data"),
-        Input({"type": "show", "run": ALL}, "n_clicks"),
+        Input("show-asked", "data"),
         Input("show-all", "n_clicks"),
         Input("hide-all", "n_clicks"),
         State("hidden", "data"),
         State("search", "value"),
         prevent_initial_call=True,
     )
-    def hide_or_show(
-        _: list[int | None], __: int | None, ___: int | None, hidden: list[str], search: str | None
-    ) -> Any:
-        if not any(each["value"] for each in ctx.triggered):
-            return no_update  # buttons that have just been drawn
-        if isinstance(ctx.triggered_id, dict):
-            return sorted(set(hidden) ^ {ctx.triggered_id["run"]})
+    def hide_or_show(asked: Any, __: int | None, ___: int | None, hidden: list[str], search: str | None) -> list[str]:
+        if ctx.triggered_id == "show-asked":
+            name, _ = asked
+            return sorted(set(hidden) ^ {name})
         with library.lock:
             found = {row.name for row in arranged(overview(library, View()), search or "", "name", False)}
         return sorted(set(hidden) - found if ctx.triggered_id == "show-all" else set(hidden) | found)
 
-    @app.callback(
-        Output("sort", "data"),
-        Input({"type": "sort", "column": ALL}, "n_clicks"),
-        State("sort", "data"),
-        prevent_initial_call=True,
-    )
-    def sort_by(_: list[int | None], sort: list[Any]) -> Any:
-        if not any(each["value"] for each in ctx.triggered) or not isinstance(ctx.triggered_id, dict):
-            return no_update
-        column = ctx.triggered_id["column"]
+    @app.callback(Output("sort", "data"), Input("sort-asked", "data"), State("sort", "data"), prevent_initial_call=True)
+    def sort_by(asked: list[Any], sort: list[Any]) -> list[Any]:
+        column, _ = asked
         return [column, not sort[1] if sort[0] == column else column != "name"]
 
 
@@ -251,9 +256,9 @@ def _draw_charts(app: Dash, library: Library) -> None:
         Output({"type": "title", "name": ALL}, "children"),
         Output({"type": "caption", "name": ALL}, "children"),
         Output({"type": "figure", "name": ALL}, "aria-label"),
-        Output({"type": "values", "name": ALL}, "children"),
         Output({"type": "section", "name": ALL}, "className"),
-        Output("configs", "children"),
+        Output("markup-of-charts", "data"),
+        Output("drawn", "data"),
         Input("revision", "data"),
         Input("hidden", "data"),
         Input("split", "value"),
@@ -265,6 +270,8 @@ def _draw_charts(app: Dash, library: Library) -> None:
         Input("log-y", "value"),
         Input("zoom", "data"),
         Input("theme-now", "data"),
+        Input("in-view", "data"),
+        State("drawn", "data"),
         prevent_initial_call=True,
     )
     def draw(
@@ -279,10 +286,20 @@ def _draw_charts(app: Dash, library: Library) -> None:
         log_y: list[str],
         zoom: list[int | float] | None,
         theme: Any,
+        in_view: list[str],
+        drawn_as: dict[str, str],
     ) -> Any:
         if revision is None or theme is None:
             return _nothing()
+        asked = json.dumps((revision, hidden, split, strategy, focus, unit, smoothing, log_x, log_y, zoom, theme))
         with library.lock:
+            num_shown = len(library.runs.keys() - set(hidden))
+            # A browser needs a sixth of a second for a chart of a hundred runs: those out of sight can wait.
+            wanted = [
+                name for name in drawn.NAMES if (name in in_view or num_shown <= MANY) and drawn_as.get(name) != asked
+            ]
+            if not wanted:
+                return _nothing()
             shown = {name: library.places[name] for name in library.runs if name not in hidden}
             runs = [library.runs[name] for name in shown]
             view = View(
@@ -301,50 +318,18 @@ def _draw_charts(app: Dash, library: Library) -> None:
             found = library.of_sound(runs, functools.partial(drawn.charts, view=view))
             configs = _configs(runs)
         return (
-            [chart.figure for chart in found],
+            [chart.figure if chart.name in wanted else no_update for chart in found],
             [chart.title for chart in found],
             [chart.caption if not chart.is_empty else "No run shown has such records yet." for chart in found],
             [chart.alt for chart in found],
-            [_table(chart.header, chart.rows) for chart in found],
             ["chart is-empty" if chart.is_empty else "chart" for chart in found],
-            configs,
+            {f"values-{chart.name}": table(chart.header, chart.rows) for chart in found} | {"configs": configs},
+            drawn_as | dict.fromkeys(wanted, asked),
         )
 
 
 def _nothing() -> tuple[Any, ...]:
-    return (*([no_update] * len(drawn.NAMES) for _ in range(6)), no_update)
-
-
-def _run_table(rows: Sequence[Row], hidden: Sequence[str], sort: Sequence[Any]) -> html.Table:
-    def heading(column: str, words: str) -> html.Th:
-        is_sorted = sort[0] == column
-        arrow = ("", " \u2191", " \u2193")[is_sorted * (1 + bool(sort[1]))]
-        order = {"aria-sort": ("none", "ascending", "descending")[is_sorted * (1 + bool(sort[1]))]}
-        button = html.Button(words + arrow, id={"type": "sort", "column": column})
-        return html.Th(button, scope="col", className="text" if column == "name" else "", **order)
-
-    def row_of(row: Row) -> html.Tr:
-        is_shown = row.name not in hidden
-        show = html.Button(
-            "\u25cf" if is_shown else "\u25cb",
-            id={"type": "show", "run": row.name},
-            className="show",
-            role="checkbox",
-            style={"color": RUN_COLOURS[row.colour % len(RUN_COLOURS)]},
-            **{"aria-checked": str(is_shown).lower(), "aria-label": f"show {row.name}"},
-        )
-        marks = [html.Span(each.name, className=f"badge {each.name}", title=each.reason) for each in row.badges]
-        cells = [html.Td(row.words(column), className=column) for column in list(COLUMNS)[1:]]
-        return html.Tr([html.Td(show), html.Th(row.name, scope="row"), html.Td(marks, className="text"), *cells])
-
-    headings = [heading(column, words) for column, words in COLUMNS.items()]
-    head = [html.Th("show", scope="col"), headings[0], html.Th("badges", scope="col", className="text"), *headings[1:]]
-    return html.Table([html.Thead(html.Tr(head)), html.Tbody([row_of(row) for row in rows])])
-
-
-def _reasons(rows: Sequence[Row]) -> Any:
-    sentences = [html.Li([html.B(row.name), f": {sentence}"]) for row in rows for sentence in row.sentences]
-    return html.Ul(sentences) if sentences else html.P("No run has any.")
+    return (*([no_update] * len(drawn.NAMES) for _ in range(5)), no_update, no_update)
 
 
 def _notice(library: Library, rows: Sequence[Row]) -> str:
@@ -369,21 +354,16 @@ def _notice(library: Library, rows: Sequence[Row]) -> str:
     return " ".join(sentences)
 
 
-def _configs(runs: Sequence[Any]) -> Any:
+def _configs(runs: Sequence[Any]) -> Node:
     if not 2 <= len(runs) <= MAX_CONFIGS:
-        return html.P(f"Show 2 to {MAX_CONFIGS} runs to compare their config.yaml; {len(runs)} are shown.")
+        return node("p", f"Show 2 to {MAX_CONFIGS} runs to compare their config.yaml; {len(runs)} are shown.")
     header, rows = differences(runs)
     if not rows:
-        return html.P("The runs shown have the same options.")
-    return html.Div(html.Div(_table(header, rows), **_scrolling("Options that differ")), className="config")
+        return node("p", "The runs shown have the same options.")
+    scrolling = {"class": "scroll", "tabindex": "0", "role": "region", "aria-label": "Options that differ"}
+    return node("div", [["div", scrolling, [table(header, rows)]]], class_="config")
 
 
 def _scrolling(label: str) -> dict[str, Any]:
     """Properties of a part that scrolls by itself, by keyboard too."""
     return {"className": "scroll", "tabIndex": 0, "role": "region", "aria-label": label}
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> html.Table:
-    head = html.Thead(html.Tr([html.Th(cell, scope="col") for cell in header]))
-    body = [html.Tr([html.Th(first, scope="row"), *(html.Td(cell) for cell in rest)]) for first, *rest in rows]
-    return html.Table([head, html.Tbody(body)])

@@ -21,6 +21,7 @@ from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from cpc.monitor.app import build_app
 from cpc.monitor.export import write_export
+from cpc.monitor.figure import MANY
 from cpc.monitor.library import Library
 from cpc.monitor.server import Server
 
@@ -94,15 +95,6 @@ def opened(browser: Browser) -> Iterator[Callable[..., Page]]:
     assert errors == []
 
 
-def sort_by_step(page: Page) -> None:
-    """Highest first; a click that falls between two drawings of the table is lost, and every second one sorts up."""
-    for _ in range(6):
-        page.get_by_role("button", name=re.compile("^step")).click()
-        with contextlib.suppress(AssertionError):
-            expect(page.get_by_role("columnheader", name="step \u2193")).to_be_visible(timeout=10 * SECONDS)
-            return
-
-
 def figure(name: str) -> str:
     """JavaScript for a chart's figure; Dash writes its ids as JSON."""
     return f"""document.getElementById('{{"name":"{name}","type":"chart"}}').querySelector('.js-plotly-plot')"""
@@ -120,12 +112,22 @@ def x_range(page: Page, name: str) -> list[float]:
     return page.evaluate(f"() => {figure(name)}._fullLayout.xaxis.range.map(Number)")
 
 
-def until(page: Page, javascript: str) -> None:
+def until(page: Page, javascript: str, patience: float = PATIENCE) -> None:
     """Wait; not by `wait_for_function`, whose eval the page's policy forbids."""
-    deadline = time.monotonic() + PATIENCE / SECONDS
+    deadline = time.monotonic() + patience / SECONDS
     while not page.evaluate(f"() => {{ try {{ return {javascript}; }} catch (error) {{ return false; }} }}"):
         assert time.monotonic() < deadline, f"in vain: {javascript}"
         page.wait_for_timeout(50)
+
+
+def zoom_in(page: Page, name: str, change: str, until_it_is: str) -> None:
+    """Zoom one chart until another has followed: Dash does not listen yet to a chart that has only just been drawn."""
+    for _ in range(12):
+        page.evaluate(f"() => Plotly.relayout({figure(name)}, {change})")
+        with contextlib.suppress(AssertionError):
+            until(page, until_it_is, patience=PATIENCE / 12)
+            return
+    raise AssertionError(f"in vain: {until_it_is}")
 
 
 def test_what_a_reader_sees_of_two_runs(address: str, opened: Callable[..., Page], folder: Path) -> None:
@@ -153,8 +155,8 @@ def test_new_points_come_by_themselves_and_the_zoom_stays(
     page = opened(address)
     until(page, f"{figure('loss')}._fullData.length >= 2")
     page.evaluate("window.isSamePage = true")
-    page.evaluate(f"() => Plotly.relayout({figure('loss')}, {{'xaxis.range[0]': 1000, 'xaxis.range[1]': 3000}})")
-    until(page, f"{figure('bound')}._fullLayout.xaxis.range[0] === 1000")  # every chart follows
+    zoom = "{'xaxis.range[0]': 1000, 'xaxis.range[1]': 3000}"
+    zoom_in(page, "loss", zoom, f"{figure('bound')}._fullLayout.xaxis.range[0] === 1000")  # every chart follows
     button = page.get_by_role("checkbox", name="show two")
     button.focus()
     for step in (2050, 2100, 2150):
@@ -164,6 +166,10 @@ def test_new_points_come_by_themselves_and_the_zoom_stays(
     assert x_range(page, "bound") == x_range(page, "loss") == [1000, 3000]
     expect(button).to_be_focused()  # the table was drawn anew under a reader who uses the keyboard
     expect(page.get_by_role("row", name=re.compile("^show one one .*2150"))).to_be_visible()
+    write_run(folder / "before")  # and with a row above
+    expect(page.get_by_role("region", name="Table of runs").get_by_role("row")).to_have_count(4)
+    expect(page.locator("#runs tbody tr").first).to_contain_text("before")
+    expect(button).to_be_focused()
     box = page.evaluate(f"() => {{ const r = {figure('bound')}.getBoundingClientRect(); return [r.left, r.top]; }}")
     page.mouse.dblclick(box[0] + 200, box[1] + 120)
     until(page, f"{figure('loss')}._fullLayout.xaxis.range[0] < 900")
@@ -173,8 +179,7 @@ def test_a_zoom_between_two_records_is_no_dead_end(address: str, opened: Callabl
     page = opened(address)
     until(page, f"{figure('loss')}._fullData.length >= 2")
     zoom = "{'xaxis.range[0]': 1010, 'xaxis.range[1]': 1020, 'yaxis.range[0]': 50, 'yaxis.range[1]': 60}"
-    page.evaluate(f"() => Plotly.relayout({figure('loss')}, {zoom})")
-    until(page, f"{figure('bound')}._fullLayout.xaxis.range[0] === 1010")
+    zoom_in(page, "loss", zoom, f"{figure('bound')}._fullLayout.xaxis.range[0] === 1010")
     until(page, f"{figure('bound')}._fullData.find(t => t.name === 'one').x.length === 2")
     assert page.locator(".chart.is-empty").count() == 0
     page.get_by_role("button", name="show all steps").click()
@@ -222,7 +227,7 @@ def test_settings_search_sort_and_hide(address: str, opened: Callable[..., Page]
     page.get_by_role("checkbox", name="show one").click()
     until(page, f"!{figure('bound')}._fullData.some(t => t.name === 'one')")
     expect(page.get_by_role("checkbox", name="show one")).to_have_attribute("aria-checked", "false")
-    sort_by_step(page)
+    page.get_by_role("button", name=re.compile("^step")).click()
     expect(page.get_by_role("columnheader", name="step \u2193")).to_have_attribute("aria-sort", "descending")
     page.get_by_placeholder("search names and badges").fill("on")
     expect(page.get_by_role("region", name="Table of runs").get_by_role("row")).to_have_count(2)
@@ -231,6 +236,29 @@ def test_settings_search_sort_and_hide(address: str, opened: Callable[..., Page]
     page.get_by_text("dark", exact=True).click()
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     until(page, f"{figure('bound')}._fullLayout.font.color === '#e6e8ec'")
+
+
+def test_of_many_runs_the_charts_in_sight_are_drawn(opened: Callable[..., Page], tmp_path: Path) -> None:
+    for number in range(MANY + 1):
+        write_run(tmp_path / "runs" / f"run{number:02}", num_records=4)
+    library = Library([tmp_path / "runs"])
+    library.read_all()
+    server = Server(build_app(library).server, port=0)
+    server.start()
+    try:
+        page = opened(server.url)
+        until(page, f"{figure('bound')}._fullData.length === {MANY + 2}")  # and the ceiling
+        page.wait_for_timeout(3 * SECONDS)
+        assert page.evaluate(f"() => {figure('rate')}._fullData.length") == 0
+        page.evaluate(f"() => {figure('rate')}.scrollIntoView()")
+        until(page, f"{figure('rate')}._fullData.length === {MANY + 1}")
+        page.get_by_role("checkbox", name="show run03").click()
+        until(page, f"{figure('rate')}._fullData.length === {MANY}")
+        until(page, f"{figure('bound')}._fullData.length === {MANY + 1}")  # few enough: all, wherever they are
+        page.close()  # before its server: no answer is an error
+    finally:
+        server.close()
+        library.close()
 
 
 def test_a_phone_in_the_dark(address: str, opened: Callable[..., Page]) -> None:

@@ -1,5 +1,5 @@
-// What the page decides by itself: the theme of the system, one zoom for all charts, where the keyboard is, and whether
-// anybody answers.
+// What the page decides by itself: the theme of the system, one zoom for all charts, which of them are in sight, and
+// whether anybody answers.
 window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.monitor = {
   // The training steps in view after a zoom in any chart; null once a double click shows everything again.
@@ -15,6 +15,13 @@ window.dash_clientside.monitor = {
       if (low !== undefined && high !== undefined) return [data(low), data(high)];
     }
     return keep;
+  },
+  // The names of the charts on the screen, or half a screen away.
+  inView: function (_, known) {
+    const isNear = ({ top, bottom }) => bottom > -0.5 * window.innerHeight && top < 1.5 * window.innerHeight;
+    const sections = [...document.querySelectorAll(".chart")];
+    const names = sections.filter((each) => isNear(each.getBoundingClientRect())).map((each) => JSON.parse(each.id).name);
+    return String(names) === String(known) ? window.dash_clientside.no_update : names;
   },
   // Of every chart, as a double click in each would; one that is empty in view offers nothing to click on.
   showAllSteps: function () {
@@ -32,19 +39,6 @@ window.dash_clientside.monitor = {
     return theme;
   },
 };
-
-// The table of runs is drawn anew with every record: whoever has reached a button there by keyboard stays on it.
-(function () {
-  let reached = null;
-  document.addEventListener("focusin", (event) => {
-    reached = event.target.closest("#runs") && event.target.id;
-  });
-  new MutationObserver(() => {
-    if (!reached || document.activeElement !== document.body) return;
-    const again = document.getElementById(reached);
-    if (again) again.focus({ preventScroll: true });
-  }).observe(document.documentElement, { childList: true, subtree: true });
-})();
 
 // A page whose server is gone looks like one whose runs are silent: say so.
 (function () {
