@@ -63,6 +63,8 @@ class ClassTable(nn.Module):
         """The classes' vectors; None: of all."""
         if ids is None:
             return self.normalised(self.weight)
+        if ids.numel() > self.num_classes and not self.has_sparse_gradients:  # each is scaled once, then looked up
+            return F.embedding(ids, self.normalised(self.weight))
         return self.normalised(F.embedding(ids, self.weight, sparse=self.has_sparse_gradients))
 
     def biases(self, ids: Int[Tensor, "*M"] | None = None) -> Float[Tensor, "..."] | None:
