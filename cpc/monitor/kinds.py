@@ -143,13 +143,18 @@ def parse_lines(lines: Iterable[bytes], kind: Kind, first_line: int = 1) -> Pars
     grouped: dict[Key, list[dict[str, Any]]] = {}
     problems, newest = [], 0
     key, header = Key(kind.file, (), (), ()), None
+    keys: list[tuple[list[Any], Key]] = []  # by header, few of them: training's and each held-out strategy's
     for number, line in enumerate(lines, start=first_line):
         try:
             record = _decoded(line)
             own = [record.get(name) for name in ("steps", "directions", *kind.key)]
             own.append(len(record["mi_bound_nats"]) if kind.lists else 0)
             if own != header:  # neighbours mostly share theirs
-                key, header = _key_of(record, kind), own
+                met = next((key for header, key in keys if header == own), None)
+                if met is None:
+                    met = _key_of(record, kind)
+                    keys.append((own, met))
+                key, header = met, own
             if not math.isfinite(record["step"]):
                 raise ValueError("the step is not finite")
             newest = max(newest, int(record.get("schema", 1)))
