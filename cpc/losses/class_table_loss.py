@@ -118,6 +118,11 @@ class ClassTableLoss(nn.Module):
         check_draw(draw, targets, self.objective, self.correction)
         return self._loss(queries, targets, draw, self.objective, self.correction, weight)
 
+    def move_to(self, batch: int) -> None:
+        """Say which training batch comes next, by its number, to a sampler whose law depends on it."""
+        if self.sampler is not None:
+            self.sampler.move_to(batch)
+
     def _refresh(self) -> None:
         """Show the sampler the table, where it looks at it and its turn has come."""
         if not isinstance(self.sampler, QuerySampler):

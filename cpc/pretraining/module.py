@@ -138,6 +138,8 @@ class Pretraining(pl.LightningModule):
 
     def training_step(self, batch: Batch, batch_index: int) -> dict[str, Tensor]:
         """The contrastive loss; latents and contexts go to the online probe, detached."""
+        if self.model.classes is not None:
+            self.model.classes.move_to(batch_index)
         latents, contexts, state = self.model(batch.x, self.context_state)
         if self.trainer.datamodule.is_continuous:
             self.context_state = tuple(each.detach() for each in state)

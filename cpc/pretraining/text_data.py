@@ -1,5 +1,6 @@
 """Text for training: source -> vocabulary -> packed tokens -> lanes that resume exactly."""
 
+import math
 from functools import cached_property
 from typing import Any
 
@@ -131,6 +132,9 @@ class TextData(PretrainingData):
         ranks = {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
         stream, furthest = self.corpus.stream(self.train_split)[1:], model.steps[-1].k
         self._lanes = TrainingLanes(stream, self.batch_size, self.chunk_tokens, furthest, **ranks)
+        if model.classes.sampler is not None:
+            of_all = TrainingLanes(stream, self.batch_size * self.trainer.world_size, self.chunk_tokens, furthest)
+            model.classes.sampler.look_ahead(lambda batch: of_all[batch].labels, math.ceil(of_all.batches_per_epoch))
         self._order = LaneOrder(
             {
                 "text and vocabulary": self.corpus.digest,

@@ -162,7 +162,7 @@ def test_draws_repeat_with_their_generator() -> None:
             {},
             "info_nce asks for hits='exclude', but one draw of LogUniform serves all queries .* shared=False",
         ),
-        (("info_nce", Partition(NUM_CLASSES, torch.arange(4), 3), 2), {}, "one draw of Partition serves all"),
+        (("info_nce", Partition(NUM_CLASSES, 3), 2), {}, "one draw of Partition serves all"),
         (("info_nce", SoftmaxSampler(NUM_CLASSES, DIM), 5), {}, r"temperature=1\.0, the table scores at 0\.7"),
         (("sampled_softmax", TwoLevel(NUM_CLASSES, DIM, 0.1), 5), {}, r"temperature=0\.1, the table scores at 0\.7"),
         (
@@ -178,9 +178,12 @@ def test_parts_that_do_not_go_together_are_named(arguments: tuple, options: dict
 
 
 def test_parts_that_go_together_are_accepted() -> None:
+    partition = Partition(NUM_CLASSES, 3)
+    partition.look_ahead(lambda _: torch.arange(3), 1)
+    partition.move_to(0)
     for drawing in (
         (LogUniform(NUM_CLASSES, shared=False), 5),
-        (Partition(NUM_CLASSES, torch.arange(4), 3), 3),
+        (partition, 3),
         (SoftmaxSampler(NUM_CLASSES, DIM, 0.7), 5),
         (KernelTree(NUM_CLASSES, Quadratic(DIM)), 5),
     ):

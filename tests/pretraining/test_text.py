@@ -157,13 +157,21 @@ def test_a_saved_model_has_table_sampler_and_vocabulary(run_dir: Path) -> None:
     assert model.encoder.embedding is None
 
 
-def test_a_resumed_run_is_the_uninterrupted_one(folder: Path, tmp_path: Path) -> None:
+PARTITION = {
+    "class_path": "cpc.candidates.samplers.Partition",
+    "init_args": {"num_classes": NUM_TOKENS, "max_words": 28},
+}
+
+
+@pytest.mark.parametrize("sampler", [None, PARTITION], ids=["uniform", "partition"])
+def test_a_resumed_run_is_the_uninterrupted_one(folder: Path, tmp_path: Path, sampler: dict[str, Any] | None) -> None:
     # 300 lines of 9 tokens in 6 lanes of 9 are an epoch of 50 steps: 23 and 64 lie in the middle of the first two
-    whole = pretrain(config(folder, tmp_path / "whole", trainer__max_steps=70))
+    change = {} if sampler is None else {"model__classes__init_args__sampler": sampler}
+    whole = pretrain(config(folder, tmp_path / "whole", trainer__max_steps=70, **change))
     broken = tmp_path / "broken"
     for max_steps in (23, 64, 70):
         ckpt_path = "last" if broken.exists() else None
-        pretrain(config(folder, broken, trainer__max_steps=max_steps, ckpt_path=ckpt_path))
+        pretrain(config(folder, broken, trainer__max_steps=max_steps, ckpt_path=ckpt_path, **change))
     for name in ("last.ckpt",):
         first, second = (
             torch.load(run / "checkpoints" / name, weights_only=False)["state_dict"] for run in (whole, broken)
@@ -178,6 +186,13 @@ def test_a_resumed_run_is_the_uninterrupted_one(folder: Path, tmp_path: Path) ->
         totals.append([sum(r[name][0] * r["num_rows"][0] for r in records) for name in ("loss_nats", "accuracy")])
         assert sum(record["num_batches"] for record in records) == 70
     assert totals[0] == pytest.approx(totals[1], rel=1e-9)
+
+
+def test_a_partition_too_narrow_for_a_batch_is_refused_before_training(folder: Path, tmp_path: Path) -> None:
+    narrow = {"model__classes__init_args__sampler__init_args": {"num_classes": NUM_TOKENS, "max_words": 9}}
+    narrow["model__classes__init_args__sampler__class_path"] = PARTITION["class_path"]
+    with pytest.raises(ValueError, match=r"batch 0 has \d+ unique words, more than max_words=9: raise it"):
+        pretrain(config(folder, tmp_path / "run", **narrow))
 
 
 def test_another_text_is_no_continuation(folder: Path, tmp_path: Path) -> None:

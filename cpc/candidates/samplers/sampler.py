@@ -4,6 +4,7 @@ M queries, D dims, n classes, m candidates drawn, T targets per query.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -76,6 +77,20 @@ class Sampler(FixedDtype, ABC):
         Raises:
             ValueError: on targets out of range, hits that this sampler does not offer, or a `num` that it cannot draw.
         """
+
+    def look_ahead(self, targets_of: Callable[[int], Tensor], num_batches: int) -> None:
+        """Learn in which order training meets its targets, where the law depends on it. Most do not.
+
+        Args:
+            targets_of: all targets of a batch by its number, on all processes together, -1 for none; without end.
+            num_batches: of an epoch.
+
+        Raises:
+            ValueError: if the law cannot serve one of the batches.
+        """
+
+    def move_to(self, batch: int) -> None:
+        """Learn which batch comes next, by its number."""
 
     def excludes_per_query(self, num: int) -> bool:
         """Whether such a draw can exclude each query's own targets, where they differ."""

@@ -1,6 +1,7 @@
 """A law mixed with the uniform one."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int
@@ -30,6 +31,14 @@ class UniformMixture(LawSampler):
     def observe(self, targets: Int[Tensor, "M ..."]) -> None:
         """What the law inside learns."""
         self.law.observe(targets)
+
+    def look_ahead(self, targets_of: Callable[[int], Tensor], num_batches: int) -> None:
+        """For the law inside."""
+        self.law.look_ahead(targets_of, num_batches)
+
+    def move_to(self, batch: int) -> None:
+        """Likewise."""
+        self.law.move_to(batch)
 
     def from_uniform(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
         """The first `share` of [0, 1) is the uniform law's, the rest the other's."""

@@ -1,5 +1,7 @@
 """Parts of a corpus, against a loop over its words."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -17,31 +19,73 @@ def parts_by_loop(corpus: list[int], max_words: int, batch: int) -> list[list[in
     return parts
 
 
-@pytest.mark.parametrize(("max_words", "batch"), [(1, 1), (7, 1), (7, 4), (30, 8), (500, 8)])
+def partition(num_classes: int, corpus: list[int], max_words: int, batch: int = 1, **manner: bool) -> Partition:
+    """Of a corpus that is read over and over."""
+    pieces = [torch.tensor(corpus[start : start + batch]) for start in range(0, len(corpus), batch)]
+    sampler = Partition(num_classes, max_words, **manner)
+    sampler.look_ahead(lambda number: pieces[number % len(pieces)], len(pieces))
+    return sampler
+
+
+@pytest.mark.parametrize(("max_words", "batch"), [(1, 1), (7, 1), (7, 4), (30, 8), (59, 8)])
 def test_parts_are_cut_as_late_as_words_allow(max_words: int, batch: int, generator: torch.Generator) -> None:
-    corpus = (torch.rand(1003, generator=generator) ** 3 * 60).long()
-    sampler = Partition(60, corpus, max_words, batch)
-    expected = parts_by_loop(corpus.tolist(), max_words, batch)
-    assert sampler.num_parts == len(expected)
-    position = 0
-    for number, part in enumerate(expected):
-        for where in (position, position + len(part) - 1):
-            sampler.move_to(where)
-            assert int(sampler.part) == number
-        assert sampler.words_of_part().tolist() == sorted(set(part))
-        position += len(part)
+    corpus = ((torch.rand(1003, generator=generator) ** 3 * 60).long() % 60).tolist()
+    twice = parts_by_loop([*corpus, *[corpus[-1]] * (-len(corpus) % batch), *corpus], max_words, batch)
+    sampler, again = partition(60, corpus, max_words, batch), partition(60, corpus, max_words, batch)
+    number = 0
+    for part in twice[:-1]:
+        num_batches = -(-len(part) // batch)
+        for at in range(number, number + num_batches):
+            sampler.move_to(at)
+            assert sampler.words_of_part().tolist() == sorted(set(part))
+            assert sampler.part == (number, number + num_batches)
+        number += num_batches
+    again.move_to(number - 1)  # a resumed run begins there
+    assert again.part == sampler.part
+    assert torch.equal(again.words_of_part(), sampler.words_of_part())
+    again.move_to(0)
+    assert again.words_of_part().tolist() == sorted(set(twice[0]))
+
+
+def test_no_part_is_longer_than_an_epoch() -> None:
+    sampler = partition(60, [3, 4, 3, 5], 20)
+    sampler.move_to(6)
+    assert sampler.part == (4, 8)
+    assert sampler.words_of_part().tolist() == [3, 4, 5]
 
 
 def test_a_part_is_drawn_whole_or_in_part(generator: torch.Generator) -> None:
-    sampler = Partition(9, torch.tensor([5, 1, 5, 7, 0, 8, 2]), 3)
+    sampler = partition(9, [5, 1, 5, 7, 0, 8, 2], 3)
+    sampler.move_to(0)
     targets = torch.tensor([5, 1])
     draw = sampler.sample(None, 3, targets, "remove", generator)
     assert draw.ids.tolist() == [1, 5, 7]
     assert (draw.log_count_sampled == torch.inf).tolist() == [[False, True, False], [True, False, False]]
     assert not draw.log_count_targets.any()
     assert set(sampler.sample(None, 2, targets, "keep", generator).ids.tolist()) < {1, 5, 7}
-
-    resumed = Partition(9, torch.tensor([5, 1, 5, 7, 0, 8, 2]), 3)
     sampler.move_to(4)
-    resumed.load_state_dict(sampler.state_dict())
-    assert resumed.words_of_part().tolist() == [0, 2, 8]
+    assert sampler.words_of_part().tolist() == [0, 2, 8]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Partition(4, 4), "max_words=4 is not from 1 to 3"),
+        (lambda: Partition(4, 0), "max_words=0"),
+        (lambda: Partition(4, 2).move_to(0), "knows no corpus: call look_ahead"),
+        (lambda: partition(4, [2, 3, 0], 2).words_of_part(), "in no part yet"),
+        (lambda: partition(4, [], 2), "empty corpus"),
+        (lambda: partition(4, [4], 2), "targets run from 4 to 4"),
+        (lambda: partition(4, [1, 1, 1, 0, 1, 2], 2, 3), "batch 1 has 3 unique words, more than max_words=2"),
+    ],
+)
+def test_what_cannot_be_cut_is_named(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_target_outside_the_part_is_no_guess() -> None:
+    sampler = partition(4, [2, 3, 0], 2)
+    sampler.move_to(0)
+    with pytest.raises(ValueError, match=r"class 0 is a target.*call move_to"):
+        sampler.sample(None, 2, torch.tensor([0]), "keep")
