@@ -157,16 +157,19 @@ def test_a_saved_model_has_table_sampler_and_vocabulary(run_dir: Path) -> None:
     assert model.encoder.embedding is None
 
 
-PARTITION = {
-    "class_path": "cpc.candidates.samplers.Partition",
-    "init_args": {"num_classes": NUM_TOKENS, "max_words": 28},
+PARTITION = "cpc.candidates.samplers.Partition"
+OF_PARTS = {
+    "model__classes__init_args__sampler": {
+        "class_path": PARTITION,
+        "init_args": {"num_classes": NUM_TOKENS, "max_words": 20},
+    },
+    "data__chunk_tokens": 2,  # no batch with more different words than that
 }
 
 
-@pytest.mark.parametrize("sampler", [None, PARTITION], ids=["uniform", "partition"])
-def test_a_resumed_run_is_the_uninterrupted_one(folder: Path, tmp_path: Path, sampler: dict[str, Any] | None) -> None:
+@pytest.mark.parametrize("change", [{}, OF_PARTS], ids=["uniform", "partition"])
+def test_a_resumed_run_is_the_uninterrupted_one(folder: Path, tmp_path: Path, change: dict[str, Any]) -> None:
     # 300 lines of 9 tokens in 6 lanes of 9 are an epoch of 50 steps: 23 and 64 lie in the middle of the first two
-    change = {} if sampler is None else {"model__classes__init_args__sampler": sampler}
     whole = pretrain(config(folder, tmp_path / "whole", trainer__max_steps=70, **change))
     broken = tmp_path / "broken"
     for max_steps in (23, 64, 70):
@@ -190,7 +193,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(folder: Path, tmp_path: Path, sa
 
 def test_a_partition_too_narrow_for_a_batch_is_refused_before_training(folder: Path, tmp_path: Path) -> None:
     narrow = {"model__classes__init_args__sampler__init_args": {"num_classes": NUM_TOKENS, "max_words": 9}}
-    narrow["model__classes__init_args__sampler__class_path"] = PARTITION["class_path"]
+    narrow["model__classes__init_args__sampler__class_path"] = PARTITION
     with pytest.raises(ValueError, match=r"batch 0 has \d+ unique words, more than max_words=9: raise it"):
         pretrain(config(folder, tmp_path / "run", **narrow))
 
