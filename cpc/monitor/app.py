@@ -21,7 +21,7 @@ from cpc.monitor.markup import Node, node, reasons, run_table, table
 from cpc.monitor.overview import Row, arranged, differences, overview
 from cpc.monitor.view import AS_TRAINED, View
 
-TICK_SECONDS = 1.0
+TICK_SECONDS = 0.75
 SMOOTHING = (1, 5, 21, 101)
 MAX_CONFIGS = 12  # compared side by side
 HEIGHT = "340px"

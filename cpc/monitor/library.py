@@ -14,7 +14,7 @@ from cpc.monitor.finder import run_folders
 from cpc.monitor.legible import legible
 from cpc.monitor.run import Run, index_run
 
-POLL_SECONDS = 0.5
+POLL_SECONDS = 0.25
 FIND_SECONDS = 3.0
 DELETED_SECONDS = 86_400.0  # for which a run whose folder is gone stays on the page
 MAX_PROCESSES = 8

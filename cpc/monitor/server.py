@@ -124,7 +124,7 @@ def _refusal(reason: str) -> flask.Response:
 
 
 class _Quiet(WSGIRequestHandler):
-    """Says nothing of requests that went well: the page asks every second."""
+    """Says nothing of requests that went well: the page asks more than once a second."""
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         pass

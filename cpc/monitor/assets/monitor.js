@@ -50,7 +50,10 @@ window.dash_clientside.monitor = {
   document.addEventListener("visibilitychange", () => {
     visibleSince = Date.now(); // a browser lets pages that nobody sees sleep
   });
+  let lookedAt = Date.now();
   setInterval(() => {
+    if (Date.now() - lookedAt > 2000) visibleSince = Date.now(); // the page was busy itself, or asleep
+    lookedAt = Date.now();
     const last = window.cpcMonitorAnswered;
     const isSilent = Boolean(last) && Date.now() - Math.max(last, visibleSince) > PATIENCE;
     if (isSilent === alarm.isConnected) return;
