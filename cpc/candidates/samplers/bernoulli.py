@@ -17,8 +17,8 @@ class Bernoulli(Sampler):
     for shared candidates too. A draw costs n coins, or M n where candidates are not shared.
 
     Args:
-        weights: `[n]`, proportional to q; 0 for a class that is never drawn. Or n alone: all the same until
-            `set_counts` tells better, as pretraining on text does.
+        weights: `[n]`, proportional to q; 0 for a class that is never drawn. Or n alone: a law left open,
+            all the same until `set_counts` or `follow` tells better, as pretraining on text does.
         shared: one draw serves all queries of a batch; else each query has its own. Rows that are shorter than the
             widest end in class 0 with a log count of +inf, as does a draw of nothing.
 
@@ -29,14 +29,13 @@ class Bernoulli(Sampler):
     q: Tensor
 
     def __init__(self, weights: Tensor | Sequence[float | int] | int, *, shared: bool = True) -> None:
-        if isinstance(weights, int):
-            weights = torch.ones(weights)
-        given = torch.as_tensor(weights)
+        given = torch.ones(weights) if isinstance(weights, int) else torch.as_tensor(weights)
         super().__init__(given.numel())
         self.weights = self.num_classes  # what builds it again: the law itself is in the buffer
         self.shared = shared
         self.register_buffer("q", None)
         self.set_counts(given)
+        self.is_open = isinstance(weights, int)
 
     def set_counts(self, counts_of_classes: Tensor | Sequence[float | int]) -> None:
         """Include classes in proportion to these counts from now on.
@@ -52,6 +51,12 @@ class Bernoulli(Sampler):
                 f"weight for each of {self.num_classes} classes is needed, none below 0 and one above"
             )
         self.q = weights / total
+        self.is_open = False
+
+    def follow(self, counts: Int[Tensor, " n"]) -> None:
+        """`set_counts`, where none were given yet."""
+        if self.is_open:
+            self.set_counts(counts)
 
     def inclusion(self, num: int) -> Float[Tensor, " n"]:
         """The chance of each class to be among the candidates where `num` are expected.

@@ -4,7 +4,7 @@ M queries, D dims, n classes, m candidates drawn, T targets per query.
 """
 
 from abc import ABC, abstractmethod
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from einops import rearrange
@@ -48,6 +48,7 @@ class Sampler(FixedDtype, ABC):
 
     hits: tuple[str, ...] = HITS  # those that it can be asked for
     needs_queries = False
+    is_open = False  # whether the law waits for the frequencies of a corpus: see `follow`
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
@@ -76,6 +77,13 @@ class Sampler(FixedDtype, ABC):
         Raises:
             ValueError: on targets out of range, hits that this sampler does not offer, or a `num` that it cannot draw.
         """
+
+    def follow(self, counts: Int[Tensor, " n"]) -> None:
+        """Take the frequencies of the corpus trained on, where the law was left open. Most laws stand as they are."""
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self.is_open = False  # what builds it again leaves every law open: the one that was saved is to stand
 
     def excludes_per_query(self, num: int) -> bool:
         """Whether such a draw can exclude each query's own targets, where they differ."""

@@ -27,6 +27,10 @@ class UniformMixture(LawSampler):
         self.law = law
         self.share = share
 
+    def follow(self, counts: Int[Tensor, " n"]) -> None:
+        """What the law inside follows."""
+        self.law.follow(counts)
+
     def observe(self, targets: Int[Tensor, "M ..."]) -> None:
         """What the law inside learns."""
         self.law.observe(targets)

@@ -414,3 +414,30 @@ def test_targets_that_no_draw_can_avoid_are_named() -> None:
         Uniform(9).check(2, torch.tensor([0]), "drop")
     with pytest.raises(ValueError, match="targets run from 0 to 9"):
         Uniform(9).sample(None, 2, torch.tensor([0, 9]))
+
+
+@pytest.mark.parametrize("kind", [Unigram, Bernoulli])
+def test_a_law_that_was_left_open_follows_and_no_other(kind: type[Unigram | Bernoulli]) -> None:
+    def law(sampler: Unigram | Bernoulli) -> list[float]:
+        q = sampler.q if isinstance(sampler, Bernoulli) else sampler.probabilities()
+        return (8 * q).tolist()
+
+    counts, others = torch.tensor([1, 3, 4]), torch.tensor([6, 1, 1])
+    is_open, given, told, loaded = kind(3), kind(others), kind(3), kind(3)
+    told.set_counts(others)
+    loaded.load_state_dict(told.state_dict())
+    for sampler in (is_open, given, told, loaded):
+        sampler.follow(counts)
+    assert law(is_open) == pytest.approx([1, 3, 4])
+    assert law(given) == law(told) == law(loaded) == pytest.approx([6, 1, 1])
+
+
+def test_a_mixture_and_what_does_not_follow() -> None:
+    counts = torch.tensor([1, 3, 4])
+    mixture = UniformMixture(Unigram(3), share=0.5)
+    mixture.follow(counts)
+    torch.testing.assert_close(mixture.probabilities(), counts.double() / 16 + 1 / 6)
+    for sampler in (Uniform(3), LogUniform(3), LearnedUnigram(3)):
+        before = sampler.probabilities()
+        sampler.follow(counts)
+        assert torch.equal(sampler.probabilities(), before)
