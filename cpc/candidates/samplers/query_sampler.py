@@ -24,7 +24,8 @@ class QuerySampler(Sampler):
     crossed out; at -1 it is infinite. Each query has draws of its own.
 
     Under autocast a law is computed in float32 as without: products in bfloat16 would be those of another law than the
-    one declared. A subclass defines `_refresh`, `_update`, `_log_prob` and `_sample`, which see autocast switched off.
+    one declared. A subclass defines `_refresh`, `_update`, `_log_prob` and `_sample`, which see float32, and no
+    autocast or gradient.
 
     Args:
         num_classes: n.
@@ -115,8 +116,8 @@ class QuerySampler(Sampler):
     ) -> Draw:
         """See `sample`."""
 
-    def check_queries(self, queries: Float[Tensor, "M D"], targets: Int[Tensor, "M ..."]) -> Float[Tensor, "M D"]:
-        """The queries in float32, cut off from their graph.
+    def check_queries(self, queries: Float[Tensor, "M D"], targets: Int[Tensor, "M ..."]) -> None:
+        """Refuse queries that cannot be drawn for.
 
         Raises:
             ValueError: unless they are as many as targets and of this width, and `refresh` has been called.
@@ -128,10 +129,9 @@ class QuerySampler(Sampler):
             )
         if not self.is_ready:
             raise ValueError(f"{type(self).__name__} knows no class yet: call refresh(embeddings) first")
-        return queries.detach().float()
 
-    def check_embeddings(self, embeddings: Float[Tensor, "U D"], num: int) -> Float[Tensor, "U D"]:
-        """The embeddings in float32, cut off from their graph.
+    def check_embeddings(self, embeddings: Float[Tensor, "U D"], num: int) -> None:
+        """Refuse embeddings that no law can be made of.
 
         Raises:
             ValueError: if they are of another shape, or not finite.
@@ -142,7 +142,6 @@ class QuerySampler(Sampler):
             raise ValueError(
                 "embeddings that are not finite: the model has diverged, or the table was never initialised"
             )
-        return embeddings.detach().float()
 
     def check_updated(self, ids: Int[Tensor, " U"]) -> None:
         """Refuse what cannot be updated.

@@ -95,12 +95,8 @@ class TwoLevel(QuerySampler):
         self.register_buffer("offsets", torch.zeros(self.num_blocks + 1, dtype=torch.long))
 
     def _refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
-        """Part the classes into blocks, and take masses and embeddings anew.
-
-        Raises:
-            ValueError: if the embeddings have another shape, are not finite, or not such as the mass needs.
-        """
-        embeddings = self.check_embeddings(embeddings, self.num_classes)
+        """Part the classes into blocks, and take masses and embeddings anew."""
+        self.check_embeddings(embeddings, self.num_classes)
         self.mass.check(embeddings, "embeddings")
         block = part_into_blocks(self.blocks, embeddings, self.num_blocks, self.seed)
         self.ids.copy_(block.argsort(stable=True))
@@ -112,13 +108,9 @@ class TwoLevel(QuerySampler):
         self.is_ready.fill_(True)
 
     def _update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
-        """Take new embeddings of these classes, which stay in their blocks.
-
-        Raises:
-            ValueError: on ids out of range or named twice, embeddings that `refresh` would refuse, or before the first.
-        """
+        """Take new embeddings of these classes, which stay in their blocks."""
         self.check_updated(ids)
-        embeddings = self.check_embeddings(embeddings, len(ids))
+        self.check_embeddings(embeddings, len(ids))
         self.mass.check(embeddings, "embeddings")
         place = self.places[ids]
         old = self.embeddings[place]
@@ -127,7 +119,6 @@ class TwoLevel(QuerySampler):
 
     def _log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
         """The law of all classes; for tests and measurements, O(n D) a query."""
-        queries = queries.detach().float()
         scores = (queries / self.temperature) @ self.embeddings.float().T
         blocks = self.block_of.expand_as(scores)
         highest = scores.new_zeros(len(queries), self.num_blocks).scatter_reduce(
@@ -148,7 +139,7 @@ class TwoLevel(QuerySampler):
     ) -> Draw:
         """Draw with replacement; what the compiled code refuses is refused here, by name."""
         self.check_request(num, hits)
-        queries = self.check_queries(queries, targets)
+        self.check_queries(queries, targets)
         of_row = targets.reshape(len(targets), -1)
         check_left(self.num_classes, 1, of_row, hits)
         uniform = torch.rand(2, len(queries), num, generator=generator, dtype=torch.float64)
