@@ -21,6 +21,7 @@ from cpc.candidates.samplers.query_sampler import QuerySampler, check_left
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, without_hits
 
 SOURCE = Path(__file__).with_suffix(".c")
+LEAST_LOG_WEIGHT = -87  # as in two_level.c: below, a float is zero, and nothing is left where the highest are excluded
 TILE_ELEMENTS = 2**22  # of the members' embeddings that torch gathers at once
 
 
@@ -222,7 +223,7 @@ class TwoLevel(QuerySampler):
         scores = ((queries / self.temperature)[query] * self.embeddings[members.place].float()).sum(1)
         none = scores.new_zeros(blocks.numel())
         highest = none.scatter_reduce(0, members.row, scores, "amax", include_self=False)[members.row]
-        weights = (scores - highest).exp()
+        weights = (scores - highest).clamp(min=LEAST_LOG_WEIGHT).exp()
         total = none.index_add(0, members.row, weights)
         is_excluded = (rearrange(members.place, "p -> p 1") == excluded[query]).any(1)
         left = weights.masked_fill(is_excluded, 0)
