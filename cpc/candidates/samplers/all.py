@@ -10,9 +10,9 @@ from cpc.candidates.samplers.sampler import Draw, Hits, Sampler, without_hits
 class All(Sampler):
     """Every class once, expected once: nothing is drawn. hits="exclude" and "remove" are the same here."""
 
-    def probabilities(self) -> Float[Tensor, " n"]:
-        """The chance of each class to be among the candidates: 1."""
-        return torch.ones(self.num_classes, dtype=torch.float64)
+    def expected_counts(self, num: int, device: torch.device | str = "cpu") -> Float[Tensor, " n"]:
+        """1."""
+        return torch.ones(self.num_classes, dtype=torch.float64, device=device)
 
     def sample(
         self,

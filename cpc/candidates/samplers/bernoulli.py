@@ -80,6 +80,10 @@ class Bernoulli(Sampler):
             is_certain = would_be
         return is_certain.double()
 
+    def expected_counts(self, num: int, device: torch.device | str = "cpu") -> Float[Tensor, " n"]:
+        """The chance of inclusion."""
+        return self.inclusion(num).to(device)
+
     def sample(
         self,
         queries: Float[Tensor, "M D"] | None,

@@ -83,6 +83,11 @@ class LawSampler(Sampler):
         """All of q."""
         return self.log_probability(torch.arange(self.num_classes, device=device)).exp()
 
+    def expected_counts(self, num: int, device: torch.device | str = "cpu") -> Float[Tensor, " n"] | None:
+        """`m q`; of distinct candidates the chance under independent inclusion, a close approximation."""
+        q = self.probabilities(device)
+        return num * q if self.replacement else independent_inclusion(q, num)
+
     def excludes_per_query(self, num: int) -> bool:
         """Unless one draw serves all queries."""
         return not self.shared
@@ -207,3 +212,14 @@ class LawSampler(Sampler):
         if self.counts == "tensorflow":
             return torch.where(num_tries == num, math.log(num) + log_q, log_inclusion)
         return log_inclusion
+
+
+def independent_inclusion(q: Float[Tensor, " n"], num: int) -> Float[Tensor, " n"]:
+    """Chances of inclusion 1 - exp(-q t) whose sum is `num`: about those of the first `num` distinct draws of q."""
+    if num >= int((q > 0).sum()):
+        return (q > 0).to(q)
+    time = torch.tensor(float(num), dtype=q.dtype, device=q.device)
+    # The sum is concave in t, and at most t: Newton's steps come from below and never leave that side; a few suffice.
+    while float(missing := num + torch.expm1(-q * time).sum()) > 1e-9 * num:
+        time += missing / (q * torch.exp(-q * time)).sum()
+    return -torch.expm1(-q * time)

@@ -96,6 +96,9 @@ class Partition(LawSampler):
             raise ValueError(f"position={position}: the corpus has {int(self.ends[-1])} targets")
         self.part.copy_((self.ends <= position).sum())
 
+    def expected_counts(self, num: int, device: torch.device | str = "cpu") -> None:
+        """Not the same from part to part."""
+
     def excludes_per_query(self, num: int) -> bool:
         """Also where parts are drawn whole."""
         return not self.shared or (num >= self.max_words and not self.replacement)

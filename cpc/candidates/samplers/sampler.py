@@ -78,6 +78,10 @@ class Sampler(FixedDtype, ABC):
             ValueError: on targets out of range, hits that this sampler does not offer, or a `num` that it cannot draw.
         """
 
+    def expected_counts(self, num: int, device: torch.device | str = "cpu") -> Float[Tensor, " n"] | None:
+        """How often each class is expected among `num` drawn; None where queries or batches differ in it."""
+        return None
+
     def follow(self, counts: Int[Tensor, " n"]) -> None:
         """Take the frequencies of the corpus trained on, where the law was left open. Most laws stand as they are."""
 

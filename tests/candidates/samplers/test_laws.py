@@ -336,7 +336,7 @@ def test_all_is_everything_once() -> None:
         assert draw.log_count_targets.tolist() == [[0, 0], [0, math.inf]]
     assert (draw.log_count_sampled == torch.inf).tolist() == [[False, True, True, False], [True, False, False, False]]
     assert not All(4).sample(None, 4, targets).log_count_sampled.any()
-    assert All(4).probabilities().tolist() == [1, 1, 1, 1]
+    assert All(4).expected_counts(4).tolist() == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("name", [*LAWS, "bernoulli"])
@@ -441,3 +441,31 @@ def test_a_mixture_and_what_does_not_follow() -> None:
         before = sampler.probabilities()
         sampler.follow(counts)
         assert torch.equal(sampler.probabilities(), before)
+
+
+@pytest.mark.parametrize("num", [1, 4, 6, 7])
+def test_expected_counts_of_a_law(num: int) -> None:
+    """With replacement m q; else 1 - exp(-q t) of sum m, every class that can be drawn where they are no more."""
+    law = Unigram([1000.0, 100, 10, 1, 1e-3, 0, 1e-6, 5])
+    q = law.probabilities()
+    torch.testing.assert_close(Unigram(q, replacement=True).expected_counts(num), num * q)
+    counts = law.expected_counts(num)
+    assert float(counts.sum()) == pytest.approx(num, rel=1e-8)
+    if num == 7:
+        assert counts.tolist() == [1, 1, 1, 1, 1, 0, 1, 1]
+        return
+    possible = q > 0
+    times = -torch.log1p(-counts[possible]) / q[possible]
+    # the likeliest classes are certain to the last digit
+    known = counts[possible] < 1 - 1e-9
+    assert times[known].max() / times[known].min() == pytest.approx(1, rel=1e-5)
+
+
+def test_laws_that_change_have_no_expected_counts() -> None:
+    parts = Partition(9, torch.arange(9), 3)
+    assert parts.expected_counts(2) is None
+    assert UniformMixture(parts).expected_counts(2) is None
+    mixture = UniformMixture(Unigram([1, 2, 5], replacement=True), 0.4)
+    torch.testing.assert_close(mixture.expected_counts(3), 3 * mixture.probabilities())
+    coins = Bernoulli([1, 2, 5])
+    assert torch.equal(coins.expected_counts(2), coins.inclusion(2))
