@@ -28,7 +28,7 @@ class ClassTableLoss(nn.Module):
             draws by the law of the table as it was, with log counts that are exact all the same.
 
     Raises:
-        ValueError: if objective, sampler, correction, hits and table do not go together.
+        ValueError: if objective, sampler, correction, hits and table do not go together, or so many cannot be drawn.
     """
 
     def __init__(
@@ -78,6 +78,8 @@ class ClassTableLoss(nn.Module):
                 f"{objective} asks for hits='exclude', but one draw of {type(sampler).__name__} serves all queries and "
                 "cannot avoid the targets of each: build it with shared=False, or ask for hits='remove'"
             )
+        sampler.check_request(num_sampled, self.hits)
+        sampler.check_left(num_sampled, int(self.hits == "exclude"))  # one target a row, at least
         if isinstance(sampler, QuerySampler) and sampler.has_temperature and sampler.temperature != table.temperature:
             raise ValueError(
                 f"the sampler draws at temperature={sampler.temperature}, the table scores at {table.temperature}: its "

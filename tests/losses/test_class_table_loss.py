@@ -10,6 +10,7 @@ from cpc.candidates import ClassTable
 from cpc.candidates.kernels import Quadratic
 from cpc.candidates.samplers import (
     All,
+    Bernoulli,
     Draw,
     Hits,
     KernelTree,
@@ -170,6 +171,17 @@ def test_draws_repeat_with_their_generator() -> None:
             {},
             "info_nce asks for hits='exclude', which Adaptive does not offer: .* exclude, remove, keep and keep",
         ),
+        (("nce", Unigram(NUM_CLASSES), 0), {}, "num_sampled=0 must be at least 1"),
+        (("nce", Unigram(NUM_CLASSES), 12), {}, "num_sampled=12 .* Unigram can draw 11 classes"),
+        (("nce", Unigram(NUM_CLASSES, reserved_ids=[0, 1]), 10), {}, "num_sampled=10 .* Unigram can draw 9 classes"),
+        (("info_nce", LogUniform(NUM_CLASSES, shared=False), 11), {}, "can draw 10 classes .* 1 are excluded"),
+        (("nce", Bernoulli([0.0] + 10 * [1.0]), 11), {}, "num_sampled=11, but 10 of 11 classes have a positive weight"),
+        (("nce", All(NUM_CLASSES), 5), {}, "num_sampled=5: All draws every one of the 11"),
+        (
+            ("info_nce", SoftmaxSampler(NUM_CLASSES, DIM, 0.7, replacement=False), 11),
+            {},
+            "11 distinct classes cannot be drawn: there are 11, of which 1 are excluded; lower num_sampled",
+        ),
     ],
 )
 def test_parts_that_do_not_go_together_are_named(arguments: tuple, options: dict, message: str) -> None:
@@ -179,7 +191,11 @@ def test_parts_that_do_not_go_together_are_named(arguments: tuple, options: dict
 
 def test_parts_that_go_together_are_accepted() -> None:
     for drawing in (
-        (LogUniform(NUM_CLASSES, shared=False), 5),
+        (LogUniform(NUM_CLASSES, shared=False), 10),
+        (LogUniform(NUM_CLASSES, shared=False, replacement=True), 20),
+        (Bernoulli(NUM_CLASSES), 11),
+        (SoftmaxSampler(NUM_CLASSES, DIM, 0.7, replacement=False), 10),
+        (SoftmaxSampler(NUM_CLASSES, DIM, 0.7), 20),
         (Partition(NUM_CLASSES, torch.arange(4), 3), 3),
         (SoftmaxSampler(NUM_CLASSES, DIM, 0.7), 5),
         (KernelTree(NUM_CLASSES, Quadratic(DIM)), 5),

@@ -62,16 +62,10 @@ class Bernoulli(Sampler):
         """The chance of each class to be among the candidates where `num` are expected.
 
         Raises:
-            ValueError: if fewer than `num` classes have a positive weight.
+            ValueError: as `check_left`.
         """
-        is_possible = self.q > 0
-        num_possible = int(is_possible.sum())
-        if num > num_possible:
-            raise ValueError(
-                f"num_sampled={num}, but {num_possible} of {self.num_classes} classes have a positive weight, and each "
-                "comes at most once; lower num_sampled"
-            )
-        is_certain = torch.zeros_like(is_possible)
+        self.check_left(num, 0)
+        is_certain = torch.zeros_like(self.q, dtype=torch.bool)
         while int(is_certain.sum()) < num:
             chance = (num - is_certain.sum()) / self.q[~is_certain].sum() * self.q
             would_be = is_certain | (chance >= 1)
@@ -79,6 +73,19 @@ class Bernoulli(Sampler):
                 return torch.where(is_certain, 1.0, chance)
             is_certain = would_be
         return is_certain.double()
+
+    def check_left(self, num: int, num_excluded: int) -> None:
+        """Refuse to expect more than there can be; the targets' coins are thrown with the others.
+
+        Raises:
+            ValueError: if fewer than `num` classes have a positive weight.
+        """
+        num_possible = int((self.q > 0).sum())
+        if num > num_possible:
+            raise ValueError(
+                f"num_sampled={num}, but {num_possible} of {self.num_classes} classes have a positive weight, and each "
+                "comes at most once; lower num_sampled"
+            )
 
     def expected_counts(self, num: int, device: torch.device | str = "cpu") -> Float[Tensor, " n"]:
         """The chance of inclusion."""

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.kernels import KernelMap
-from cpc.candidates.samplers.query_sampler import QuerySampler, check_left
+from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, distinct, without_hits
 
 TILE_ELEMENTS = 2**24  # 64 MiB of nodes gathered at once
@@ -106,7 +106,7 @@ class KernelTree(QuerySampler):
         self.check(num, targets, hits)
         self.check_queries(queries, targets)
         of_row = targets.reshape(len(targets), -1)
-        check_left(self.num_classes, 1, of_row, hits)
+        self.check_excluded(num, of_row, hits)
         excluded = distinct(of_row) if hits == "exclude" else torch.full_like(of_row, NO_TARGET)
         uniform = torch.rand(self.num_levels + 2, len(queries), num, generator=generator, dtype=torch.float64)
         uniform = uniform.to(queries.device)

@@ -88,6 +88,21 @@ class LawSampler(Sampler):
         q = self.probabilities(device)
         return num * q if self.replacement else independent_inclusion(q, num)
 
+    def check_left(self, num: int, num_excluded: int) -> None:
+        """Refuse more distinct classes than have a positive probability and are not excluded.
+
+        Raises:
+            ValueError: if fewer than `num` are left, or none with replacement.
+        """
+        left = self.num_possible - num_excluded
+        needed = 1 if self.replacement else num
+        if needed > left:
+            raise ValueError(
+                f"num_sampled={num} with replacement={self.replacement}, but {type(self).__name__} can draw {left} "
+                f"classes ({self.num_possible} have a positive probability, {num_excluded} are excluded): "
+                + ("use hits='remove'" if self.replacement else "lower num_sampled, or draw with replacement")
+            )
+
     def excludes_per_query(self, num: int) -> bool:
         """Unless one draw serves all queries."""
         return not self.shared
@@ -122,7 +137,7 @@ class LawSampler(Sampler):
         targets_of_row = targets.reshape(len(targets), -1)
         log_q = self._log_probability_of_targets(targets_of_row)
         excluded = self._excluded(targets_of_row, hits)
-        self._check_left(num, excluded)
+        self.check_left(num, int((excluded >= 0).sum(1).max()) if excluded.numel() else 0)
         if self.replacement:
             ids, num_draws = self._with_replacement(num, excluded, generator)
             log_count = num_draws.log() + self.log_probability(ids)
@@ -165,17 +180,6 @@ class LawSampler(Sampler):
                 f"{type(self).__name__}(shared=False), which draws for each query"
             )
         return in_order[:1]
-
-    def _check_left(self, num: int, excluded: Int[Tensor, "R E"]) -> None:
-        most_excluded = int((excluded >= 0).sum(1).max()) if excluded.numel() else 0
-        left = self.num_possible - most_excluded
-        needed = 1 if self.replacement else num
-        if needed > left:
-            raise ValueError(
-                f"num_sampled={num} with replacement={self.replacement}, but {type(self).__name__} can draw {left} "
-                f"classes ({self.num_possible} have a positive probability, {most_excluded} are excluded): "
-                + ("use hits='remove'" if self.replacement else "lower num_sampled, or draw with replacement")
-            )
 
     def _with_replacement(
         self, num: int, excluded: Int[Tensor, "R E"], generator: torch.Generator | None

@@ -37,6 +37,7 @@ class QuerySampler(Sampler):
     """
 
     needs_queries = True
+    replacement = True  # candidates may repeat
     has_temperature = True  # False: something else, such as a kernel's nu, plays its part
     is_ready: Tensor
 
@@ -116,6 +117,30 @@ class QuerySampler(Sampler):
     ) -> Draw:
         """See `sample`."""
 
+    def check_left(self, num: int, num_excluded: int) -> None:
+        """Refuse to draw more distinct classes than there are, or any where all are excluded.
+
+        Raises:
+            ValueError: if fewer than `num` classes are left to draw, or none with replacement.
+        """
+        needed = 1 if self.replacement else num
+        if self.num_classes - num_excluded < needed:
+            raise ValueError(
+                f"{needed} distinct classes cannot be drawn: there are {self.num_classes}, of which {num_excluded} are "
+                "excluded; lower num_sampled, draw with replacement, or use hits='remove'"
+            )
+
+    def check_excluded(self, num: int, targets: Int[Tensor, "M T"], hits: Hits) -> None:
+        """`check_left` with these targets.
+
+        Raises:
+            ValueError: as it does.
+        """
+        most_excluded = targets.shape[1] if hits == "exclude" else 0
+        if most_excluded and self.num_classes - most_excluded < num:  # too few only if they are all different
+            most_excluded = int((distinct(targets) != NO_TARGET).sum(1).max())
+        self.check_left(num, most_excluded)
+
     def check_queries(self, queries: Float[Tensor, "M D"], targets: Int[Tensor, "M ..."]) -> None:
         """Refuse queries that cannot be drawn for.
 
@@ -157,19 +182,3 @@ class QuerySampler(Sampler):
             )
         if len(ids.unique()) < len(ids):
             raise ValueError("an id is named twice: one class has one embedding; pass ids.unique()")
-
-
-def check_left(num_classes: int, num: int, targets: Int[Tensor, "M T"], hits: str) -> None:
-    """Refuse to draw more distinct classes than there are, targets excluded.
-
-    Raises:
-        ValueError: if fewer than `num` classes are left to draw.
-    """
-    most_excluded = targets.shape[1] if hits == "exclude" else 0
-    if most_excluded and num_classes - most_excluded < num:
-        most_excluded = int((distinct(targets) != NO_TARGET).sum(1).max())
-    if num_classes - most_excluded < num:
-        raise ValueError(
-            f"{num} distinct classes cannot be drawn: there are {num_classes}, of which {most_excluded} are excluded; "
-            "lower num_sampled, draw with replacement, or use hits='remove'"
-        )

@@ -93,6 +93,13 @@ class Sampler(FixedDtype, ABC):
         """Whether such a draw can exclude each query's own targets, where they differ."""
         return True
 
+    def check_left(self, num: int, num_excluded: int) -> None:
+        """Refuse a number that cannot be drawn where so many classes are excluded for a query. By default none.
+
+        Raises:
+            ValueError: naming it.
+        """
+
     def check(self, num: int, targets: Int[Tensor, "M ..."], hits: str) -> None:
         """Refuse what no sampler can do.
 

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.inverse_cdf import inverse_cdf_of_many
-from cpc.candidates.samplers.query_sampler import QuerySampler, check_left
+from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, without_hits
 
 
@@ -67,7 +67,7 @@ class SoftmaxSampler(QuerySampler):
         self.check(num, targets, hits)
         self.check_queries(queries, targets)
         of_row = targets.reshape(len(targets), -1)
-        check_left(self.num_classes, 1 if self.replacement else num, of_row, hits)
+        self.check_excluded(num, of_row, hits)
         scores = self._scores(queries)
         target_scores = scores.gather(1, of_row.clamp(min=0))
         if hits == "exclude":

@@ -17,7 +17,7 @@ from cpc.candidates.samplers.block_mass import BlockMass, CentroidMass
 from cpc.candidates.samplers.blocks import BLOCKS, Members, members_of, part_into_blocks
 from cpc.candidates.samplers.compiled import compiled
 from cpc.candidates.samplers.inverse_cdf import inverse_cdf
-from cpc.candidates.samplers.query_sampler import QuerySampler, check_left
+from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, without_hits
 
 SOURCE = Path(__file__).with_suffix(".c")
@@ -142,7 +142,7 @@ class TwoLevel(QuerySampler):
         self.check_request(num, hits)
         self.check_queries(queries, targets)
         of_row = targets.reshape(len(targets), -1)
-        check_left(self.num_classes, 1, of_row, hits)
+        self.check_excluded(num, of_row, hits)
         uniform = torch.rand(2, len(queries), num, generator=generator, dtype=torch.float64)
         library = compiled(SOURCE) if queries.device.type == "cpu" else None
         draw = None if library is None else self._draw_compiled(library, queries, of_row, uniform, hits)
