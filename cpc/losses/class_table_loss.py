@@ -11,7 +11,7 @@ from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers import Draw, Hits, QuerySampler, Sampler
 from cpc.losses.candidate_loss import ClassLoss
 from cpc.losses.class_loss import as_sets, check_draw, loss_on_table
-from cpc.losses.objectives import correction_of, hits_of, objective_of
+from cpc.losses.objectives import correction_of, hits_of, learns_log_odds, objective_of
 
 
 class ClassTableLoss(nn.Module):
@@ -135,12 +135,15 @@ class ClassTableLoss(nn.Module):
 
         Sampled objectives without a correction learn log(P / Q) (docs/theory.md): the log of the expected counts Q is
         added to their scores. Of distinct candidates Q is that of independent inclusion, a close approximation.
+        The full logistic loss and the sampled one learn log odds F: the softmax is that of log P = log sigmoid(F).
 
         Raises:
             ValueError: as `check_exact`, and on queries or targets that do not fit the table.
         """
         targets = as_sets(targets, len(queries), self.table.num_classes)
-        return self._loss(queries, targets, None, "full_softmax", "none", weight, self._learned_against(queries.device))
+        form = "softmax_of_odds" if learns_log_odds(self.objective) else "softmax"
+        learned_against = self._learned_against(queries.device)
+        return self._loss(queries, targets, None, "full_softmax", "none", weight, learned_against, form)
 
     def check_exact(self) -> None:
         """Refuse what has no full softmax: scores learned against a law that is not one and the same for all queries.
@@ -173,6 +176,7 @@ class ClassTableLoss(nn.Module):
         correction: str,
         weight: Tensor | None,
         log_count: Tensor | None = None,
+        form: str | None = None,
     ) -> ClassLoss:
         if queries.shape[1] != self.table.dim:
             raise ValueError(f"queries have {queries.shape[1]} dims, the table's classes {self.table.dim}")
@@ -185,4 +189,4 @@ class ClassTableLoss(nn.Module):
             learned_against = log_count if ids is None else log_count[ids]
             return learned_against if own is None else own + learned_against
 
-        return loss_on_table(scaled, self.table.vectors, biases, targets, draw, objective, correction, weight)
+        return loss_on_table(scaled, self.table.vectors, biases, targets, draw, objective, correction, weight, form)

@@ -133,6 +133,38 @@ def test_perplexity_at_the_optimum_is_the_entropys(objective: str, num_distinct:
     assert found == pytest.approx(float(torch.exp(-(p * p.log()).sum())), rel=1e-5 if num_distinct is None else 2e-3)
 
 
+@pytest.mark.parametrize(
+    ("objective", "drawing", "options"),
+    [
+        ("full_logistic", (), {}),
+        ("sampled_logistic", (LogUniform(4), 2), {}),
+        ("sampled_logistic", (LogUniform(4), 2), {"correction": "importance"}),
+    ],
+)
+def test_perplexity_of_log_odds_is_the_entropys(objective: str, drawing: tuple, options: dict) -> None:
+    """Where F = log(P / (1 - P)), the exact loss is H(P); its gradients are those of the softmax of log sigmoid(F)."""
+    p = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
+    entropy = -float((p * p.log()).sum())
+    classes = ClassTable(4, 1, has_bias=True)
+    with torch.no_grad():
+        classes.weight.copy_((p / (1 - p)).log()[:, None])
+    loss = ClassTableLoss(classes, objective, *drawing, **options)
+    found = loss.exact(torch.ones(4, 1), torch.arange(4), p.float()).loss
+    assert found.item() == pytest.approx(entropy, rel=1e-6)
+
+    torch.nn.init.normal_(classes.bias)
+    queries = torch.randn(3, 1, requires_grad=True)
+    targets = torch.tensor([[0, -1], [3, 1], [2, -1]])
+    result = loss.exact(queries, targets)
+    log_p = torch.nn.functional.logsigmoid(queries @ classes.weight.T + classes.bias).log_softmax(1)
+    expected = -torch.stack([log_p[0, 0], log_p[1, [3, 1]].mean(), log_p[2, 2]])
+    torch.testing.assert_close(result.loss_nats, expected.detach())
+    inputs = (queries, classes.weight, classes.bias)
+    torch.testing.assert_close(
+        torch.autograd.grad(result.loss, inputs), torch.autograd.grad(expected.mean(), inputs), atol=1e-6, rtol=1e-4
+    )
+
+
 def test_scores_against_a_law_of_the_query_have_no_full_softmax() -> None:
     loss = ClassTableLoss(table(), "negative_sampling", Adaptive(NUM_CLASSES), 5)
     with pytest.raises(ValueError, match=r"negative_sampling learns .* law Q of Adaptive is not the same for all"):
