@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from cpc.data.resuming import check_same_batches
+
 # (file index, first sample)
 Window = tuple[int, int]
 
@@ -110,14 +112,7 @@ class _BatchStream:
         Raises:
             ValueError: if the state belongs to another stream: another seed, batch size, window, world size or corpus.
         """
-        saved = state["fingerprint"]
-        names = [name for name in self._fingerprint | saved if saved.get(name) != self._fingerprint.get(name)]
-        if names:
-            changes = ", ".join(f"{name} {saved.get(name)!r} -> {self._fingerprint.get(name)!r}" for name in names)
-            raise ValueError(
-                f"the run cannot be resumed with other batches than it began with: {changes}; "
-                "restore these options and files, or start a new run"
-            )
+        check_same_batches(state["fingerprint"], self._fingerprint)
         self._round_start = state["round_start"]
         self._position = state["position"]
         self._is_resumed = True

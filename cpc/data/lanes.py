@@ -12,8 +12,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from cpc.data.batch import Batch
+from cpc.data.resuming import ENDLESS, check_same_batches
 
-ENDLESS = 2**62
 UNKNOWN_LABEL = -100  # of what follows beyond the end
 
 
@@ -112,16 +112,7 @@ class LaneOrder:
         Raises:
             ValueError: if the fingerprint is of other lanes or another text, naming what differs.
         """
-        changes = [
-            f"{name} {saved.get(name)!r} -> {self.fingerprint.get(name)!r}"
-            for name in self.fingerprint | saved
-            if saved.get(name) != self.fingerprint.get(name)
-        ]
-        if changes:
-            raise ValueError(
-                f"the run cannot be resumed with other batches than it began with: {', '.join(changes)}; restore these "
-                "options and files, or start a new run"
-            )
+        check_same_batches(saved, self.fingerprint)
 
 
 def held_out_lanes(

@@ -80,7 +80,7 @@ def candidate_loss(
         queries: divided by the temperature already.
         targets: the vectors of each row's targets.
         candidates: those that all rows meet, or each row's own.
-        form: `softmax` or `logistic`.
+        form: a name in `cpc.losses.terms.TERMS`.
         shifts: what is subtracted from scores, and who is not there.
         target_bias: added to the targets' scores.
         candidate_bias: added to the candidates'.

@@ -91,8 +91,12 @@ def loss_on_table(
     objective: str,
     correction: str,
     weight: Float[Tensor, " M"] | None,
+    form: str | None = None,
 ) -> ClassLoss:
-    """`class_loss` of checked arguments, for tables that know how to look up classes: by ids, or all where None."""
+    """`class_loss` of checked arguments, for tables that know how to look up classes: by ids, or all where None.
+
+    A form may be named in place of the objective's own.
+    """
     is_target = targets != NO_TARGET
     # an empty place adds a gradient of zero to a class: let it be one that gets a gradient in any case
     present = torch.where(is_target, targets, targets.amax(1, keepdim=True))
@@ -101,7 +105,7 @@ def loss_on_table(
         queries,
         vectors(present),
         vectors(ids),
-        form=objective_of(objective).form,
+        form=form or objective_of(objective).form,
         shifts=_shifts(is_target, present, targets, draw, objective, correction),
         target_bias=biases(present),
         candidate_bias=biases(ids),

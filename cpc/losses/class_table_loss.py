@@ -8,10 +8,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from cpc.candidates.class_table import ClassTable
-from cpc.candidates.samplers import All, Bernoulli, Draw, Hits, LawSampler, Partition, QuerySampler, Sampler
+from cpc.candidates.samplers import Draw, Hits, QuerySampler, Sampler
 from cpc.losses.candidate_loss import ClassLoss
 from cpc.losses.class_loss import as_sets, check_draw, loss_on_table
-from cpc.losses.objectives import correction_of, hits_of, objective_of
+from cpc.losses.objectives import correction_of, hits_of, learns_log_odds, objective_of
 
 
 class ClassTableLoss(nn.Module):
@@ -28,7 +28,7 @@ class ClassTableLoss(nn.Module):
             draws by the law of the table as it was, with log counts that are exact all the same.
 
     Raises:
-        ValueError: if objective, sampler, correction, hits and table do not go together.
+        ValueError: if objective, sampler, correction, hits and table do not go together, or so many cannot be drawn.
     """
 
     def __init__(
@@ -78,6 +78,8 @@ class ClassTableLoss(nn.Module):
                 f"{objective} asks for hits='exclude', but one draw of {type(sampler).__name__} serves all queries and "
                 "cannot avoid the targets of each: build it with shared=False, or ask for hits='remove'"
             )
+        sampler.check_request(num_sampled, self.hits)
+        sampler.check_left(num_sampled, int(self.hits == "exclude"))  # one target a row, at least
         if isinstance(sampler, QuerySampler) and sampler.has_temperature and sampler.temperature != table.temperature:
             raise ValueError(
                 f"the sampler draws at temperature={sampler.temperature}, the table scores at {table.temperature}: its "
@@ -138,13 +140,15 @@ class ClassTableLoss(nn.Module):
 
         Sampled objectives without a correction learn log(P / Q) (docs/theory.md): the log of the expected counts Q is
         added to their scores. Of distinct candidates Q is that of independent inclusion, a close approximation.
+        The full logistic loss and the sampled one learn log odds F: the softmax is that of log P = log sigmoid(F).
 
         Raises:
             ValueError: as `check_exact`, and on queries or targets that do not fit the table.
         """
-        self.check_exact()
         targets = as_sets(targets, len(queries), self.table.num_classes)
-        return self._loss(queries, targets, None, "full_softmax", "none", weight, self._learned_against(queries.device))
+        form = "softmax_of_odds" if learns_log_odds(self.objective) else "softmax"
+        learned_against = self._learned_against(queries.device)
+        return self._loss(queries, targets, None, "full_softmax", "none", weight, learned_against, form)
 
     def check_exact(self) -> None:
         """Refuse what has no full softmax: scores learned against a law that is not one and the same for all queries.
@@ -152,25 +156,21 @@ class ClassTableLoss(nn.Module):
         Raises:
             ValueError: naming objective and sampler.
         """
-        if self.correction == "none" and self.sampler is not None and not _has_one_law(self.sampler):
+        self._learned_against(self.table.weight.device)
+
+    def _learned_against(self, device: torch.device) -> Float[Tensor, " n"] | None:
+        """Log Q where the scores are log(P / Q), up to a constant; None where they are not."""
+        if self.correction != "none" or self.sampler is None:
+            return None
+        assert self.num_sampled is not None
+        counts = self.sampler.expected_counts(self.num_sampled, device)
+        if counts is None:
             raise ValueError(
                 f"{self.objective} learns log(P / Q), and the law Q of {type(self.sampler).__name__} is not the same "
                 "for all queries: no full softmax, and no perplexity, can be told from its scores; choose "
                 "sampled_softmax or nce, or a sampler such as Unigram"
             )
-
-    def _learned_against(self, device: torch.device) -> Float[Tensor, " n"] | None:
-        """Log Q where the scores are log(P / Q), up to a constant; None where they are not."""
-        if self.correction != "none" or self.sampler is None or isinstance(self.sampler, All):
-            return None
-        assert self.num_sampled is not None
-        if isinstance(self.sampler, Bernoulli):
-            return self.sampler.inclusion(self.num_sampled).log().to(device, torch.get_default_dtype())
-        assert isinstance(self.sampler, LawSampler)
-        q = self.sampler.probabilities(device)
-        if not self.sampler.replacement:
-            q = independent_inclusion(q, self.num_sampled)
-        return q.log().to(torch.get_default_dtype())
+        return counts.log().to(torch.get_default_dtype())
 
     def _loss(
         self,
@@ -181,6 +181,7 @@ class ClassTableLoss(nn.Module):
         correction: str,
         weight: Tensor | None,
         log_count: Tensor | None = None,
+        form: str | None = None,
     ) -> ClassLoss:
         if queries.shape[1] != self.table.dim:
             raise ValueError(f"queries have {queries.shape[1]} dims, the table's classes {self.table.dim}")
@@ -193,22 +194,4 @@ class ClassTableLoss(nn.Module):
             learned_against = log_count if ids is None else log_count[ids]
             return learned_against if own is None else own + learned_against
 
-        return loss_on_table(scaled, self.table.vectors, biases, targets, draw, objective, correction, weight)
-
-
-def independent_inclusion(q: Float[Tensor, " n"], num: int) -> Float[Tensor, " n"]:
-    """The chance of each class to be among `num` distinct ones drawn by q, about: 1 - exp(-q t), of sum `num`."""
-    if num >= int((q > 0).sum()):
-        return (q > 0).to(q)
-    low, high = 0.0, 1.0
-    while float(-torch.expm1(-q * high).sum()) < num:
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if float(-torch.expm1(-q * middle).sum()) < num else (low, middle)
-    return -torch.expm1(-q * high)
-
-
-def _has_one_law(sampler: Sampler) -> bool:
-    """Partition's changes from part to part."""
-    return isinstance(sampler, All | Bernoulli | LawSampler) and not isinstance(sampler, Partition)
+        return loss_on_table(scaled, self.table.vectors, biases, targets, draw, objective, correction, weight, form)

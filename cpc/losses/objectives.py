@@ -50,6 +50,16 @@ def objective_of(name: str) -> Objective:
     return OBJECTIVES[name]
 
 
+def learns_log_odds(name: str) -> bool:
+    """Whether F becomes log(P / (1 - P)): in a logistic loss whose targets are not met as candidates too.
+
+    Raises:
+        ValueError: if there is no such objective.
+    """
+    form, hits, _ = objective_of(name)
+    return form == "logistic" and "keep" not in hits
+
+
 def correction_of(name: str, correction: str | None) -> str:
     """The correction asked for, or the objective's usual one where it is None.
 

@@ -1,4 +1,4 @@
-"""From a tile of candidates' scores and the targets' to losses and slopes, for both forms of objective.
+"""From a tile of candidates' scores and the targets' to losses and slopes, for every form of loss.
 
 M rows, N candidates, T targets. A score of minus infinity belongs to a candidate or target that is not there.
 """
@@ -56,6 +56,15 @@ def softmax_terms(
     return Terms(loss, probabilities, factor, target_slopes)
 
 
+def softmax_of_odds_terms(
+    scores: Float[Tensor, "M N"], target_scores: Float[Tensor, "M T"], term_weight: Float[Tensor, "_ N"] | None
+) -> Terms:
+    """`softmax_terms` of scores F that are log odds, F = log(P / (1 - P)): of log P = log sigmoid(F)."""
+    terms = softmax_terms(F.logsigmoid(scores), F.logsigmoid(target_scores), term_weight)
+    slopes = terms.slopes * torch.sigmoid(-scores)  # d log P / dF = 1 - P
+    return Terms(terms.loss, slopes, terms.factor, terms.target_slopes * torch.sigmoid(-target_scores))
+
+
 def logistic_terms(
     scores: Float[Tensor, "M N"], target_scores: Float[Tensor, "M T"], term_weight: Float[Tensor, "_ N"] | None
 ) -> Terms:
@@ -77,5 +86,6 @@ def logistic_terms(
 
 TERMS: dict[str, Callable[[Tensor, Tensor, Tensor | None], Terms]] = {
     "softmax": softmax_terms,
+    "softmax_of_odds": softmax_of_odds_terms,
     "logistic": logistic_terms,
 }

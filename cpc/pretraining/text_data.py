@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from cpc.candidates.samplers import Bernoulli, Unigram
 from cpc.data.batch import Batch
 from cpc.data.lanes import LaneOrder, TrainingLanes
 from cpc.data.text import DEFAULT_SHARE, EMBEDDED
@@ -126,9 +125,9 @@ class TextData(PretrainingData):
             cache_dir=self.cache_dir,
         )
         model.encoder.vocabulary = self.corpus.vocabulary.description
-        if isinstance(model.classes.sampler, Unigram | Bernoulli):
+        if model.classes.sampler is not None:
             # a token that training text lacks, such as a character's <unk>, may still be met held out
-            model.classes.sampler.set_counts(torch.from_numpy(self.corpus.counts(self.train_split).clip(min=1)))
+            model.classes.sampler.follow(torch.from_numpy(self.corpus.counts(self.train_split).clip(min=1)))
         ranks = {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
         stream, furthest = self.corpus.stream(self.train_split)[1:], model.steps[-1].k
         self._lanes = TrainingLanes(stream, self.batch_size, self.chunk_tokens, furthest, **ranks)

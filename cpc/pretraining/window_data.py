@@ -9,13 +9,13 @@ from torch import Tensor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from cpc.data.batches import Window
+from cpc.data.resuming import ENDLESS
 from cpc.evaluation import HeldOut
 from cpc.losses.contrast import check_rows
 from cpc.model import CPC
 from cpc.pretraining.data import PretrainingData, require_positive
 from cpc.probes.online import OnlineProbe
 
-ENDLESS = 2**62
 NUM_CHECKED_BATCHES = 1000  # a quarter of a second
 
 

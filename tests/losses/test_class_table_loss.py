@@ -10,6 +10,7 @@ from cpc.candidates import ClassTable
 from cpc.candidates.kernels import Quadratic
 from cpc.candidates.samplers import (
     All,
+    Bernoulli,
     Draw,
     Hits,
     KernelTree,
@@ -132,6 +133,38 @@ def test_perplexity_at_the_optimum_is_the_entropys(objective: str, num_distinct:
     assert found == pytest.approx(float(torch.exp(-(p * p.log()).sum())), rel=1e-5 if num_distinct is None else 2e-3)
 
 
+@pytest.mark.parametrize(
+    ("objective", "drawing", "options"),
+    [
+        ("full_logistic", (), {}),
+        ("sampled_logistic", (LogUniform(4), 2), {}),
+        ("sampled_logistic", (LogUniform(4), 2), {"correction": "importance"}),
+    ],
+)
+def test_perplexity_of_log_odds_is_the_entropys(objective: str, drawing: tuple, options: dict) -> None:
+    """Where F = log(P / (1 - P)), the exact loss is H(P); its gradients are those of the softmax of log sigmoid(F)."""
+    p = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
+    entropy = -float((p * p.log()).sum())
+    classes = ClassTable(4, 1, has_bias=True)
+    with torch.no_grad():
+        classes.weight.copy_((p / (1 - p)).log()[:, None])
+    loss = ClassTableLoss(classes, objective, *drawing, **options)
+    found = loss.exact(torch.ones(4, 1), torch.arange(4), p.float()).loss
+    assert found.item() == pytest.approx(entropy, rel=1e-6)
+
+    torch.nn.init.normal_(classes.bias)
+    queries = torch.randn(3, 1, requires_grad=True)
+    targets = torch.tensor([[0, -1], [3, 1], [2, -1]])
+    result = loss.exact(queries, targets)
+    log_p = torch.nn.functional.logsigmoid(queries @ classes.weight.T + classes.bias).log_softmax(1)
+    expected = -torch.stack([log_p[0, 0], log_p[1, [3, 1]].mean(), log_p[2, 2]])
+    torch.testing.assert_close(result.loss_nats, expected.detach())
+    inputs = (queries, classes.weight, classes.bias)
+    torch.testing.assert_close(
+        torch.autograd.grad(result.loss, inputs), torch.autograd.grad(expected.mean(), inputs), atol=1e-6, rtol=1e-4
+    )
+
+
 def test_scores_against_a_law_of_the_query_have_no_full_softmax() -> None:
     loss = ClassTableLoss(table(), "negative_sampling", Adaptive(NUM_CLASSES), 5)
     with pytest.raises(ValueError, match=r"negative_sampling learns .* law Q of Adaptive is not the same for all"):
@@ -170,6 +203,17 @@ def test_draws_repeat_with_their_generator() -> None:
             {},
             "info_nce asks for hits='exclude', which Adaptive does not offer: .* exclude, remove, keep and keep",
         ),
+        (("nce", Unigram(NUM_CLASSES), 0), {}, "num_sampled=0 must be at least 1"),
+        (("nce", Unigram(NUM_CLASSES), 12), {}, "num_sampled=12 .* Unigram can draw 11 classes"),
+        (("nce", Unigram(NUM_CLASSES, reserved_ids=[0, 1]), 10), {}, "num_sampled=10 .* Unigram can draw 9 classes"),
+        (("info_nce", LogUniform(NUM_CLASSES, shared=False), 11), {}, "can draw 10 classes .* 1 are excluded"),
+        (("nce", Bernoulli([0.0] + 10 * [1.0]), 11), {}, "num_sampled=11, but 10 of 11 classes have a positive weight"),
+        (("nce", All(NUM_CLASSES), 5), {}, "num_sampled=5: All draws every one of the 11"),
+        (
+            ("info_nce", SoftmaxSampler(NUM_CLASSES, DIM, 0.7, replacement=False), 11),
+            {},
+            "11 distinct classes cannot be drawn: there are 11, of which 1 are excluded; lower num_sampled",
+        ),
     ],
 )
 def test_parts_that_do_not_go_together_are_named(arguments: tuple, options: dict, message: str) -> None:
@@ -182,7 +226,11 @@ def test_parts_that_go_together_are_accepted() -> None:
     partition.look_ahead(lambda _: torch.arange(3), 1)
     partition.move_to(0)
     for drawing in (
-        (LogUniform(NUM_CLASSES, shared=False), 5),
+        (LogUniform(NUM_CLASSES, shared=False), 10),
+        (LogUniform(NUM_CLASSES, shared=False, replacement=True), 20),
+        (Bernoulli(NUM_CLASSES), 11),
+        (SoftmaxSampler(NUM_CLASSES, DIM, 0.7, replacement=False), 10),
+        (SoftmaxSampler(NUM_CLASSES, DIM, 0.7), 20),
         (partition, 3),
         (SoftmaxSampler(NUM_CLASSES, DIM, 0.7), 5),
         (KernelTree(NUM_CLASSES, Quadratic(DIM)), 5),

@@ -78,22 +78,40 @@ def run_dir(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pretrain(config(folder, tmp_path_factory.mktemp("runs") / "run", trainer__max_steps=400))
 
 
-@pytest.mark.parametrize(("name", "argument"), [("Unigram", "counts_of_classes"), ("Bernoulli", "weights")])
-def test_samplers_by_frequency_follow_the_training_text(name: str, argument: str, folder: Path, tmp_path: Path) -> None:
-    sampler = {"class_path": f"cpc.candidates.samplers.{name}", "init_args": {argument: NUM_TOKENS}}
-    run_dir = pretrain(
-        config(folder, tmp_path / "run", model__classes__init_args__sampler=sampler, trainer__max_steps=2)
-    )
+def sampler_called(name: str, **init_args: Any) -> dict[str, Any]:
+    return {"class_path": f"cpc.candidates.samplers.{name}", "init_args": init_args}
+
+
+def law_trained_with(sampler: dict[str, Any], folder: Path, run_dir: Path) -> tuple[Any, torch.Tensor]:
+    """The sampler of a short run, and how often each token is in the training text, at least once."""
+    run_dir = pretrain(config(folder, run_dir, model__classes__init_args__sampler=sampler, trainer__max_steps=2))
     model = load_pretrained(run_dir)
     vocabulary = Vocabulary(**model.encoder.vocabulary)
-    tokens = [i for line in Text(folder).lines("train") for i in vocabulary.encode(line)]
-    counts = torch.bincount(torch.tensor(tokens), minlength=NUM_TOKENS).double()
-    found = model.classes.sampler
-    law = found.q if name == "Bernoulli" else found.log_q.exp()
-    is_word = torch.arange(NUM_TOKENS) != vocabulary.end
-    torch.testing.assert_close(
-        law[is_word] / law[is_word].sum(), (counts.clamp(min=1) / counts[is_word].sum())[is_word]
-    )
+    lines = [[*vocabulary.encode(line)] for line in Text(folder).lines("train")]
+    counts = torch.bincount(torch.tensor([i for line in lines for i in line]), minlength=NUM_TOKENS).double()
+    counts[vocabulary.end] = len(lines)
+    return model.classes.sampler, counts.clamp(min=1)
+
+
+@pytest.mark.parametrize("name", ["Unigram", "Bernoulli", "UniformMixture"])
+def test_samplers_by_frequency_follow_the_training_text(name: str, folder: Path, tmp_path: Path) -> None:
+    sampler = {
+        "Unigram": sampler_called("Unigram", counts_of_classes=NUM_TOKENS),
+        "Bernoulli": sampler_called("Bernoulli", weights=NUM_TOKENS),
+        "UniformMixture": sampler_called(
+            "UniformMixture", law=sampler_called("Unigram", counts_of_classes=NUM_TOKENS), share=0.25
+        ),
+    }[name]
+    found, counts = law_trained_with(sampler, folder, tmp_path / "run")
+    law = found.q if name == "Bernoulli" else found.probabilities()
+    expected = counts / counts.sum()
+    torch.testing.assert_close(law, 0.75 * expected + 0.25 / NUM_TOKENS if name == "UniformMixture" else expected)
+
+
+def test_counts_that_were_given_stand(folder: Path, tmp_path: Path) -> None:
+    given = [1.0 + i for i in range(NUM_TOKENS)]
+    found, _ = law_trained_with(sampler_called("Unigram", counts_of_classes=given), folder, tmp_path / "run")
+    torch.testing.assert_close(found.probabilities(), torch.tensor(given).double() / sum(given))
 
 
 def cross_entropy(model: Any, stream: list[int], k: int = 1) -> list[float]:

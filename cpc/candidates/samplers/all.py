@@ -10,9 +10,18 @@ from cpc.candidates.samplers.sampler import Draw, Hits, Sampler, without_hits
 class All(Sampler):
     """Every class once, expected once: nothing is drawn. hits="exclude" and "remove" are the same here."""
 
-    def probabilities(self) -> Float[Tensor, " n"]:
-        """The chance of each class to be among the candidates: 1."""
-        return torch.ones(self.num_classes, dtype=torch.float64)
+    def expected_counts(self, num: int, device: torch.device | str = "cpu") -> Float[Tensor, " n"]:
+        """1."""
+        return torch.ones(self.num_classes, dtype=torch.float64, device=device)
+
+    def check_left(self, num: int, num_excluded: int) -> None:
+        """Refuse any number but that of the classes.
+
+        Raises:
+            ValueError: naming it.
+        """
+        if num != self.num_classes:
+            raise ValueError(f"num_sampled={num}: All draws every one of the {self.num_classes} classes; say so")
 
     def sample(
         self,
@@ -28,8 +37,7 @@ class All(Sampler):
             ValueError: if `num` is not the number of classes, and as `Sampler.check`.
         """
         self.check(num, targets, hits)
-        if num != self.num_classes:
-            raise ValueError(f"num_sampled={num}: All draws every one of the {self.num_classes} classes; say so")
+        self.check_left(num, 0)
         return all_of(torch.arange(self.num_classes, device=targets.device), targets, hits)
 
 

@@ -17,8 +17,8 @@ class Bernoulli(Sampler):
     for shared candidates too. A draw costs n coins, or M n where candidates are not shared.
 
     Args:
-        weights: `[n]`, proportional to q; 0 for a class that is never drawn. Or n alone: all the same until
-            `set_counts` tells better, as pretraining on text does.
+        weights: `[n]`, proportional to q; 0 for a class that is never drawn. Or n alone: a law left open,
+            all the same until `set_counts` or `follow` tells better, as pretraining on text does.
         shared: one draw serves all queries of a batch; else each query has its own. Rows that are shorter than the
             widest end in class 0 with a log count of +inf, as does a draw of nothing.
 
@@ -29,14 +29,13 @@ class Bernoulli(Sampler):
     q: Tensor
 
     def __init__(self, weights: Tensor | Sequence[float | int] | int, *, shared: bool = True) -> None:
-        if isinstance(weights, int):
-            weights = torch.ones(weights)
-        given = torch.as_tensor(weights)
+        given = torch.ones(weights) if isinstance(weights, int) else torch.as_tensor(weights)
         super().__init__(given.numel())
         self.weights = self.num_classes  # what builds it again: the law itself is in the buffer
         self.shared = shared
         self.register_buffer("q", None)
         self.set_counts(given)
+        self.is_open = isinstance(weights, int)
 
     def set_counts(self, counts_of_classes: Tensor | Sequence[float | int]) -> None:
         """Include classes in proportion to these counts from now on.
@@ -52,21 +51,21 @@ class Bernoulli(Sampler):
                 f"weight for each of {self.num_classes} classes is needed, none below 0 and one above"
             )
         self.q = weights / total
+        self.is_open = False
+
+    def follow(self, counts: Int[Tensor, " n"]) -> None:
+        """`set_counts`, where none were given yet."""
+        if self.is_open:
+            self.set_counts(counts)
 
     def inclusion(self, num: int) -> Float[Tensor, " n"]:
         """The chance of each class to be among the candidates where `num` are expected.
 
         Raises:
-            ValueError: if fewer than `num` classes have a positive weight.
+            ValueError: as `check_left`.
         """
-        is_possible = self.q > 0
-        num_possible = int(is_possible.sum())
-        if num > num_possible:
-            raise ValueError(
-                f"num_sampled={num}, but {num_possible} of {self.num_classes} classes have a positive weight, and each "
-                "comes at most once; lower num_sampled"
-            )
-        is_certain = torch.zeros_like(is_possible)
+        self.check_left(num, 0)
+        is_certain = torch.zeros_like(self.q, dtype=torch.bool)
         while int(is_certain.sum()) < num:
             chance = (num - is_certain.sum()) / self.q[~is_certain].sum() * self.q
             would_be = is_certain | (chance >= 1)
@@ -74,6 +73,23 @@ class Bernoulli(Sampler):
                 return torch.where(is_certain, 1.0, chance)
             is_certain = would_be
         return is_certain.double()
+
+    def check_left(self, num: int, num_excluded: int) -> None:
+        """Refuse to expect more than there can be; the targets' coins are thrown with the others.
+
+        Raises:
+            ValueError: if fewer than `num` classes have a positive weight.
+        """
+        num_possible = int((self.q > 0).sum())
+        if num > num_possible:
+            raise ValueError(
+                f"num_sampled={num}, but {num_possible} of {self.num_classes} classes have a positive weight, and each "
+                "comes at most once; lower num_sampled"
+            )
+
+    def expected_counts(self, num: int, device: torch.device | str = "cpu") -> Float[Tensor, " n"]:
+        """The chance of inclusion."""
+        return self.inclusion(num).to(device)
 
     def sample(
         self,

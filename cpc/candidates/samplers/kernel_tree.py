@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.kernels import KernelMap
-from cpc.candidates.samplers.query_sampler import QuerySampler, check_left
+from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, distinct, without_hits
 
 TILE_ELEMENTS = 2**24  # 64 MiB of nodes gathered at once
@@ -58,12 +58,8 @@ class KernelTree(QuerySampler):
         self.register_buffer("nodes", torch.zeros(2 ** (self.num_levels + 1), kernel.num_features))
 
     def _refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
-        """Build the tree, O(n F D).
-
-        Raises:
-            ValueError: if the embeddings have another shape, are not finite, or not such as the kernel needs.
-        """
-        embeddings = self.check_embeddings(embeddings, self.num_classes)
+        """Build the tree, O(n F D)."""
+        self.check_embeddings(embeddings, self.num_classes)
         self.kernel.check(embeddings, "embeddings")
         first_leaf = 2**self.num_levels
         for start in range(0, self.num_classes, BUILD_ROWS):
@@ -74,13 +70,9 @@ class KernelTree(QuerySampler):
         self.is_ready.fill_(True)
 
     def _update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
-        """Recompute the paths of these classes, O(U (F D + F log n)).
-
-        Raises:
-            ValueError: on ids out of range or named twice, other shapes, or before the first `refresh`.
-        """
+        """Recompute the paths of these classes, O(U (F D + F log n))."""
         self.check_updated(ids)
-        embeddings = self.check_embeddings(embeddings, len(ids))
+        self.check_embeddings(embeddings, len(ids))
         self.kernel.check(embeddings, "embeddings")
         node = ids + 2**self.num_levels
         self.nodes[node] = self.kernel(embeddings)
@@ -90,7 +82,7 @@ class KernelTree(QuerySampler):
 
     def _log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
         """The law of all classes; for tests and measurements, O(n F) a query."""
-        features = self._features(queries.detach().float())
+        features = self._features(queries)
         probability = torch.ones(len(queries), 1, dtype=torch.float64, device=features.device)
         for level in range(1, self.num_levels + 1):
             nodes = torch.arange(2**level, 2 ** (level + 1), device=features.device)
@@ -110,15 +102,11 @@ class KernelTree(QuerySampler):
         hits: Hits,
         generator: torch.Generator | None,
     ) -> Draw:
-        """Draw candidates for each query of its own, with replacement.
-
-        Raises:
-            ValueError: as every sampler does; on queries that the kernel is not meant for; if nothing is left to draw.
-        """
+        """By walks down the tree, with replacement."""
         self.check(num, targets, hits)
-        queries = self.check_queries(queries, targets)
+        self.check_queries(queries, targets)
         of_row = targets.reshape(len(targets), -1)
-        check_left(self.num_classes, 1, of_row, hits)
+        self.check_excluded(num, of_row, hits)
         excluded = distinct(of_row) if hits == "exclude" else torch.full_like(of_row, NO_TARGET)
         uniform = torch.rand(self.num_levels + 2, len(queries), num, generator=generator, dtype=torch.float64)
         uniform = uniform.to(queries.device)

@@ -83,6 +83,26 @@ class LawSampler(Sampler):
         """All of q."""
         return self.log_probability(torch.arange(self.num_classes, device=device)).exp()
 
+    def expected_counts(self, num: int, device: torch.device | str = "cpu") -> Float[Tensor, " n"] | None:
+        """`m q`; of distinct candidates the chance under independent inclusion, a close approximation."""
+        q = self.probabilities(device)
+        return num * q if self.replacement else independent_inclusion(q, num)
+
+    def check_left(self, num: int, num_excluded: int) -> None:
+        """Refuse more distinct classes than have a positive probability and are not excluded.
+
+        Raises:
+            ValueError: if fewer than `num` are left, or none with replacement.
+        """
+        left = self.num_possible - num_excluded
+        needed = 1 if self.replacement else num
+        if needed > left:
+            raise ValueError(
+                f"num_sampled={num} with replacement={self.replacement}, but {type(self).__name__} can draw {left} "
+                f"classes ({self.num_possible} have a positive probability, {num_excluded} are excluded): "
+                + ("use hits='remove'" if self.replacement else "lower num_sampled, or draw with replacement")
+            )
+
     def excludes_per_query(self, num: int) -> bool:
         """Unless one draw serves all queries."""
         return not self.shared
@@ -117,7 +137,7 @@ class LawSampler(Sampler):
         targets_of_row = targets.reshape(len(targets), -1)
         log_q = self._log_probability_of_targets(targets_of_row)
         excluded = self._excluded(targets_of_row, hits)
-        self._check_left(num, excluded)
+        self.check_left(num, int((excluded >= 0).sum(1).max()) if excluded.numel() else 0)
         if self.replacement:
             ids, num_draws = self._with_replacement(num, excluded, generator)
             log_count = num_draws.log() + self.log_probability(ids)
@@ -161,17 +181,6 @@ class LawSampler(Sampler):
             )
         return in_order[:1]
 
-    def _check_left(self, num: int, excluded: Int[Tensor, "R E"]) -> None:
-        most_excluded = int((excluded >= 0).sum(1).max()) if excluded.numel() else 0
-        left = self.num_possible - most_excluded
-        needed = 1 if self.replacement else num
-        if needed > left:
-            raise ValueError(
-                f"num_sampled={num} with replacement={self.replacement}, but {type(self).__name__} can draw {left} "
-                f"classes ({self.num_possible} have a positive probability, {most_excluded} are excluded): "
-                + ("use hits='remove'" if self.replacement else "lower num_sampled, or draw with replacement")
-            )
-
     def _with_replacement(
         self, num: int, excluded: Int[Tensor, "R E"], generator: torch.Generator | None
     ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R 1"]]:
@@ -207,3 +216,14 @@ class LawSampler(Sampler):
         if self.counts == "tensorflow":
             return torch.where(num_tries == num, math.log(num) + log_q, log_inclusion)
         return log_inclusion
+
+
+def independent_inclusion(q: Float[Tensor, " n"], num: int) -> Float[Tensor, " n"]:
+    """Chances of inclusion 1 - exp(-q t) whose sum is `num`: about those of the first `num` distinct draws of q."""
+    if num >= int((q > 0).sum()):
+        return (q > 0).to(q)
+    time = torch.tensor(float(num), dtype=q.dtype, device=q.device)
+    # The sum is concave in t, and at most t: Newton's steps come from below and never leave that side; a few suffice.
+    while float(missing := num + torch.expm1(-q * time).sum()) > 1e-9 * num:
+        time += missing / (q * torch.exp(-q * time)).sum()
+    return -torch.expm1(-q * time)

@@ -102,6 +102,18 @@ class Partition(LawSampler):
         while batch >= self._end:
             self._next_part()
 
+    def expected_counts(self, num: int, device: torch.device | str = "cpu") -> None:
+        """Not the same from part to part."""
+
+    def check_left(self, num: int, num_excluded: int) -> None:
+        """As a law does, but a part of no more than `num` words is drawn whole; before the first part, nothing.
+
+        Raises:
+            ValueError: as it does.
+        """
+        if self._end and (self.replacement or num < self.num_possible):
+            super().check_left(num, num_excluded)
+
     def excludes_per_query(self, num: int) -> bool:
         """Also where parts are drawn whole."""
         return not self.shared or (num >= self.max_words and not self.replacement)

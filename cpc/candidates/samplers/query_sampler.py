@@ -24,7 +24,8 @@ class QuerySampler(Sampler):
     crossed out; at -1 it is infinite. Each query has draws of its own.
 
     Under autocast a law is computed in float32 as without: products in bfloat16 would be those of another law than the
-    one declared. A subclass defines `_refresh`, `_update`, `_log_prob` and `_sample`, which see autocast switched off.
+    one declared. A subclass defines `_refresh`, `_update`, `_log_prob` and `_sample`, which see float32, and no
+    autocast or gradient.
 
     Args:
         num_classes: n.
@@ -36,6 +37,7 @@ class QuerySampler(Sampler):
     """
 
     needs_queries = True
+    replacement = True  # candidates may repeat
     has_temperature = True  # False: something else, such as a kernel's nu, plays its part
     is_ready: Tensor
 
@@ -115,8 +117,32 @@ class QuerySampler(Sampler):
     ) -> Draw:
         """See `sample`."""
 
-    def check_queries(self, queries: Float[Tensor, "M D"], targets: Int[Tensor, "M ..."]) -> Float[Tensor, "M D"]:
-        """The queries in float32, cut off from their graph.
+    def check_left(self, num: int, num_excluded: int) -> None:
+        """Refuse to draw more distinct classes than there are, or any where all are excluded.
+
+        Raises:
+            ValueError: if fewer than `num` classes are left to draw, or none with replacement.
+        """
+        needed = 1 if self.replacement else num
+        if self.num_classes - num_excluded < needed:
+            raise ValueError(
+                f"{needed} distinct classes cannot be drawn: there are {self.num_classes}, of which {num_excluded} are "
+                "excluded; lower num_sampled, draw with replacement, or use hits='remove'"
+            )
+
+    def check_excluded(self, num: int, targets: Int[Tensor, "M T"], hits: Hits) -> None:
+        """`check_left` with these targets.
+
+        Raises:
+            ValueError: as it does.
+        """
+        most_excluded = targets.shape[1] if hits == "exclude" else 0
+        if most_excluded and self.num_classes - most_excluded < num:  # too few only if they are all different
+            most_excluded = int((distinct(targets) != NO_TARGET).sum(1).max())
+        self.check_left(num, most_excluded)
+
+    def check_queries(self, queries: Float[Tensor, "M D"], targets: Int[Tensor, "M ..."]) -> None:
+        """Refuse queries that cannot be drawn for.
 
         Raises:
             ValueError: unless they are as many as targets and of this width, and `refresh` has been called.
@@ -128,10 +154,9 @@ class QuerySampler(Sampler):
             )
         if not self.is_ready:
             raise ValueError(f"{type(self).__name__} knows no class yet: call refresh(embeddings) first")
-        return queries.detach().float()
 
-    def check_embeddings(self, embeddings: Float[Tensor, "U D"], num: int) -> Float[Tensor, "U D"]:
-        """The embeddings in float32, cut off from their graph.
+    def check_embeddings(self, embeddings: Float[Tensor, "U D"], num: int) -> None:
+        """Refuse embeddings that no law can be made of.
 
         Raises:
             ValueError: if they are of another shape, or not finite.
@@ -142,7 +167,6 @@ class QuerySampler(Sampler):
             raise ValueError(
                 "embeddings that are not finite: the model has diverged, or the table was never initialised"
             )
-        return embeddings.detach().float()
 
     def check_updated(self, ids: Int[Tensor, " U"]) -> None:
         """Refuse what cannot be updated.
@@ -158,19 +182,3 @@ class QuerySampler(Sampler):
             )
         if len(ids.unique()) < len(ids):
             raise ValueError("an id is named twice: one class has one embedding; pass ids.unique()")
-
-
-def check_left(num_classes: int, num: int, targets: Int[Tensor, "M T"], hits: str) -> None:
-    """Refuse to draw more distinct classes than there are, targets excluded.
-
-    Raises:
-        ValueError: if fewer than `num` classes are left to draw.
-    """
-    most_excluded = targets.shape[1] if hits == "exclude" else 0
-    if most_excluded and num_classes - most_excluded < num:
-        most_excluded = int((distinct(targets) != NO_TARGET).sum(1).max())
-    if num_classes - most_excluded < num:
-        raise ValueError(
-            f"{num} distinct classes cannot be drawn: there are {num_classes}, of which {most_excluded} are excluded; "
-            "lower num_sampled, draw with replacement, or use hits='remove'"
-        )

@@ -5,7 +5,7 @@ M queries, D dims, n classes, m candidates drawn, T targets per query.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from einops import rearrange
@@ -49,6 +49,7 @@ class Sampler(FixedDtype, ABC):
 
     hits: tuple[str, ...] = HITS  # those that it can be asked for
     needs_queries = False
+    is_open = False  # whether the law waits for the frequencies of a corpus: see `follow`
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
@@ -92,9 +93,27 @@ class Sampler(FixedDtype, ABC):
     def move_to(self, batch: int) -> None:
         """Learn which batch comes next, by its number."""
 
+    def expected_counts(self, num: int, device: torch.device | str = "cpu") -> Float[Tensor, " n"] | None:
+        """How often each class is expected among `num` drawn; None where queries or batches differ in it."""
+        return None
+
+    def follow(self, counts: Int[Tensor, " n"]) -> None:
+        """Take the frequencies of the corpus trained on, where the law was left open. Most laws stand as they are."""
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self.is_open = False  # what builds it again leaves every law open: the one that was saved is to stand
+
     def excludes_per_query(self, num: int) -> bool:
         """Whether such a draw can exclude each query's own targets, where they differ."""
         return True
+
+    def check_left(self, num: int, num_excluded: int) -> None:
+        """Refuse a number that cannot be drawn where so many classes are excluded for a query. By default none.
+
+        Raises:
+            ValueError: naming it.
+        """
 
     def check(self, num: int, targets: Int[Tensor, "M ..."], hits: str) -> None:
         """Refuse what no sampler can do.

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.inverse_cdf import inverse_cdf_of_many
-from cpc.candidates.samplers.query_sampler import QuerySampler, check_left
+from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, without_hits
 
 
@@ -40,26 +40,20 @@ class SoftmaxSampler(QuerySampler):
         self.register_buffer("embeddings", torch.zeros(num_classes, dim))
 
     def _refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
-        """Take a copy of the table.
-
-        Raises:
-            ValueError: if it has another shape, or is not finite.
-        """
-        self.embeddings.copy_(self.check_embeddings(embeddings, self.num_classes))
+        """Take a copy of the table."""
+        self.check_embeddings(embeddings, self.num_classes)
+        self.embeddings.copy_(embeddings)
         self.is_ready.fill_(True)
 
     def _update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
-        """Copy these rows.
-
-        Raises:
-            ValueError: on ids out of range or named twice, other shapes, or before the first `refresh`.
-        """
+        """Copy these rows."""
         self.check_updated(ids)
-        self.embeddings[ids] = self.check_embeddings(embeddings, len(ids))
+        self.check_embeddings(embeddings, len(ids))
+        self.embeddings[ids] = embeddings
 
     def _log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
         """The log-softmax."""
-        return self._scores(queries.detach().float()).log_softmax(1)
+        return self._scores(queries).log_softmax(1)
 
     def _sample(
         self,
@@ -69,15 +63,11 @@ class SoftmaxSampler(QuerySampler):
         hits: Hits,
         generator: torch.Generator | None,
     ) -> Draw:
-        """Draw candidates for each query of its own.
-
-        Raises:
-            ValueError: as every sampler does, and without replacement if fewer than `num` classes can be drawn.
-        """
+        """By the two-stage inverse of the law, or by Gumbel keys."""
         self.check(num, targets, hits)
-        queries = self.check_queries(queries, targets)
+        self.check_queries(queries, targets)
         of_row = targets.reshape(len(targets), -1)
-        check_left(self.num_classes, 1 if self.replacement else num, of_row, hits)
+        self.check_excluded(num, of_row, hits)
         scores = self._scores(queries)
         target_scores = scores.gather(1, of_row.clamp(min=0))
         if hits == "exclude":

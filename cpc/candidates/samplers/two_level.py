@@ -17,10 +17,11 @@ from cpc.candidates.samplers.block_mass import BlockMass, CentroidMass
 from cpc.candidates.samplers.blocks import BLOCKS, Members, members_of, part_into_blocks
 from cpc.candidates.samplers.compiled import compiled
 from cpc.candidates.samplers.inverse_cdf import inverse_cdf
-from cpc.candidates.samplers.query_sampler import QuerySampler, check_left
+from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, without_hits
 
 SOURCE = Path(__file__).with_suffix(".c")
+LEAST_LOG_WEIGHT = -87  # as in two_level.c: below, a float is zero, and nothing is left where the highest are excluded
 TILE_ELEMENTS = 2**22  # of the members' embeddings that torch gathers at once
 
 
@@ -95,12 +96,8 @@ class TwoLevel(QuerySampler):
         self.register_buffer("offsets", torch.zeros(self.num_blocks + 1, dtype=torch.long))
 
     def _refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
-        """Part the classes into blocks, and take masses and embeddings anew.
-
-        Raises:
-            ValueError: if the embeddings have another shape, are not finite, or not such as the mass needs.
-        """
-        embeddings = self.check_embeddings(embeddings, self.num_classes)
+        """Part the classes into blocks, and take masses and embeddings anew."""
+        self.check_embeddings(embeddings, self.num_classes)
         self.mass.check(embeddings, "embeddings")
         block = part_into_blocks(self.blocks, embeddings, self.num_blocks, self.seed)
         self.ids.copy_(block.argsort(stable=True))
@@ -112,13 +109,9 @@ class TwoLevel(QuerySampler):
         self.is_ready.fill_(True)
 
     def _update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
-        """Take new embeddings of these classes, which stay in their blocks.
-
-        Raises:
-            ValueError: on ids out of range or named twice, embeddings that `refresh` would refuse, or before the first.
-        """
+        """Take new embeddings of these classes, which stay in their blocks."""
         self.check_updated(ids)
-        embeddings = self.check_embeddings(embeddings, len(ids))
+        self.check_embeddings(embeddings, len(ids))
         self.mass.check(embeddings, "embeddings")
         place = self.places[ids]
         old = self.embeddings[place]
@@ -127,7 +120,6 @@ class TwoLevel(QuerySampler):
 
     def _log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
         """The law of all classes; for tests and measurements, O(n D) a query."""
-        queries = queries.detach().float()
         scores = (queries / self.temperature) @ self.embeddings.float().T
         blocks = self.block_of.expand_as(scores)
         highest = scores.new_zeros(len(queries), self.num_blocks).scatter_reduce(
@@ -148,9 +140,9 @@ class TwoLevel(QuerySampler):
     ) -> Draw:
         """Draw with replacement; what the compiled code refuses is refused here, by name."""
         self.check_request(num, hits)
-        queries = self.check_queries(queries, targets)
+        self.check_queries(queries, targets)
         of_row = targets.reshape(len(targets), -1)
-        check_left(self.num_classes, 1, of_row, hits)
+        self.check_excluded(num, of_row, hits)
         uniform = torch.rand(2, len(queries), num, generator=generator, dtype=torch.float64)
         library = compiled(SOURCE) if queries.device.type == "cpu" else None
         draw = None if library is None else self._draw_compiled(library, queries, of_row, uniform, hits)
@@ -231,7 +223,7 @@ class TwoLevel(QuerySampler):
         scores = ((queries / self.temperature)[query] * self.embeddings[members.place].float()).sum(1)
         none = scores.new_zeros(blocks.numel())
         highest = none.scatter_reduce(0, members.row, scores, "amax", include_self=False)[members.row]
-        weights = (scores - highest).exp()
+        weights = (scores - highest).clamp(min=LEAST_LOG_WEIGHT).exp()
         total = none.index_add(0, members.row, weights)
         is_excluded = (rearrange(members.place, "p -> p 1") == excluded[query]).any(1)
         left = weights.masked_fill(is_excluded, 0)

@@ -28,6 +28,14 @@ class UniformMixture(LawSampler):
         self.law = law
         self.share = share
 
+    def expected_counts(self, num: int, device: torch.device | str = "cpu") -> Float[Tensor, " n"] | None:
+        """None where the law inside has none."""
+        return None if self.law.expected_counts(num, device) is None else super().expected_counts(num, device)
+
+    def follow(self, counts: Int[Tensor, " n"]) -> None:
+        """What the law inside follows."""
+        self.law.follow(counts)
+
     def observe(self, targets: Int[Tensor, "M ..."]) -> None:
         """What the law inside learns."""
         self.law.observe(targets)

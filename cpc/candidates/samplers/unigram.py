@@ -15,7 +15,7 @@ class Unigram(LawSampler):
 
     Args:
         counts_of_classes: `[n]`, how often each class occurs, or its probability; 0 for one that is never drawn. Or n
-            alone: a uniform law until `set_counts` tells better, as pretraining on text does.
+            alone: a law left open, uniform until `set_counts` or `follow` tells better, as pretraining on text does.
         distortion: 1 keeps the counts' proportions, 0 makes the law uniform (over what has a count).
         reserved_ids: classes that are never drawn whatever their count, such as padding. They cannot be targets.
         shared: see `LawSampler`, also for `replacement` and `counts`.
@@ -39,9 +39,9 @@ class Unigram(LawSampler):
         replacement: bool = False,
         counts: str | None = None,
     ) -> None:
-        if isinstance(counts_of_classes, int):
-            counts_of_classes = torch.ones(counts_of_classes)
-        given = torch.as_tensor(counts_of_classes)
+        given = (
+            torch.ones(counts_of_classes) if isinstance(counts_of_classes, int) else torch.as_tensor(counts_of_classes)
+        )
         super().__init__(given.numel(), shared=shared, replacement=replacement, counts=counts)
         self.counts_of_classes = self.num_classes  # what builds it again: the law itself is in the buffers
         if any(not 0 <= each < self.num_classes for each in reserved_ids):
@@ -51,6 +51,7 @@ class Unigram(LawSampler):
         for name in ("log_q", "num_positive", "thresholds", "aliases"):
             self.register_buffer(name, None)
         self.set_counts(given)
+        self.is_open = isinstance(counts_of_classes, int)
 
     def set_counts(self, counts_of_classes: Tensor | Sequence[float | int]) -> None:
         """Follow these counts from now on.
@@ -73,6 +74,12 @@ class Unigram(LawSampler):
         probabilities = weights / weights.sum()
         self.log_q, self.num_positive = probabilities.log(), (probabilities > 0).sum()
         self.thresholds, self.aliases = build_alias_table(probabilities)
+        self.is_open = False
+
+    def follow(self, counts: Int[Tensor, " n"]) -> None:
+        """`set_counts`, where none were given yet."""
+        if self.is_open:
+            self.set_counts(counts)
 
     @property
     def num_possible(self) -> int:

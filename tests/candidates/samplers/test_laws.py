@@ -338,7 +338,7 @@ def test_all_is_everything_once() -> None:
         assert draw.log_count_targets.tolist() == [[0, 0], [0, math.inf]]
     assert (draw.log_count_sampled == torch.inf).tolist() == [[False, True, True, False], [True, False, False, False]]
     assert not All(4).sample(None, 4, targets).log_count_sampled.any()
-    assert All(4).probabilities().tolist() == [1, 1, 1, 1]
+    assert All(4).expected_counts(4).tolist() == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("name", [*LAWS, "bernoulli"])
@@ -411,3 +411,58 @@ def test_targets_that_no_draw_can_avoid_are_named() -> None:
         Uniform(9).check(2, torch.tensor([0]), "drop")
     with pytest.raises(ValueError, match="targets run from 0 to 9"):
         Uniform(9).sample(None, 2, torch.tensor([0, 9]))
+
+
+@pytest.mark.parametrize("kind", [Unigram, Bernoulli])
+def test_a_law_that_was_left_open_follows_and_no_other(kind: type[Unigram | Bernoulli]) -> None:
+    def law(sampler: Unigram | Bernoulli) -> list[float]:
+        q = sampler.q if isinstance(sampler, Bernoulli) else sampler.probabilities()
+        return (8 * q).tolist()
+
+    counts, others = torch.tensor([1, 3, 4]), torch.tensor([6, 1, 1])
+    is_open, given, told, loaded = kind(3), kind(others), kind(3), kind(3)
+    told.set_counts(others)
+    loaded.load_state_dict(told.state_dict())
+    for sampler in (is_open, given, told, loaded):
+        sampler.follow(counts)
+    assert law(is_open) == pytest.approx([1, 3, 4])
+    assert law(given) == law(told) == law(loaded) == pytest.approx([6, 1, 1])
+
+
+def test_a_mixture_and_what_does_not_follow() -> None:
+    counts = torch.tensor([1, 3, 4])
+    mixture = UniformMixture(Unigram(3), share=0.5)
+    mixture.follow(counts)
+    torch.testing.assert_close(mixture.probabilities(), counts.double() / 16 + 1 / 6)
+    for sampler in (Uniform(3), LogUniform(3), LearnedUnigram(3)):
+        before = sampler.probabilities()
+        sampler.follow(counts)
+        assert torch.equal(sampler.probabilities(), before)
+
+
+@pytest.mark.parametrize("num", [1, 4, 6, 7])
+def test_expected_counts_of_a_law(num: int) -> None:
+    """With replacement m q; else 1 - exp(-q t) of sum m, every class that can be drawn where they are no more."""
+    law = Unigram([1000.0, 100, 10, 1, 1e-3, 0, 1e-6, 5])
+    q = law.probabilities()
+    torch.testing.assert_close(Unigram(q, replacement=True).expected_counts(num), num * q)
+    counts = law.expected_counts(num)
+    assert float(counts.sum()) == pytest.approx(num, rel=1e-8)
+    if num == 7:
+        assert counts.tolist() == [1, 1, 1, 1, 1, 0, 1, 1]
+        return
+    possible = q > 0
+    times = -torch.log1p(-counts[possible]) / q[possible]
+    # the likeliest classes are certain to the last digit
+    known = counts[possible] < 1 - 1e-9
+    assert times[known].max() / times[known].min() == pytest.approx(1, rel=1e-5)
+
+
+def test_laws_that_change_have_no_expected_counts() -> None:
+    parts = Partition(9, 3)
+    assert parts.expected_counts(2) is None
+    assert UniformMixture(parts).expected_counts(2) is None
+    mixture = UniformMixture(Unigram([1, 2, 5], replacement=True), 0.4)
+    torch.testing.assert_close(mixture.expected_counts(3), 3 * mixture.probabilities())
+    coins = Bernoulli([1, 2, 5])
+    assert torch.equal(coins.expected_counts(2), coins.inclusion(2))

@@ -156,6 +156,19 @@ def test_targets_far_below_the_others_have_a_count(path: str) -> None:
     torch.testing.assert_close(draw.log_count_targets, expected, atol=1e-4, rtol=0)
 
 
+def test_the_rest_of_a_single_block_can_be_drawn_however_far_below(path: str) -> None:
+    """Classes that are e^-1000 of the excluded one and all alike among themselves."""
+    classes, targets = torch.eye(8)[:5], torch.tensor([[0, -1], [1, 2]])
+    queries = torch.eye(8)[:2] + torch.eye(8)[[0, 2]]
+    sampler = TwoLevel(5, 8, 0.001, block_size=64)
+    sampler.refresh(classes)
+    draw = drawn(path, sampler, queries, 200, targets, "exclude", torch.Generator().manual_seed(0))
+    assert [sorted(set(ids.tolist())) for ids in draw.ids] == [[1, 2, 3, 4], [0, 3, 4]]
+    expected = math.log(200) - torch.tensor([[4.0], [3.0]]).log().expand(2, 200)
+    torch.testing.assert_close(draw.log_count_sampled, expected)
+    assert draw.log_count_targets[targets >= 0].isfinite().all()
+
+
 def scores(classes: Tensor, queries: Tensor) -> Tensor:
     return queries.double() @ classes.double().T / TEMPERATURE
 
