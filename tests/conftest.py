@@ -1,6 +1,11 @@
-"""What every test may rely on: no network, fixed seeds, a little real audio."""
+"""What every test may rely on: no network, fixed seeds, one thread, a little real audio."""
 
 import os
+
+# Tensors here are small: a second thread mostly waits for the first, busily where cores are shared. What needs several
+# asks for them itself. Before NumPy and torch are imported, and for the processes that tests start.
+os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+
 import random
 import socket
 from collections.abc import Callable, Iterator
