@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 import soundfile
@@ -48,6 +49,16 @@ def _fixed_seeds() -> None:
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def unchecked_types() -> Iterator[None]:
+    """Without the type checker, as users run: what it would refuse must reach our own messages, and in a loop of
+    thousands of equal calls it would take most of the time.
+    """
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="session")
