@@ -1,12 +1,18 @@
-"""What every test may rely on: no network, fixed seeds, a little real audio."""
+"""What every test may rely on: no network, fixed seeds, one thread, a little real audio."""
 
 import os
+
+# Tensors here are small: a second thread mostly waits for the first, busily where cores are shared. What needs several
+# asks for them itself. Before NumPy and torch are imported, and for the processes that tests start.
+os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+
 import random
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 import soundfile
@@ -43,6 +49,16 @@ def _fixed_seeds() -> None:
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def unchecked_types() -> Iterator[None]:
+    """Without the type checker, as users run: what it would refuse must reach our own messages, and in a loop of
+    thousands of equal calls it would take most of the time.
+    """
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,17 @@
 """The commands, in-process, on a small synthesised corpus: what they print, write and refuse."""
 
 import json
+from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cpc import cli
 from cpc.cli import main
 from cpc.data.manifest import read_manifest
+from cpc.probes import ProbeProtocol
 
 pytest.importorskip("espeakng_loader", reason="the extra 'speech' is not installed")
 
@@ -107,7 +111,15 @@ def test_evaluate(run_dir: Path, corpus: Path, capsys: pytest.CaptureFixture[str
     assert json.loads((run_dir / "bound.json").read_text()) == again
 
 
-def test_probe_with_every_baseline(run_dir: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_probe_with_every_baseline(
+    run_dir: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    probe_audio = cli._probe_audio
+
+    def briefly(options: Namespace, protocol: ProbeProtocol, **others: object) -> object:
+        return probe_audio(options, protocol=replace(protocol, num_epochs=2, min_steps=50), **others)
+
+    monkeypatch.setattr(cli, "_probe_audio", briefly)
     options = ["--num_seeds", "1", "--supervised_seconds", "1", "--task", "phones", "speaker"]
     main(["probe", str(run_dir), "--data", str(corpus), *options])
     printed = capsys.readouterr().out

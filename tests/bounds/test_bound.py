@@ -40,6 +40,7 @@ def test_zero_scores_give_bound_zero() -> None:
     assert bound.accuracy == pytest.approx([1 / 32] * 3)
 
 
+@pytest.mark.usefixtures("unchecked_types")  # of 3600 equal calls
 def test_standard_error_is_that_of_independent_batches() -> None:
     """Spread of the estimate over 300 repetitions against the mean of what each claims."""
     estimates, claimed = [], []

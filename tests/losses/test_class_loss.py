@@ -98,6 +98,7 @@ def test_equals_the_loop_reference(objective: str, correction: str, targets: Ten
     assert mean.loss.item() == pytest.approx(sum(losses) / 4)
 
 
+@pytest.mark.usefixtures("unchecked_types")  # of hundreds of equal calls
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(("objective", "correction"), CASES)
 def test_gradients(objective: str, correction: str, shared: bool) -> None:

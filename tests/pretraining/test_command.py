@@ -2,8 +2,10 @@
 
 import json
 import resource
+import shutil
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -54,26 +56,30 @@ def manifest(tmp_path_factory: pytest.TempPathFactory, write_audio: Callable[...
     return folder
 
 
+def pretrain_small(folder: Path, manifest: Path, *options: str) -> Path:
+    """Runs the small config with further options; the run's folder below this one is given back."""
+    config = folder / "config.yaml"
+    config.write_text(yaml.safe_dump(SMALL))
+    inputs = ["--config", str(config), f"--data.manifest={manifest}", f"--run_dir={folder / 'run'}"]
+    main(["pretrain", *inputs, *options])
+    return folder / "run"
+
+
 @pytest.fixture
 def run(tmp_path: Path, manifest: Path) -> Callable[..., Path]:
     """Runs the small config with further options, in a folder of its own; the folder is given back."""
-    config = tmp_path / "config.yaml"
-    config.write_text(yaml.safe_dump(SMALL))
+    return partial(pretrain_small, tmp_path, manifest)
 
-    def pretrain(*options: str) -> Path:
-        main(
-            [
-                "pretrain",
-                "--config",
-                str(config),
-                f"--data.manifest={manifest}",
-                f"--run_dir={tmp_path / 'run'}",
-                *options,
-            ]
-        )
-        return tmp_path / "run"
 
-    return pretrain
+@pytest.fixture(scope="module")
+def finished_once(tmp_path_factory: pytest.TempPathFactory, manifest: Path) -> Path:
+    return pretrain_small(tmp_path_factory.mktemp("finished"), manifest)
+
+
+@pytest.fixture
+def finished(finished_once: Path, tmp_path: Path) -> Path:
+    """What `run` without options leaves where it runs, to continue or to spoil."""
+    return shutil.copytree(finished_once, tmp_path / "run")
 
 
 def records(run_dir: Path) -> list[dict]:
@@ -170,11 +176,10 @@ def test_no_held_out_window_counts_twice(run: Callable[..., Path], capsys: pytes
     assert "2 batches of 4 are one pass over split 'valid', 50 were asked for" in capsys.readouterr().out
 
 
-def test_more_steps_continue_a_finished_run(run: Callable[..., Path]) -> None:
-    folder = run()
-    before = records(folder)
+def test_more_steps_continue_a_finished_run(run: Callable[..., Path], finished: Path) -> None:
+    before = records(finished)
     run("--ckpt_path=last", "--trainer.max_steps=6")
-    after = records(folder)
+    after = records(finished)
     assert after[: len(before)] == before
     assert [r["step"] for r in after[len(before) :]] == [6, 6, 6]
 
@@ -191,9 +196,8 @@ def test_bf16_autocast_with_clipping_and_adamw(run: Callable[..., Path]) -> None
     assert all(np.isfinite(r["loss_nats"]).all() for r in records(folder))
 
 
-def test_decoding_on_the_fly_reads_the_same_audio(run: Callable[..., Path], tmp_path: Path) -> None:
-    packed = records(run())
-    (tmp_path / "run").rename(tmp_path / "packed")
+def test_decoding_on_the_fly_reads_the_same_audio(run: Callable[..., Path], finished_once: Path) -> None:
+    packed = records(finished_once)
     unpacked = records(run("--data.packed=false"))
     for a, b in zip(packed, unpacked, strict=True):
         assert a["num_rows"] == b["num_rows"]
@@ -262,23 +266,23 @@ def test_no_split_is_no_training_on_everything(manifest: Path, tmp_path: Path) -
             pretrain(config | {"data": config["data"] | {name: None}})
 
 
-def test_a_folder_with_a_run_is_not_written_over(run: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
-    folder = run()
-    before = (folder / "bound.jsonl").read_bytes()
+def test_a_folder_with_a_run_is_not_written_over(
+    run: Callable[..., Path], finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (finished / "bound.jsonl").read_bytes()
     with pytest.raises(SystemExit):
         run()
     assert "already holds a run: continue it with --ckpt_path last" in capsys.readouterr().err
-    assert (folder / "bound.jsonl").read_bytes() == before
+    assert (finished / "bound.jsonl").read_bytes() == before
 
 
 def test_a_checkpoint_of_another_architecture_is_refused(
-    run: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+    run: Callable[..., Path], finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = run()
     with pytest.raises(SystemExit):
         run("--ckpt_path=last", "--trainer.max_steps=6", "--model.encoder.init_args.dim=12")
     assert "model.encoder.dim is 8 in the checkpoint, 12 here" in capsys.readouterr().err
-    assert event_names(folder) == ["started", "finished"]  # a refused start is no event of the run
+    assert event_names(finished) == ["started", "finished"]  # a refused start is no event of the run
 
 
 @pytest.mark.parametrize("name", sorted(_WITHOUT_EFFECT))
@@ -388,9 +392,8 @@ def test_changed_settings_hold_after_a_resume_and_are_named(
 
 
 def test_another_number_of_workers_is_refused_on_resume(
-    run: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+    run: Callable[..., Path], finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run()
     with pytest.raises(SystemExit):
         run("--ckpt_path=last", "--trainer.max_steps=6", "--data.num_workers=1")
     assert "data.num_workers is 1, and was 0 when the checkpoint was saved" in capsys.readouterr().err
@@ -456,10 +459,9 @@ def full_disk() -> Iterator[None]:
 
 
 def test_a_full_disk_leaves_the_earlier_checkpoint_whole(
-    run: Callable[..., Path], full_disk: None, capsys: pytest.CaptureFixture[str]
+    run: Callable[..., Path], finished: Path, full_disk: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = run()
-    checkpoint = folder / "checkpoints" / "last.ckpt"
+    checkpoint = finished / "checkpoints" / "last.ckpt"
     before = checkpoint.read_bytes()
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     with pytest.raises(SystemExit):

@@ -1,7 +1,9 @@
 """`cpc pretrain` and `cpc evaluate` in-process on a handful of small images: what they write and what they refuse."""
 
 import json
+import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -83,18 +85,30 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_images(tmp_path_factory.mktemp("corpus") / "gratings.npz", splits)
 
 
+def pretrain_small(folder: Path, source: Path, *options: str) -> Path:
+    """Runs the small config with further options; the run's folder below this one is given back."""
+    config = folder / "config.yaml"
+    config.write_text(yaml.safe_dump(SMALL))
+    command = ["pretrain", "--config", str(config), f"--data.source={source}", f"--run_dir={folder / 'run'}"]
+    main([*command, *options])
+    return folder / "run"
+
+
 @pytest.fixture
 def run(tmp_path: Path, source: Path) -> Callable[..., Path]:
     """Runs the small config with further options, in a folder of its own; the folder is given back."""
-    config = tmp_path / "config.yaml"
-    config.write_text(yaml.safe_dump(SMALL))
+    return partial(pretrain_small, tmp_path, source)
 
-    def pretrain(*options: str) -> Path:
-        command = ["pretrain", "--config", str(config), f"--data.source={source}", f"--run_dir={tmp_path / 'run'}"]
-        main([*command, *options])
-        return tmp_path / "run"
 
-    return pretrain
+@pytest.fixture(scope="module")
+def finished_once(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Path:
+    return pretrain_small(tmp_path_factory.mktemp("finished"), source)
+
+
+@pytest.fixture
+def finished(finished_once: Path, tmp_path: Path) -> Path:
+    """What `run` without options leaves where it runs, to continue or to spoil."""
+    return shutil.copytree(finished_once, tmp_path / "run")
 
 
 def records(run_dir: Path, name: str = "bound.jsonl") -> list[dict]:
@@ -227,10 +241,9 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=False)["state_dict"]
 
 
-def test_a_checkpoint_of_an_earlier_version_is_continued(run: Callable[..., Path]) -> None:
+def test_a_checkpoint_of_an_earlier_version_is_continued(run: Callable[..., Path], finished: Path) -> None:
     """Arguments that it has never heard of have their defaults; another value than the default is refused by name."""
-    folder = run()
-    path = folder / "checkpoints" / "last.ckpt"
+    path = finished / "checkpoints" / "last.ckpt"
     checkpoint = torch.load(path, weights_only=False)
     architecture = checkpoint["cpc"]["architecture"]["init_args"]
     for name in ("auxiliary_negatives", "shared_across_steps"):
@@ -241,7 +254,7 @@ def test_a_checkpoint_of_an_earlier_version_is_continued(run: Callable[..., Path
     del best["measured_on"]["valid_from"]
     torch.save(checkpoint, path)
     run("--ckpt_path=last", "--trainer.max_steps=6")
-    assert records(folder)[-1]["step"] == 6
+    assert records(finished)[-1]["step"] == 6
     states = torch.load(path, weights_only=False)["callbacks"].values()
     assert [state["best_bound_nats"] for state in states if "best_bound_nats" in state] == [99.0]
     del architecture["skip_steps"]  # 1 in this run, 0 unless given
@@ -437,13 +450,12 @@ def test_a_config_that_is_none_is_named(
 
 
 def test_cpc_evaluate_repeats_the_runs_own_measurement(
-    run: Callable[..., Path], source: Path, capsys: pytest.CaptureFixture[str]
+    finished: Path, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = run()
-    of_the_run = read_config(folder)["provenance"]["held_out"]
-    main(["evaluate", str(folder), "--data", str(source), "--num_batches", "2"])
+    of_the_run = read_config(finished)["provenance"]["held_out"]
+    main(["evaluate", str(finished), "--data", str(source), "--num_batches", "2"])
     assert "left 3" in capsys.readouterr().out
-    measured = json.loads((folder / "bound.json").read_text())
+    measured = json.loads((finished / "bound.json").read_text())
     assert (measured["image_size"], measured["load_size"], measured["augmentation"]) == (40, 44, "v1")
     for here, there in zip(measured["bounds"], of_the_run, strict=True):
         assert {name: here[name] for name in there if not name.endswith("nats")} == {
@@ -479,12 +491,11 @@ def test_unlabelled_images_are_held_out_where_they_are_trained_on(run: Callable[
 
 
 def test_evaluate_takes_other_sizes_and_refuses_what_images_have_not(
-    run: Callable[..., Path], source: Path, capsys: pytest.CaptureFixture[str]
+    finished: Path, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = run()
-    larger = evaluate(folder, source, num_batches=1, image_size=48, load_size=48, batch_size=2)
+    larger = evaluate(finished, source, num_batches=1, image_size=48, load_size=48, batch_size=2)
     assert larger["bounds"][0]["num_candidates"] == [2 * 5 * 5] * 8
-    command = ["evaluate", str(folder), "--data", str(source), "--out", str(folder / "other.json")]
+    command = ["evaluate", str(finished), "--data", str(source), "--out", str(finished / "other.json")]
     for options, message in (
         (["--window_samples", "3200"], "--window_samples: "),
         (["--sampler", "uniform"], "--sampler: "),
@@ -500,11 +511,11 @@ def test_evaluate_takes_other_sizes_and_refuses_what_images_have_not(
         printed = capsys.readouterr().err
         assert message in printed
         assert ("is a model of image, which has no such option" in printed) == (message == f"{options[0]}: ")
-    assert not (folder / "other.json").exists()
+    assert not (finished / "other.json").exists()
 
 
-def test_a_model_of_unknown_training_must_be_told_how(run: Callable[..., Path], source: Path, tmp_path: Path) -> None:
-    cpc.save_pretrained(cpc.load_pretrained(run()), tmp_path / "bare")
+def test_a_model_of_unknown_training_must_be_told_how(finished_once: Path, source: Path, tmp_path: Path) -> None:
+    cpc.save_pretrained(cpc.load_pretrained(finished_once), tmp_path / "bare")
     with pytest.raises(ValueError, match=r"how the batches of its run were drawn: give --split, --image_size$"):
         evaluate(tmp_path / "bare", source, batch_size=4)
     told = evaluate(tmp_path / "bare", source, batch_size=4, split="valid", image_size=40, num_batches=1)

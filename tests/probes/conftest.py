@@ -1,10 +1,8 @@
 """A corpus whose labels are known and easy: tones as phones, levels as speakers; and a tiny model."""
 
 import csv
-from collections.abc import Iterator
 from pathlib import Path
 
-import jaxtyping
 import numpy as np
 import pytest
 import soundfile
@@ -80,11 +78,3 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write_csv(path: Path, rows: list[list[str]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as stream:
         csv.writer(stream).writerows(rows)
-
-
-@pytest.fixture
-def unchecked_types() -> Iterator[None]:
-    """Users run without the type checker: what it would refuse must reach our own messages."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)

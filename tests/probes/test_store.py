@@ -1,5 +1,6 @@
 """The features of a corpus: in memory or in a file, the same."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -32,10 +33,20 @@ def waves(*lengths: int) -> tuple[Waves, Manifest]:
     return audio, Manifest(Path(), {"path": [f"{i}.wav" for i in range(len(lengths))]})
 
 
-def test_a_store_holds_every_file_at_its_place(model: cpc.CPC) -> None:
+@pytest.fixture(params=[1, 2])
+def num_threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Of torch; the store extracts as many files at a time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def test_a_store_holds_every_file_at_its_place(model: cpc.CPC, num_threads: int) -> None:
     audio, manifest = waves(4_000, 900, 3, 2_500)
     features = Features("c", model, chunk_seconds=0.05)
     store = FeatureStore.extract(features, manifest, audio, np.array([0, 2, 3]))
+    assert torch.get_num_threads() == num_threads
     assert not store.is_memory_mapped
     assert store.num_too_short == 1
     for row in (0, 2, 3):
