@@ -49,6 +49,8 @@ class Dense(SoftmaxSampler):
             as zero.
     """
 
+    has_temperature = False  # the kernel's nu or alpha plays its part
+
     def __init__(self, num_classes: int, kernel: KernelMap, floor: float = 0.1) -> None:
         super().__init__(num_classes, kernel.dim)
         self.kernel = kernel
