@@ -236,9 +236,9 @@ def _let_the_reader_choose(app: Dash, library: Library) -> None:
         State("search", "value"),
         prevent_initial_call=True,
     )
-    def hide_or_show(asked: Any, __: int | None, ___: int | None, hidden: list[str], search: str | None) -> list[str]:
+    def hide_or_show(asked: Any, _: int | None, __: int | None, hidden: list[str], search: str | None) -> list[str]:
         if ctx.triggered_id == "show-asked":
-            name, _ = asked
+            name = asked[0]
             return sorted(set(hidden) ^ {name})
         with library.lock:
             found = {row.name for row in arranged(overview(library, View()), search or "", "name", False)}
@@ -246,7 +246,7 @@ def _let_the_reader_choose(app: Dash, library: Library) -> None:
 
     @app.callback(Output("sort", "data"), Input("sort-asked", "data"), State("sort", "data"), prevent_initial_call=True)
     def sort_by(asked: list[Any], sort: list[Any]) -> list[Any]:
-        column, _ = asked
+        column = asked[0]
         return [column, not sort[1] if sort[0] == column else column != "name"]
 
 
@@ -360,8 +360,8 @@ def _configs(runs: Sequence[Any]) -> Node:
     header, rows = differences(runs)
     if not rows:
         return node("p", "The runs shown have the same options.")
-    scrolling = {"class": "scroll", "tabindex": "0", "role": "region", "aria-label": "Options that differ"}
-    return node("div", [["div", scrolling, [table(header, rows)]]], class_="config")
+    region = {"class_": "scroll", "tabindex": "0", "role": "region", "aria_label": "Options that differ"}
+    return node("div", [node("div", [table(header, rows)], **region)], class_="config")
 
 
 def _scrolling(label: str) -> dict[str, Any]:

@@ -125,15 +125,15 @@ class TextData(PretrainingData):
             cache_dir=self.cache_dir,
         )
         model.encoder.vocabulary = self.corpus.vocabulary.description
-        if model.classes.sampler is not None:
-            # a token that training text lacks, such as a character's <unk>, may still be met held out
-            model.classes.sampler.follow(torch.from_numpy(self.corpus.counts(self.train_split).clip(min=1)))
         ranks = {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
         stream, furthest = self.corpus.stream(self.train_split)[1:], model.steps[-1].k
         self._lanes = TrainingLanes(stream, self.batch_size, self.chunk_tokens, furthest, **ranks)
-        if model.classes.sampler is not None:
+        sampler = model.classes.sampler
+        if sampler is not None:
+            # a token that training text lacks, such as a character's <unk>, may still be met held out
+            sampler.follow(torch.from_numpy(self.corpus.counts(self.train_split).clip(min=1)))
             of_all = TrainingLanes(stream, self.batch_size * self.trainer.world_size, self.chunk_tokens, furthest)
-            model.classes.sampler.look_ahead(lambda batch: of_all[batch].labels, math.ceil(of_all.batches_per_epoch))
+            sampler.look_ahead(lambda batch: of_all[batch].labels, math.ceil(of_all.batches_per_epoch))
         self._order = LaneOrder(
             {
                 "text and vocabulary": self.corpus.digest,
