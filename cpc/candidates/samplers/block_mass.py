@@ -1,6 +1,6 @@
 """What the classes of a block weigh together for a query, without looking at each.
 
-M queries, D dims, n classes, B blocks in N tiles, F features, S statistics of a block, U updated classes.
+M queries, D dims, n classes, B blocks in N tiles, F features, S statistics of a block in Half pairs, U updated classes.
 """
 
 import math
@@ -29,15 +29,16 @@ class BlockMass(nn.Module, ABC):
         uniform_share: of the block draws that should go by number of classes, where the user names no share: more where
             masses can be negative or far off.
         is_log: whether the products are logs of masses, to be taken relative to each query's largest.
-        statistics: in tiles of 16 blocks, each statistic of which is contiguous; zero beyond the last block. In
-            bfloat16: reading them is what masses cost, and their rounding is far below the estimate's own error.
+        statistics: in tiles of 16 blocks, where two statistics of each block lie side by side, as two_level.c and
+            matrix units want them; zero beyond the last. In bfloat16: reading them is what masses cost, and their
+            rounding is far below the estimate's own error.
         tolerance: by how much the length of queries may differ from 1.
     """
 
     uniform_share: float
     is_log: bool
     tolerance: float = math.inf
-    statistics: Float[Tensor, "N S 16"]
+    statistics: Float[Tensor, "N Half 16 2"]
 
     @abstractmethod
     def num_statistics(self, dim: int) -> int:
@@ -71,24 +72,22 @@ class BlockMass(nn.Module, ABC):
         """
         if next(self.buffers(recurse=False), None) is not None:
             raise ValueError(f"this {type(self).__name__} is another sampler's: give each TwoLevel a mass of its own")
-        num_tiles = math.ceil(num_blocks / TILE)
+        num_tiles, num_pairs = math.ceil(num_blocks / TILE), math.ceil(self.num_statistics(dim) / 2)
         self.num_blocks = num_blocks
-        self.register_buffer("statistics", torch.zeros(num_tiles, self.num_statistics(dim), TILE, dtype=torch.bfloat16))
+        self.register_buffer("statistics", torch.zeros(num_tiles, num_pairs, TILE, 2, dtype=torch.bfloat16))
 
-    def put(self, statistics: Float[Tensor, "B S"]) -> None:
-        """The statistics of all blocks, into their tiles."""
-        missing = len(self.statistics) * TILE - len(statistics)
-        self.statistics.copy_(rearrange(F.pad(statistics, (0, 0, 0, missing)), "(n b) s -> n s b", b=TILE))
-
-    @property
-    def by_block(self) -> Float[Tensor, "N 16 S"]:
-        """A view of the tiles: block b is [b // 16, b % 16]."""
-        return rearrange(self.statistics, "n s b -> n b s")
+    def put(self, statistics: Float[Tensor, "B S"], blocks: Int[Tensor, " B"] | None = None) -> None:
+        """The statistics of these blocks (None: of all), into their tiles."""
+        if blocks is None:
+            blocks = torch.arange(len(statistics), device=statistics.device)
+        pairs = rearrange(F.pad(statistics, (0, statistics.shape[1] % 2)), "b (half two) -> b half two", two=2)
+        self.statistics[blocks // TILE, :, blocks % TILE] = pairs.to(self.statistics.dtype)
 
     def forward(self, queries: Float[Tensor, "M D"], temperature: float) -> Float[Tensor, "M B"]:
         """The masses; negative ones count as zero."""
-        factors = self.factors(queries, temperature).expand(len(self.statistics), -1, -1)
-        products = rearrange(torch.bmm(factors, self.statistics.float()), "n m b -> m (n b)")[:, : self.num_blocks]
+        factors = self.factors(queries, temperature)
+        by_block = rearrange(self.statistics.float(), "n half b two -> (n b) (half two)")
+        products = factors @ by_block[: self.num_blocks, : factors.shape[1]].T
         return (products - products.amax(1, keepdim=True)).exp() if self.is_log else products
 
     def check(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
@@ -133,7 +132,7 @@ class CentroidMass(BlockMass):
         members = members_of(changed, offsets)
         num = offsets.diff()[changed]
         statistics = self._of(embeddings[members.place], members.row, num)
-        self.by_block[changed // TILE, changed % TILE] = statistics.to(self.statistics.dtype)
+        self.put(statistics, changed)
 
     def factors(self, queries: Float[Tensor, "M D"], temperature: float) -> Float[Tensor, "M S"]:
         """The scores h / T, their squares over two, and 1."""
@@ -208,7 +207,7 @@ class FeatureMass(BlockMass):
     ) -> None:
         """The differences."""
         self.sums.index_add_(0, blocks, self.kernel(new.float()) - self.kernel(old.float()))
-        self.by_block[blocks // TILE, blocks % TILE] = self.sums[blocks].to(self.statistics.dtype)
+        self.put(self.sums[blocks], blocks)
 
     def factors(self, queries: Float[Tensor, "M D"], temperature: float) -> Float[Tensor, "M S"]:
         """The queries' features; the temperature is the kernel's own."""

@@ -6,6 +6,7 @@ R blocks asked for, P places (classes in block order).
 
 import ctypes
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -23,6 +24,7 @@ from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, without_hits
 SOURCE = Path(__file__).with_suffix(".c")
 LEAST_LOG_WEIGHT = -87  # as in two_level.c: below, a float is zero, and nothing is left where the highest are excluded
 TILE_ELEMENTS = 2**22  # of the members' embeddings that torch gathers at once
+DRAWS_PER_THREAD = 1000  # about a millisecond: to start a thread costs a tenth of that
 
 
 class TwoLevel(QuerySampler):
@@ -239,24 +241,39 @@ class TwoLevel(QuerySampler):
         uniform: Float[Tensor, "two M m"],
         hits: Hits,
     ) -> Draw | None:
-        """The same by two_level.c, on one thread; None if something is to be refused.
+        """The same by two_level.c, many queries on as many threads as torch uses; None if something is to be refused.
 
         Where other work has pushed torch's code out of the caches, an operator costs as much as the arithmetic here:
         hence checks and temporaries in C, too.
         """
         num, statistics = uniform.shape[2], self.mass.statistics
-        queries, targets = queries.contiguous(), targets.contiguous()
-        factors = self.mass.factors(queries, self.temperature).contiguous()
+        factors = self.mass.factors(queries, self.temperature)
+        tables = [each.data_ptr() for each in (statistics, self.embeddings, self.offsets, self.block_of)]
+        tables += [self.ids.data_ptr(), self.places.data_ptr()]
         ids = torch.empty(targets.shape[0], num, dtype=torch.long)
         log_count = torch.empty(ids.shape, dtype=torch.float32)
         log_count_targets = torch.empty(targets.shape, dtype=torch.float32)
-        tables = (statistics, self.embeddings, self.offsets, self.block_of, self.ids, self.places)
-        tensors = (queries, factors, *tables, targets, uniform, ids, log_count, log_count_targets)
         draw = library.two_level_draw
-        draw.argtypes = [ctypes.c_int64] * 8 + [ctypes.c_double] * 3 + [ctypes.c_void_p] * 13
-        is_refused = draw(
-            *(*queries.shape, self.num_blocks, statistics.shape[1], num, targets.shape[1]),
-            *(self.mass.is_log, hits == "exclude", self.uniform_share, self.temperature, self.mass.tolerance),
-            *(each.data_ptr() for each in tensors),
-        )
+        if draw.argtypes is None:
+            draw.argtypes = [ctypes.c_int64] * 8 + [ctypes.c_double] * 3 + [ctypes.c_void_p] * 13
+
+        def draw_rows(rows: slice) -> int:
+            inputs = (queries[rows].contiguous(), factors[rows].contiguous())
+            requested = (targets[rows].contiguous(), uniform[:, rows].contiguous())
+            return draw(
+                *(*inputs[0].shape, self.num_blocks, factors.shape[1], num, targets.shape[1]),
+                *(self.mass.is_log, hits == "exclude", self.uniform_share, self.temperature, self.mass.tolerance),
+                *(each.data_ptr() for each in inputs),
+                *tables,
+                *(each.data_ptr() for each in (*requested, ids[rows], log_count[rows], log_count_targets[rows])),
+            )
+
+        num_parts = min(torch.get_num_threads(), max(1, len(queries) * num // DRAWS_PER_THREAD))
+        rows_per_part = max(1, math.ceil(len(queries) / num_parts))
+        parts = [slice(start, start + rows_per_part) for start in range(0, len(queries), rows_per_part)]
+        if len(parts) > 1:
+            with ThreadPoolExecutor(len(parts)) as threads:  # which C leaves to each other: ctypes frees the lock
+                is_refused = any(list(threads.map(draw_rows, parts)))
+        else:
+            is_refused = any(draw_rows(part) for part in parts)
         return None if is_refused else Draw(ids, log_count, log_count_targets)

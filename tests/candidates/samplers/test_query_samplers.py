@@ -24,6 +24,7 @@ from cpc.candidates.samplers import (
     SoftmaxSampler,
     TwoLevel,
 )
+from cpc.candidates.samplers import compiled as compiled_module
 from cpc.candidates.samplers import two_level as two_level_module
 
 NUM_CLASSES, DIM, TEMPERATURE = 37, 8, 0.2
@@ -41,9 +42,17 @@ SAMPLERS: dict[str, Callable[[], QuerySampler]] = {
 }
 
 
-@pytest.fixture(params=["compiled", "torch", "cuda"])
+def without_matrix_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile C as for a processor that has none."""
+    monkeypatch.setattr(compiled_module, "FLAGS", (*compiled_module.FLAGS, "-U__AMX_BF16__"))
+    monkeypatch.setattr(two_level_module, "compiled", compiled_module.compiled.__wrapped__)
+
+
+@pytest.fixture(params=["compiled", "without tiles", "torch", "cuda"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Draws of the two-level sampler in C and in torch, and everybody's on a GPU."""
+    if request.param == "without tiles":
+        without_matrix_tiles(monkeypatch)
     if request.param == "torch":
         monkeypatch.setattr(two_level_module, "compiled", lambda source: None)
     elif request.param == "cuda":
@@ -120,19 +129,28 @@ def test_draws_follow_the_declared_law(name: str, hits: str, path: str, generato
     torch.testing.assert_close(draw.log_count_targets, log_count_targets, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("has_tiles", [True, False])
 @pytest.mark.parametrize("hits", ["keep", "exclude"])
-@pytest.mark.parametrize("mass", [lambda: CentroidMass(), lambda: FeatureMass(RandomFourier(24, 10))])
+@pytest.mark.parametrize("mass", [lambda dim: CentroidMass(), lambda dim: FeatureMass(RandomFourier(dim, 10))])
+@pytest.mark.parametrize("dim", [24, 25, 80])
 def test_compiled_draws_are_those_in_torch(
-    mass: Callable[[], BlockMass], hits: str, monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
+    dim: int,
+    mass: Callable[[int], BlockMass],
+    hits: str,
+    has_tiles: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    generator: torch.Generator,
 ) -> None:
     """Several tiles of blocks and of queries, several chunks in a block, widths that fill no register."""
+    if not has_tiles:
+        without_matrix_tiles(monkeypatch)
     if two_level_module.compiled(two_level_module.SOURCE) is None:
         pytest.skip("no C compiler")
-    classes, queries = (F.normalize(torch.randn(num, 24, generator=generator), dim=1) for num in (3001, 23))
+    classes, queries = (F.normalize(torch.randn(num, dim, generator=generator), dim=1) for num in (3001, 23))
     targets = torch.randint(3001, (23, 3), generator=generator)
     targets[5, 1:] = NO_TARGET
     targets[6] = targets[6, 0]
-    sampler = TwoLevel(3001, 24, TEMPERATURE, mass(), block_size=150)
+    sampler = TwoLevel(3001, dim, TEMPERATURE, mass(dim), block_size=150)
     sampler.refresh(classes)
     draws = []
     for _ in range(2):
@@ -144,6 +162,29 @@ def test_compiled_draws_are_those_in_torch(
         draws[0].log_count_sampled[is_same], draws[1].log_count_sampled[is_same], atol=1e-4, rtol=0
     )
     torch.testing.assert_close(draws[0].log_count_targets, draws[1].log_count_targets, atol=1e-4, rtol=0)
+
+
+def test_queries_that_share_the_threads_draw_the_same(
+    monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
+) -> None:
+    sampler, _, _ = ready("kmeans", generator)
+    queries, targets = unit_vectors(50, generator), torch.randint(NUM_CLASSES, (50, 2), generator=generator)
+    alone = sampler.sample(queries, 7, targets, "exclude", torch.Generator().manual_seed(0))
+    monkeypatch.setattr(two_level_module, "DRAWS_PER_THREAD", 50)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    shared = sampler.sample(queries, 7, targets, "exclude", torch.Generator().manual_seed(0))
+    for one, other in zip(alone, shared, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_products_of_torch_are_the_same_after_draws(generator: torch.Generator) -> None:
+    """Both use the processor's matrix tiles where there are some, and shape them for themselves."""
+    sampler, _, queries = ready("kmeans", generator)
+    left, right = (torch.randn(96, 96, generator=generator).bfloat16() for _ in range(2))
+    before = left @ right
+    for _ in range(3):
+        sampler.sample(queries, 7, TARGETS, "keep", generator)
+        assert torch.equal(left @ right, before)
 
 
 def test_targets_far_below_the_others_have_a_count(path: str) -> None:
@@ -356,7 +397,8 @@ def blockwise(sampler: TwoLevel, classes: Tensor) -> dict[str, Tensor]:
         members = state["embeddings"][sampler.block_of == b].float()
         if len(members):
             expected = torch.cat([members.mean(0), members.var(0, correction=0), torch.tensor([len(members)]).log()])
-            assert torch.allclose(sampler.mass.by_block[b // 16, b % 16].float(), expected, atol=1e-6, rtol=2**-8)
+            found = sampler.mass.statistics[b // 16, :, b % 16].flatten()[: len(expected)].float()
+            assert torch.allclose(found, expected, atol=1e-6, rtol=2**-8)
     return state
 
 
