@@ -25,7 +25,7 @@ from benchmarks.machine import machine_state
 from cpc.allocator import keep_freed_memory
 from cpc.candidates import ClassTable
 from cpc.candidates.kernels import Quadratic, RandomFourier
-from cpc.candidates.samplers import KernelTree, LogUniform, QuerySampler, Sampler, SoftmaxSampler, TwoLevel, Uniform
+from cpc.candidates.samplers import KernelTree, LogUniform, Sampler, SoftmaxSampler, TwoLevel, Uniform
 from cpc.data.extreme import ExtremePoints, read_extreme
 from cpc.data.extreme_synthesis import WordClasses
 from cpc.data.reductions import REDUCTIONS, ClassExamples
@@ -100,12 +100,15 @@ class Classifier(torch.nn.Module):
             sampler = build(points.num_classes, recipe)
             # With replacement, drawing around the target and discarding it differ: the paper excludes it.
             hits = "exclude" if "exclude" in OBJECTIVES[recipe.objective].hits else None
-            self.loss = ClassTableLoss(table, recipe.objective, sampler, recipe.num_sampled, recipe.correction, hits)
-
-    def follow(self) -> None:
-        """Tell the sampler where the classes are now."""
-        if isinstance(self.loss.sampler, QuerySampler):
-            self.loss.sampler.refresh(self.loss.table.vectors().detach())
+            self.loss = ClassTableLoss(
+                table,
+                recipe.objective,
+                sampler,
+                recipe.num_sampled,
+                recipe.correction,
+                hits,
+                refresh_every=recipe.refresh_steps,
+            )
 
     @torch.no_grad()
     def test(self, points: ExtremePoints) -> tuple[np.ndarray, float]:
@@ -131,18 +134,15 @@ def train(points: ExtremePoints, name: str, recipe: Recipe, seed: int) -> tuple[
     generator, rng = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
     classifier = Classifier(points, name, recipe)
     optimiser = torch.optim.Adagrad(classifier.parameters(), recipe.learning_rate)
-    began, step = time.perf_counter(), 0
+    began = time.perf_counter()
     for _ in range(recipe.num_epochs):
         examples = REDUCTIONS[recipe.reduction](points.labels, rng)
         for batch in np.array_split(rng.permutation(len(examples.points)), num_batches(examples, recipe)):
-            if step % recipe.refresh_steps == 0:
-                classifier.follow()
             queries = classifier.encoder(sparse_batch(points.features[examples.points[batch]]))
             loss = classifier.loss(queries, torch.from_numpy(examples.classes[batch]), generator).loss
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
-            step += 1
     return classifier, time.perf_counter() - began
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from benchmarks.extreme import SAMPLERS, main
+from cpc.candidates.samplers import SoftmaxSampler
 from cpc.data.extreme import write_extreme
 from cpc.data.extreme_synthesis import WordClasses
 from cpc.losses import OBJECTIVES
@@ -63,3 +64,21 @@ def test_no_figure_beats_the_best_possible_one(capsys: pytest.CaptureFixture[str
 def test_folders_without_points(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"one file NAME_train\.xc\.txt, but has 0: give --data"):
         main(["--data", str(tmp_path)])
+
+
+def test_the_sampler_takes_the_table_anew_as_often_as_asked(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refreshed = []
+    refresh = SoftmaxSampler.refresh
+    monkeypatch.setattr(
+        SoftmaxSampler, "refresh", lambda sampler, table: (refreshed.append(1), refresh(sampler, table))
+    )
+    of_all = ("--data", str(folder), "--seeds", "1", "--samplers", "exp", "--num-epochs", "1", "--batch-size", "40")
+    numbers = {}
+    for steps in ("1", "3"):
+        refreshed.clear()
+        figures_of(capsys, *of_all, "--refresh-steps", steps)
+        numbers[steps] = len(refreshed)
+    assert numbers["3"] == -(-numbers["1"] // 3)
+    assert numbers["1"] > 10
