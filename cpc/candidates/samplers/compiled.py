@@ -4,14 +4,18 @@ import ctypes
 import functools
 import hashlib
 import logging
+import math
 import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
+DRAWS_PER_THREAD = 1000  # about a millisecond: to start a thread costs a tenth of that
 FLAGS = ("-O3", "-march=native", "-fopenmp-simd", "-ffp-contract=fast", "-shared", "-fPIC")
 _log = logging.getLogger(__name__)
 
@@ -45,3 +49,20 @@ def compiled(source: Path) -> ctypes.CDLL | None:
         reason = getattr(error, "stderr", None) or error
         _log.warning("%s could not be compiled and runs in torch instead, which is slower: %s", source.name, reason)
         return None
+
+
+def on_threads(draw_rows: Callable[[slice], int], num_rows: int, num_draws: int) -> bool:
+    """Call a C function for all rows, many on as many threads as torch uses; whether it returned other than 0 for some.
+
+    Args:
+        draw_rows: calls it for a part of the rows; ctypes frees Python's lock meanwhile.
+        num_rows: of all.
+        num_draws: for each row.
+    """
+    num_parts = min(torch.get_num_threads(), max(1, num_rows * num_draws // DRAWS_PER_THREAD))
+    size = max(1, math.ceil(num_rows / num_parts))
+    parts = [slice(start, start + size) for start in range(0, num_rows, size)]
+    if len(parts) < 2:
+        return any(draw_rows(part) for part in parts)
+    with ThreadPoolExecutor(len(parts)) as threads:
+        return any(list(threads.map(draw_rows, parts)))

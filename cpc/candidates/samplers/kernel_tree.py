@@ -3,7 +3,9 @@
 M queries, D dims, n classes, F features, m candidates drawn, U updated classes, E excluded classes per query, L levels.
 """
 
+import ctypes
 import math
+from pathlib import Path
 
 import torch
 from einops import rearrange, reduce
@@ -11,9 +13,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.kernels import KernelMap
+from cpc.candidates.samplers.compiled import compiled, on_threads
 from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, distinct, without_hits
 
+SOURCE = Path(__file__).with_suffix(".c")
 TILE_ELEMENTS = 2**24  # 64 MiB of nodes gathered at once
 BUILD_ROWS = 2**14
 
@@ -28,7 +32,8 @@ class KernelTree(QuerySampler):
     class possible, and weights 1 / q bounded by n / share.
 
     A parent is computed from its children anew when one of them is updated: nothing drifts. Memory is 2 F floats for
-    each class, the number of classes rounded up to a power of two: at n = 500,000 and F = 2000, 8.4 GB.
+    each class, the number of classes rounded up to a power of two: at n = 500,000 and F = 2000, 8.4 GB. On a CPU with a
+    C compiler the walks are made by kernel_tree.c, otherwise in torch; the law is the same.
 
     Args:
         num_classes: n.
@@ -109,14 +114,12 @@ class KernelTree(QuerySampler):
         self.check_excluded(num, of_row, hits)
         excluded = distinct(of_row) if hits == "exclude" else torch.full_like(of_row, NO_TARGET)
         uniform = torch.rand(self.num_levels + 2, len(queries), num, generator=generator, dtype=torch.float64)
-        uniform = uniform.to(queries.device)
         features = self._features(queries)
-        rows = max(1, TILE_ELEMENTS // (2 * self.kernel.num_features * max(num, of_row.shape[1])))
-        drawn = [
-            self._sample_rows(features[tile], of_row[tile], excluded[tile], uniform[:, tile])
-            for tile in (slice(start, start + rows) for start in range(0, len(queries), rows))
-        ]
-        ids, log_q, log_q_targets = (torch.cat(each) for each in zip(*drawn, strict=True))
+        library = compiled(SOURCE) if queries.device.type == "cpu" else None
+        drawn = None if library is None else self._draw_compiled(library, features, of_row, excluded, uniform)
+        if drawn is None:
+            drawn = self._draw(features, of_row, excluded, uniform.to(queries.device))
+        ids, log_q, log_q_targets = drawn
         log_count = log_q.float() + math.log(num)
         log_count_targets = (log_q_targets.float() + math.log(num)).masked_fill(of_row < 0, torch.inf)
         log_count = without_hits(ids, log_count, targets) if hits == "remove" else log_count
@@ -143,7 +146,53 @@ class KernelTree(QuerySampler):
     def _mixed(self, probability: Tensor) -> Tensor:
         return (1 - self.uniform_share) * probability + self.uniform_share / self.num_classes
 
-    def _sample_rows(
+    def _draw(
+        self,
+        features: Float[Tensor, "M F"],
+        targets: Int[Tensor, "M T"],
+        excluded: Int[Tensor, "M E"],
+        uniform: Float[Tensor, "levels M m"],
+    ) -> tuple[Int[Tensor, "M m"], Float[Tensor, "M m"], Float[Tensor, "M T"]]:
+        """In torch, some rows at a time."""
+        rows = max(1, TILE_ELEMENTS // (2 * self.kernel.num_features * max(uniform.shape[2], targets.shape[1])))
+        drawn = [
+            self._draw_rows(features[tile], targets[tile], excluded[tile], uniform[:, tile])
+            for tile in (slice(start, start + rows) for start in range(0, len(features), rows))
+        ]
+        ids, log_q, log_q_targets = (torch.cat(each) for each in zip(*drawn, strict=True))
+        return ids, log_q, log_q_targets
+
+    def _draw_compiled(
+        self,
+        library: ctypes.CDLL,
+        features: Float[Tensor, "M F"],
+        targets: Int[Tensor, "M T"],
+        excluded: Int[Tensor, "M E"],
+        uniform: Float[Tensor, "levels M m"],
+    ) -> tuple[Int[Tensor, "M m"], Float[Tensor, "M m"], Float[Tensor, "M T"]] | None:
+        """The same by kernel_tree.c, many queries on as many threads as torch uses; None if there is no memory."""
+        num = uniform.shape[2]
+        nodes = self.nodes.data_ptr()
+        ids = torch.empty(len(features), num, dtype=torch.long)
+        log_q = torch.empty(ids.shape, dtype=torch.float64)
+        log_q_targets = torch.empty(targets.shape, dtype=torch.float64)
+        draw = library.kernel_tree_draw
+        if draw.argtypes is None:
+            draw.argtypes = [ctypes.c_int64] * 7 + [ctypes.c_double] + [ctypes.c_void_p] * 8
+
+        def draw_rows(rows: slice) -> int:
+            inputs = [each[rows].contiguous() for each in (features, targets, excluded)]
+            chances = uniform[:, rows].contiguous()
+            return draw(
+                *(*inputs[0].shape, self.num_levels, self.num_classes, num, targets.shape[1], excluded.shape[1]),
+                *(self.uniform_share, nodes),
+                *(each.data_ptr() for each in (*inputs, chances, ids[rows], log_q[rows], log_q_targets[rows])),
+            )
+
+        is_refused = on_threads(draw_rows, len(features), num)
+        return None if is_refused else (ids, log_q, log_q_targets)
+
+    def _draw_rows(
         self,
         features: Float[Tensor, "M F"],
         targets: Int[Tensor, "M T"],

@@ -6,7 +6,6 @@ R blocks asked for, P places (classes in block order).
 
 import ctypes
 import math
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from cpc.candidates.samplers.block_mass import BlockMass, CentroidMass
 from cpc.candidates.samplers.blocks import BLOCKS, Members, members_of, part_into_blocks
-from cpc.candidates.samplers.compiled import compiled
+from cpc.candidates.samplers.compiled import compiled, on_threads
 from cpc.candidates.samplers.inverse_cdf import inverse_cdf
 from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, without_hits
@@ -24,7 +23,6 @@ from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, without_hits
 SOURCE = Path(__file__).with_suffix(".c")
 LEAST_LOG_WEIGHT = -87  # as in two_level.c: below, a float is zero, and nothing is left where the highest are excluded
 TILE_ELEMENTS = 2**22  # of the members' embeddings that torch gathers at once
-DRAWS_PER_THREAD = 1000  # about a millisecond: to start a thread costs a tenth of that
 
 
 class TwoLevel(QuerySampler):
@@ -268,12 +266,5 @@ class TwoLevel(QuerySampler):
                 *(each.data_ptr() for each in (*requested, ids[rows], log_count[rows], log_count_targets[rows])),
             )
 
-        num_parts = min(torch.get_num_threads(), max(1, len(queries) * num // DRAWS_PER_THREAD))
-        rows_per_part = max(1, math.ceil(len(queries) / num_parts))
-        parts = [slice(start, start + rows_per_part) for start in range(0, len(queries), rows_per_part)]
-        if len(parts) > 1:
-            with ThreadPoolExecutor(len(parts)) as threads:  # which C leaves to each other: ctypes frees the lock
-                is_refused = any(list(threads.map(draw_rows, parts)))
-        else:
-            is_refused = any(draw_rows(part) for part in parts)
+        is_refused = on_threads(draw_rows, len(queries), num)
         return None if is_refused else Draw(ids, log_count, log_count_targets)

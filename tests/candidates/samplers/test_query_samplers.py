@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from scipy.stats import chisquare
 from torch import Tensor
 
-from cpc.candidates.kernels import PositiveRandomFeatures, Quadratic, RandomFourier, RandomMaclaurin
+from cpc.candidates.kernels import KernelMap, PositiveRandomFeatures, Quadratic, RandomFourier, RandomMaclaurin
 from cpc.candidates.samplers import (
     NO_TARGET,
     BlockMass,
@@ -25,6 +25,7 @@ from cpc.candidates.samplers import (
     TwoLevel,
 )
 from cpc.candidates.samplers import compiled as compiled_module
+from cpc.candidates.samplers import kernel_tree as kernel_tree_module
 from cpc.candidates.samplers import two_level as two_level_module
 
 NUM_CLASSES, DIM, TEMPERATURE = 37, 8, 0.2
@@ -42,6 +43,11 @@ SAMPLERS: dict[str, Callable[[], QuerySampler]] = {
 }
 
 
+def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (kernel_tree_module, two_level_module):
+        monkeypatch.setattr(module, "compiled", lambda source: None)
+
+
 def without_matrix_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile C as for a processor that has none."""
     monkeypatch.setattr(compiled_module, "FLAGS", (*compiled_module.FLAGS, "-U__AMX_BF16__"))
@@ -50,11 +56,11 @@ def without_matrix_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["compiled", "without tiles", "torch", "cuda"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Draws of the two-level sampler in C and in torch, and everybody's on a GPU."""
+    """Draws in C and in torch, where a sampler has both, and everybody's on a GPU."""
     if request.param == "without tiles":
         without_matrix_tiles(monkeypatch)
     if request.param == "torch":
-        monkeypatch.setattr(two_level_module, "compiled", lambda source: None)
+        without_compiler(monkeypatch)
     elif request.param == "cuda":
         if not torch.cuda.is_available():
             pytest.skip("no GPU")
@@ -152,10 +158,33 @@ def test_compiled_draws_are_those_in_torch(
     targets[6] = targets[6, 0]
     sampler = TwoLevel(3001, dim, TEMPERATURE, mass(dim), block_size=150)
     sampler.refresh(classes)
+    assert_draws_are_those_in_torch(sampler, queries, targets, hits, monkeypatch)
+
+
+@pytest.mark.parametrize("hits", ["keep", "remove", "exclude"])
+@pytest.mark.parametrize("kernel", [RandomFourier(24, 10), Quadratic(24), PositiveRandomFeatures(24, 32)])
+def test_compiled_walks_are_those_in_torch(
+    kernel: KernelMap, hits: str, monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
+) -> None:
+    """Of a tree with places that no class has, whole branches of them."""
+    if kernel_tree_module.compiled(kernel_tree_module.SOURCE) is None:
+        pytest.skip("no C compiler")
+    classes, queries = (F.normalize(torch.randn(num, 24, generator=generator), dim=1) for num in (1100, 23))
+    targets = torch.randint(1100, (23, 3), generator=generator)
+    targets[5, 1:] = NO_TARGET
+    targets[6] = targets[6, 0]
+    sampler = KernelTree(1100, kernel, 0.2)
+    sampler.refresh(classes)
+    assert_draws_are_those_in_torch(sampler, queries, targets, hits, monkeypatch)
+
+
+def assert_draws_are_those_in_torch(
+    sampler: QuerySampler, queries: Tensor, targets: Tensor, hits: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     draws = []
     for _ in range(2):
         draws.append(sampler.sample(queries, 40, targets, hits, torch.Generator().manual_seed(2)))
-        monkeypatch.setattr(two_level_module, "compiled", lambda source: None)
+        without_compiler(monkeypatch)
     is_same = draws[0].ids == draws[1].ids  # but for sums that are rounded otherwise
     assert is_same.float().mean() > 0.995
     torch.testing.assert_close(
@@ -164,13 +193,14 @@ def test_compiled_draws_are_those_in_torch(
     torch.testing.assert_close(draws[0].log_count_targets, draws[1].log_count_targets, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("name", ["kmeans", "fourier"])
 def test_queries_that_share_the_threads_draw_the_same(
-    monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
+    name: str, monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
 ) -> None:
-    sampler, _, _ = ready("kmeans", generator)
+    sampler, _, _ = ready(name, generator)
     queries, targets = unit_vectors(50, generator), torch.randint(NUM_CLASSES, (50, 2), generator=generator)
     alone = sampler.sample(queries, 7, targets, "exclude", torch.Generator().manual_seed(0))
-    monkeypatch.setattr(two_level_module, "DRAWS_PER_THREAD", 50)
+    monkeypatch.setattr(compiled_module, "DRAWS_PER_THREAD", 50)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     shared = sampler.sample(queries, 7, targets, "exclude", torch.Generator().manual_seed(0))
     for one, other in zip(alone, shared, strict=True):
