@@ -110,6 +110,7 @@ class KernelTree(QuerySampler):
         """By walks down the tree, with replacement."""
         self.check(num, targets, hits)
         self.check_queries(queries, targets)
+        self.check_finite(queries)
         of_row = targets.reshape(len(targets), -1)
         self.check_excluded(num, of_row, hits)
         excluded = distinct(of_row) if hits == "exclude" else torch.full_like(of_row, NO_TARGET)

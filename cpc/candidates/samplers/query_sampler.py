@@ -155,6 +155,15 @@ class QuerySampler(Sampler):
         if not self.is_ready:
             raise ValueError(f"{type(self).__name__} knows no class yet: call refresh(embeddings) first")
 
+    def check_finite(self, queries: Float[Tensor, "M D"]) -> None:
+        """Refuse queries that no law can be made of.
+
+        Raises:
+            ValueError: if they are not finite.
+        """
+        if not bool(queries.isfinite().all()):
+            raise ValueError("queries that are not finite: the model has diverged; lower the learning rate, or clip")
+
     def check_embeddings(self, embeddings: Float[Tensor, "U D"], num: int) -> None:
         """Refuse embeddings that no law can be made of.
 

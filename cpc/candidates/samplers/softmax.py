@@ -66,6 +66,7 @@ class SoftmaxSampler(QuerySampler):
         """By the two-stage inverse of the law, or by Gumbel keys."""
         self.check(num, targets, hits)
         self.check_queries(queries, targets)
+        self.check_finite(queries)
         of_row = targets.reshape(len(targets), -1)
         self.check_excluded(num, of_row, hits)
         scores = self._scores(queries)

@@ -9,11 +9,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__AMX_BF16__) && defined(__linux__)
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "bfloat16 is taken out of 32 bits whose lower half comes first"
+#endif
+
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__linux__)
+#define TILES 1
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#else
+#define TILES 0
 #endif
+
+/* GCC's headers name only eight bytes of what tile instructions read: without this it may drop the other stores. */
+#define IS_WRITTEN(address) __asm__ volatile("" : : "r"(address) : "memory")
 
 #define LANES 16
 #define QUERIES 10 /* that meet a tile at once, as many sums as registers hold */
@@ -35,7 +45,7 @@ static inline float from_bits(uint32_t bits) {
 static inline float first_of(uint32_t both) { return from_bits(both << 16); }
 static inline float second_of(uint32_t both) { return from_bits(both & 0xffff0000); }
 
-static inline uint16_t to_bfloat16(float x) { /* rounded to the nearest; x is finite */
+static inline uint16_t to_bfloat16(float x) { /* rounded to the nearest */
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
@@ -93,6 +103,7 @@ static void set_query(const struct scoring *of, const float *query, float temper
         uint16_t *const high = of->halves + 4 * (k / 2) + k % 2;
         split(of->query[k], high, high + 2);
     }
+    IS_WRITTEN(of->halves);
 }
 
 static inline void fetch(const struct scoring *of, int64_t start, int64_t num) {
@@ -102,7 +113,7 @@ static inline void fetch(const struct scoring *of, int64_t start, int64_t num) {
 
 /* Scores of the rows from `start` on. Meanwhile those from `next` on are fetched: blocks lie anywhere in memory, and
    waiting for them would take most of the time. */
-static void score(const struct scoring *of, int64_t start, int64_t num, float *scores, int64_t next) {
+static void score_in_lanes(const struct scoring *of, int64_t start, int64_t num, float *scores, int64_t next) {
     const int64_t dim = of->dim;
     const float *query = of->query;
     for (int64_t i = 0; i < num; i++) {
@@ -117,7 +128,7 @@ static void score(const struct scoring *of, int64_t start, int64_t num, float *s
     }
 }
 
-#if defined(__AMX_BF16__) && defined(__linux__)
+#if TILES
 /* The same two products on the processor's matrix tiles: 16 rows of 32 numbers in bfloat16, summed in float32. */
 
 #define MOST_ROWS 16
@@ -140,7 +151,7 @@ struct tile_shapes {
 /* Whether the system lets this process use them. */
 static int has_tiles(void) {
     const long request_permission = 0x1023, of_tile_data = 18;
-    static int is_allowed = -1;
+    static _Atomic int is_allowed = -1;
     if (is_allowed < 0) is_allowed = syscall(SYS_arch_prctl, request_permission, of_tile_data) == 0;
     return is_allowed;
 }
@@ -148,18 +159,16 @@ static int has_tiles(void) {
 /* For sums [rows, columns] of left [rows, pairs, 2] and right [pairs, columns, 2]. */
 static void shape_tiles(int64_t num_rows, int64_t num_columns, int64_t num_pairs) {
     struct tile_shapes shapes = {.palette = 1};
-    const int64_t rest = num_pairs % MOST_PAIRS;
+    const int64_t rest = num_pairs % MOST_PAIRS ? num_pairs % MOST_PAIRS : MOST_PAIRS;
     const int64_t rows[] = {num_rows, num_rows, MOST_PAIRS, num_rows, rest};
     const int64_t numbers[] = {num_columns, MOST_PAIRS, num_columns, rest, num_columns};
     for (int r = 0; r < NUM_REGISTERS; r++) {
-        if (!rows[r] || !numbers[r]) continue;
         shapes.num_rows[r] = (uint8_t)rows[r];
         shapes.bytes_per_row[r] = (uint16_t)(4 * numbers[r]);
     }
+    IS_WRITTEN(&shapes);
     _tile_loadconfig(&shapes);
 }
-
-static void release_tiles(void) { _tile_release(); }
 
 static void multiply_tiled(int64_t num_queries, int64_t num_tiles, int64_t num_statistics, const float *factors,
                            const uint16_t *statistics, uint16_t *high, float *products) {
@@ -172,6 +181,7 @@ static void multiply_tiled(int64_t num_queries, int64_t num_tiles, int64_t num_s
     for (int64_t q = 0; q < num_queries; q++)
         for (int64_t s = 0; s < num_statistics; s++)
             split(factors[q * num_statistics + s], high + 2 * q * num_pairs + s, low + 2 * q * num_pairs + s);
+    IS_WRITTEN(high);
     shape_tiles(num_rows, LANES, num_pairs);
     for (int64_t t = 0; t < num_tiles; t++) {
         for (int64_t first = 0; first < num_queries; first += num_rows) {
@@ -223,6 +233,8 @@ static void score_tiled(const struct scoring *of, int64_t start, int64_t num, fl
             scores[from + r - start] = sums[r][0] + sums[r][1];
     }
 }
+
+static void release_tiles(void) { _tile_release(); }
 #else
 #define has_tiles() 0
 #define shape_tiles(...) ((void)0)
@@ -230,6 +242,13 @@ static void score_tiled(const struct scoring *of, int64_t start, int64_t num, fl
 #define multiply_tiled(...) ((void)0)
 #define score_tiled(...) ((void)0)
 #endif
+
+static void score(const struct scoring *of, int64_t start, int64_t num, float *scores, int64_t next) {
+    if (of->is_tiled)
+        score_tiled(of, start, num, scores, next);
+    else
+        score_in_lanes(of, start, num, scores, next);
+}
 
 /* exp(x) for x <= 0 within 2e-7 of itself, e^-87 below that: compilers make no vectors of calls to expf. */
 static inline float exp_of_negative(float x) {
@@ -287,10 +306,7 @@ static int64_t pick(const float *weights, int64_t num, const float *chunks, doub
 
 /* exp(score) of the classes from `start` on over that of the highest, whose score is returned. */
 static float softmax_weights(const struct scoring *of, int64_t start, int64_t num, float *weights, int64_t next) {
-    if (of->is_tiled)
-        score_tiled(of, start, num, weights, next);
-    else
-        score(of, start, num, weights, next);
+    score(of, start, num, weights, next);
     const float highest = highest_of(weights, num);
 #pragma omp simd
     for (int64_t i = 0; i < num; i++) weights[i] = exp_of_negative(weights[i] - highest);
@@ -307,7 +323,7 @@ static void mix(float *masses, const float *sizes, int64_t num_blocks, int64_t i
     }
     float total = 0;
 #pragma omp simd reduction(+ : total)
-    for (int64_t b = 0; b < num_blocks; b++) {
+    for (int64_t b = 0; b < num_blocks; b++) { /* what the statistics of an empty block make is no number */
         masses[b] = sizes[b] > 0 && masses[b] > 0 ? masses[b] : 0;
         total += masses[b];
     }
@@ -317,7 +333,7 @@ static void mix(float *masses, const float *sizes, int64_t num_blocks, int64_t i
     for (int64_t b = 0; b < num_blocks; b++) masses[b] = of_mass * masses[b] + of_size * sizes[b];
 }
 
-/* Whether a target is no class, or a query's length is further from 1 than `tolerance`. */
+/* Whether a target is no class, a query not finite, or its length further from 1 than `tolerance`. */
 static int is_refused(const float *queries, int64_t num_queries, int64_t dim, double tolerance, const int64_t *targets,
                       int64_t num_targets, int64_t num_classes) {
     for (int64_t i = 0; i < num_queries * num_targets; i++)
@@ -326,7 +342,7 @@ static int is_refused(const float *queries, int64_t num_queries, int64_t dim, do
         float square = 0;
 #pragma omp simd reduction(+ : square)
         for (int64_t k = 0; k < dim; k++) square += queries[q * dim + k] * queries[q * dim + k];
-        if (!(fabs(sqrt(square) - 1) <= tolerance)) return 1; /* also what is no number */
+        if (!isfinite(square) || fabs(sqrt(square) - 1) > tolerance) return 1;
     }
     return 0;
 }
@@ -360,15 +376,16 @@ int64_t two_level_draw(int64_t num_queries, int64_t dim, int64_t num_blocks, int
     float *masses = (float *)(drawn + num), *sizes = masses + parts[0], *chunks = sizes + parts[1];
     float *kept = chunks + parts[2], *query = kept + parts[3], *halves = query + parts[4];
     float *weights = halves + parts[5], *packed = weights + parts[6];
-    const int is_tiled = has_tiles() && dim % 2 == 0 && num_classes >= LANES;
-    const struct scoring scoring = {embeddings, num_classes, dim, is_tiled, query, (uint16_t *)halves};
+    const int is_tiled = num_queries > 0 && has_tiles();
+    const int has_tiled_scores = is_tiled && dim % 2 == 0 && num_classes >= LANES;
+    const struct scoring scoring = {embeddings, num_classes, dim, has_tiled_scores, query, (uint16_t *)halves};
 
     for (int64_t b = 0; b < num_blocks; b++) sizes[b] = (float)(offsets[b + 1] - offsets[b]);
-    if (has_tiles())
+    if (is_tiled)
         multiply_tiled(num_queries, num_tiles, num_statistics, factors, statistics, (uint16_t *)packed, masses);
     else
         multiply(num_queries, num_tiles, num_statistics, factors, statistics, packed, masses);
-    if (is_tiled) shape_tiles(LANES, 2, dim / 2);
+    if (has_tiled_scores) shape_tiles(LANES, 2, dim / 2);
     for (int64_t q = 0; q < num_queries; q++) {
         const int64_t *target = targets + q * num_targets;
         float *mass = masses + q * num_tiles * LANES;
@@ -423,7 +440,7 @@ int64_t two_level_draw(int64_t num_queries, int64_t dim, int64_t num_blocks, int
             }
         }
     }
-    if (has_tiles()) release_tiles();
+    if (is_tiled) release_tiles();
     free(drawn);
     return 0;
 }

@@ -148,6 +148,7 @@ class TwoLevel(QuerySampler):
         draw = None if library is None else self._draw_compiled(library, queries, of_row, uniform, hits)
         if draw is None:
             self.check_targets(targets)
+            self.check_finite(queries)
             self.mass.check(queries, "queries")
             draw = self._draw(queries, of_row, uniform.to(queries.device), hits)
         log_count = (

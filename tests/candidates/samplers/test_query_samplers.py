@@ -217,6 +217,33 @@ def test_products_of_torch_are_the_same_after_draws(generator: torch.Generator) 
         assert torch.equal(left @ right, before)
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_queries_of_a_model_that_has_diverged_are_refused(
+    name: str, value: float, path: str, generator: torch.Generator
+) -> None:
+    sampler, _, queries = ready(name, generator)
+    queries[1, 2] = value
+    with pytest.raises(ValueError, match="queries that are not finite"):
+        drawn(path, sampler, queries, 5, TARGETS, "keep", generator)
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.001])
+def test_the_count_of_a_target_is_that_of_a_draw_of_it(
+    temperature: float, path: str, generator: torch.Generator
+) -> None:
+    """However low the temperature: both are of the same score."""
+    classes = unit_vectors(40, generator)
+    sampler = TwoLevel(40, DIM, temperature, blocks="ids", block_size=20)
+    sampler.refresh(classes)
+    targets = torch.arange(40)
+    draw = drawn(path, sampler, classes + 0.01, 20, targets, "keep", generator)
+    is_hit = draw.ids == targets[:, None]
+    assert is_hit.any(1).float().mean() > 0.5
+    of_target = draw.log_count_targets[:, None].expand_as(draw.ids)
+    torch.testing.assert_close(draw.log_count_sampled[is_hit], of_target[is_hit], atol=5e-6, rtol=0)
+
+
 def test_targets_far_below_the_others_have_a_count(path: str) -> None:
     """Their weight is too small for a float: e^-200 of the block's highest."""
     classes, targets = torch.eye(8)[[0, 1, 1]], torch.tensor([[1, -1], [0, 1]])
