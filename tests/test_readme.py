@@ -96,6 +96,7 @@ def test_a_folder_without_speakers_takes_the_options_named(folder: Path, tmp_pat
     assert (tmp_path / "runs/mine/model/config.json").exists()
 
 
+@pytest.mark.slow
 def test_every_command_works_from_a_folder_of_images_to_features(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
