@@ -4,7 +4,6 @@ import ctypes
 import functools
 import hashlib
 import logging
-import math
 import os
 import shutil
 import subprocess
@@ -51,18 +50,17 @@ def compiled(source: Path) -> ctypes.CDLL | None:
         return None
 
 
-def on_threads(draw_rows: Callable[[slice], int], num_rows: int, num_draws: int) -> bool:
+def on_threads(draw: Callable[[int, int], int], num_rows: int, num_draws: int) -> bool:
     """Call a C function for all rows, many on as many threads as torch uses; whether it returned other than 0 for some.
 
     Args:
-        draw_rows: calls it for a part of the rows; ctypes frees Python's lock meanwhile.
+        draw: calls it for the rows from one on, up to another; ctypes frees Python's lock meanwhile.
         num_rows: of all.
         num_draws: for each row.
     """
-    num_parts = min(torch.get_num_threads(), max(1, num_rows * num_draws // DRAWS_PER_THREAD))
-    size = max(1, math.ceil(num_rows / num_parts))
-    parts = [slice(start, start + size) for start in range(0, num_rows, size)]
-    if len(parts) < 2:
-        return any(draw_rows(part) for part in parts)
-    with ThreadPoolExecutor(len(parts)) as threads:
-        return any(list(threads.map(draw_rows, parts)))
+    num_parts = min(torch.get_num_threads(), num_rows * num_draws // DRAWS_PER_THREAD)
+    if num_parts < 2:
+        return bool(draw(0, num_rows))
+    ends = [num_rows * part // num_parts for part in range(num_parts + 1)]
+    with ThreadPoolExecutor(num_parts) as threads:
+        return any(list(threads.map(draw, ends[:-1], ends[1:])))

@@ -70,31 +70,33 @@ static int64_t uniform_except(double uniform, int64_t num_classes, const int64_t
     return rank + num_passed;
 }
 
-/* Excluded classes come in ascending order, each once, after any number of -1; `uniform` is [L + 2, M, m]. Returns 0,
+/* Walks for the queries from `first` on, up to `end`. Excluded classes come in ascending order, each once, after any number of -1; `uniform` is [L + 2, M, m]. Returns 0,
    or 1 without any draw where there is no memory. */
-int64_t kernel_tree_draw(int64_t num_queries, int64_t num_features, int64_t num_levels, int64_t num_classes,
-                         int64_t num, int64_t num_targets, int64_t num_columns, double uniform_share,
-                         const float *nodes, const float *features, const int64_t *targets, const int64_t *excluded,
-                         const double *uniform, int64_t *ids, double *log_q, double *log_q_targets) {
+int64_t kernel_tree_draw(int64_t first, int64_t end, int64_t num_queries, int64_t num_features, int64_t num_levels,
+                         int64_t num_classes, int64_t num, int64_t num_targets, int64_t num_columns,
+                         double uniform_share, const float *nodes, const float *features, const int64_t *targets,
+                         const int64_t *excluded, const double *uniform, int64_t *ids, double *log_q,
+                         double *log_q_targets) {
     const struct tree tree = {nodes, num_features, num_levels, num_classes, uniform_share};
     const int64_t num_above = num_levels + 1, stride = num_queries * num;
     double *const shares = malloc((size_t)(num_columns + 1) * (size_t)num_above * sizeof(double));
     if (!shares) return 1;
     double *const of_target = shares + num_columns * num_above;
 
-    for (int64_t q = 0; q < num_queries; q++, features += num_features) {
+    for (int64_t q = first; q < end; q++) {
+        const float *of_query = features + q * num_features;
         const int64_t *out = excluded + q * num_columns;
         int64_t num_excluded = num_columns;
         while (num_excluded > 0 && *out < 0) out++, num_excluded--;
         double q_excluded = 0;
         for (int64_t e = 0; e < num_excluded; e++) {
-            walk_up(&tree, features, out[e], shares + e * num_above);
+            walk_up(&tree, of_query, out[e], shares + e * num_above);
             q_excluded += mixed(&tree, shares[e * num_above + num_levels]);
         }
         const double log_left = log1p(-q_excluded);
         for (int64_t t = 0; t < num_targets; t++) {
             const int64_t target = targets[q * num_targets + t];
-            if (target >= 0) walk_up(&tree, features, target, of_target);
+            if (target >= 0) walk_up(&tree, of_query, target, of_target);
             log_q_targets[q * num_targets + t] = target < 0 ? 0 : log(mixed(&tree, of_target[num_levels])) - log_left;
         }
 
@@ -108,7 +110,7 @@ int64_t kernel_tree_draw(int64_t num_queries, int64_t num_features, int64_t num_
             const int64_t below = num_levels - level;
             for (int64_t r = 0; r < num; r++) {
                 if (r + 1 < num) fetch_children(&tree, node[r + 1]);
-                const double left = branch(&tree, features, node[r], level);
+                const double left = branch(&tree, of_query, node[r], level);
                 int64_t is_right;
                 if (chance[r] * (1 - q_excluded) < uniform_left) {
                     is_right = uniform_except(chance[stride + r], num_classes, out, num_excluded) >> below & 1;

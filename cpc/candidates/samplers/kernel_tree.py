@@ -173,24 +173,20 @@ class KernelTree(QuerySampler):
     ) -> tuple[Int[Tensor, "M m"], Float[Tensor, "M m"], Float[Tensor, "M T"]] | None:
         """The same by kernel_tree.c, many queries on as many threads as torch uses; None if there is no memory."""
         num = uniform.shape[2]
-        nodes = self.nodes.data_ptr()
+        features, targets = features.contiguous(), targets.contiguous()
         ids = torch.empty(len(features), num, dtype=torch.long)
         log_q = torch.empty(ids.shape, dtype=torch.float64)
         log_q_targets = torch.empty(targets.shape, dtype=torch.float64)
+        tensors = (self.nodes, features, targets, excluded.contiguous(), uniform, ids, log_q, log_q_targets)
         draw = library.kernel_tree_draw
         if draw.argtypes is None:
-            draw.argtypes = [ctypes.c_int64] * 7 + [ctypes.c_double] + [ctypes.c_void_p] * 8
-
-        def draw_rows(rows: slice) -> int:
-            inputs = [each[rows].contiguous() for each in (features, targets, excluded)]
-            chances = uniform[:, rows].contiguous()
-            return draw(
-                *(*inputs[0].shape, self.num_levels, self.num_classes, num, targets.shape[1], excluded.shape[1]),
-                *(self.uniform_share, nodes),
-                *(each.data_ptr() for each in (*inputs, chances, ids[rows], log_q[rows], log_q_targets[rows])),
-            )
-
-        is_refused = on_threads(draw_rows, len(features), num)
+            draw.argtypes = [ctypes.c_int64] * 9 + [ctypes.c_double] + [ctypes.c_void_p] * 8
+        arguments = (
+            *(*features.shape, self.num_levels, self.num_classes, num, targets.shape[1], excluded.shape[1]),
+            self.uniform_share,
+            *(each.data_ptr() for each in tensors),
+        )
+        is_refused = on_threads(lambda first, end: draw(first, end, *arguments), len(features), num)
         return None if is_refused else (ids, log_q, log_q_targets)
 
     def _draw_rows(

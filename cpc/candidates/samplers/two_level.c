@@ -356,17 +356,22 @@ static int by_block(const void *one, const void *other) {
     return (a > b) - (a < b);
 }
 
-/* Returns 0, or 1 without any draw: it was refused, or there is no memory. */
-int64_t two_level_draw(int64_t num_queries, int64_t dim, int64_t num_blocks, int64_t num_statistics, int64_t num,
-                       int64_t num_targets, int64_t is_log, int64_t is_excluding, double uniform_share,
-                       double temperature, double tolerance, const float *queries, const float *factors,
-                       const uint16_t *statistics, const uint16_t *embeddings, const int64_t *offsets,
-                       const int64_t *block_of, const int64_t *id_of, const int64_t *place_of, const int64_t *targets,
-                       const double *uniform, int64_t *ids, float *log_count, float *log_count_targets) {
+/* Draws for the queries from `first` on, up to `end`. Returns 0, or 1 without any draw: it was refused, or there is no
+   memory. */
+int64_t two_level_draw(int64_t first, int64_t end, int64_t num_queries, int64_t dim, int64_t num_blocks,
+                       int64_t num_statistics, int64_t num, int64_t num_targets, int64_t is_log, int64_t is_excluding,
+                       double uniform_share, double temperature, double tolerance, const float *queries,
+                       const float *factors, const uint16_t *statistics, const uint16_t *embeddings,
+                       const int64_t *offsets, const int64_t *block_of, const int64_t *id_of, const int64_t *place_of,
+                       const int64_t *targets, const double *uniform, int64_t *ids, float *log_count,
+                       float *log_count_targets) {
     const int64_t num_tiles = (num_blocks + LANES - 1) / LANES, num_classes = offsets[num_blocks];
-    if (is_refused(queries, num_queries, dim, tolerance, targets, num_targets, num_classes)) return 1;
+    const int64_t num_rows = end - first;
+    if (is_refused(queries + first * dim, num_rows, dim, tolerance, targets + first * num_targets, num_targets,
+                   num_classes))
+        return 1;
     const double log_num = log((double)num);
-    const int64_t num_chunks = num_classes / CHUNK + 1, num_padded = num_queries + LANES;
+    const int64_t num_chunks = num_classes / CHUNK + 1, num_padded = num_rows + LANES;
     const int64_t parts[] = {num_padded * num_tiles * LANES, num_blocks, num_chunks, num_targets, dim, dim + 1,
                              num_classes, num_padded * (num_statistics + 1)};
     int64_t num_floats = 0;
@@ -376,19 +381,20 @@ int64_t two_level_draw(int64_t num_queries, int64_t dim, int64_t num_blocks, int
     float *masses = (float *)(drawn + num), *sizes = masses + parts[0], *chunks = sizes + parts[1];
     float *kept = chunks + parts[2], *query = kept + parts[3], *halves = query + parts[4];
     float *weights = halves + parts[5], *packed = weights + parts[6];
-    const int is_tiled = num_queries > 0 && has_tiles();
+    const int is_tiled = num_rows > 0 && has_tiles();
     const int has_tiled_scores = is_tiled && dim % 2 == 0 && num_classes >= LANES;
     const struct scoring scoring = {embeddings, num_classes, dim, has_tiled_scores, query, (uint16_t *)halves};
 
     for (int64_t b = 0; b < num_blocks; b++) sizes[b] = (float)(offsets[b + 1] - offsets[b]);
+    factors += first * num_statistics;
     if (is_tiled)
-        multiply_tiled(num_queries, num_tiles, num_statistics, factors, statistics, (uint16_t *)packed, masses);
+        multiply_tiled(num_rows, num_tiles, num_statistics, factors, statistics, (uint16_t *)packed, masses);
     else
-        multiply(num_queries, num_tiles, num_statistics, factors, statistics, packed, masses);
+        multiply(num_rows, num_tiles, num_statistics, factors, statistics, packed, masses);
     if (has_tiled_scores) shape_tiles(LANES, 2, dim / 2);
-    for (int64_t q = 0; q < num_queries; q++) {
+    for (int64_t q = first; q < end; q++) {
         const int64_t *target = targets + q * num_targets;
-        float *mass = masses + q * num_tiles * LANES;
+        float *mass = masses + (q - first) * num_tiles * LANES;
         set_query(&scoring, queries + q * dim, (float)temperature);
         mix(mass, sizes, num_blocks, is_log, uniform_share, (double)num_classes);
 
@@ -421,18 +427,18 @@ int64_t two_level_draw(int64_t num_queries, int64_t dim, int64_t num_blocks, int
             drawn[r] = (struct drawn){b, r};
         }
         qsort(drawn, (size_t)num, sizeof *drawn, by_block); /* a block's weights serve all of its draws */
-        for (int64_t first = 0, end; first < num; first = end) {
-            const int64_t b = drawn[first].block, start = offsets[b], size = offsets[b + 1] - start;
-            for (end = first; end < num && drawn[end].block == b; end++) continue;
-            const int64_t next = end < num ? drawn[end].block : b;
+        for (int64_t d = 0, of_next; d < num; d = of_next) {
+            const int64_t b = drawn[d].block, start = offsets[b], size = offsets[b + 1] - start;
+            for (of_next = d; of_next < num && drawn[of_next].block == b; of_next++) continue;
+            const int64_t next = of_next < num ? drawn[of_next].block : b;
             softmax_weights(&scoring, start, size, weights, offsets[next]);
             for (int64_t t = 0; is_excluding && t < num_targets; t++) {
                 const int64_t i = target[t] < 0 ? -1 : place_of[target[t]] - start;
                 if (i >= 0 && i < size) weights[i] = 0;
             }
             const double sum = cumulate(weights, size, chunks);
-            for (int64_t d = first; d < end; d++) {
-                const int64_t r = q * num + drawn[d].place_among_draws;
+            for (int64_t of_block = d; of_block < of_next; of_block++) {
+                const int64_t r = q * num + drawn[of_block].place_among_draws;
                 const int64_t i = pick(weights, size, chunks, uniform[num_queries * num + r] * sum);
                 ids[r] = id_of[start + i];
                 /* mass[b] holds the block's share of what is left; of it, i takes its share of what is not excluded. */

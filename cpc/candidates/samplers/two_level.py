@@ -246,26 +246,20 @@ class TwoLevel(QuerySampler):
         hence checks and temporaries in C, too.
         """
         num, statistics = uniform.shape[2], self.mass.statistics
-        factors = self.mass.factors(queries, self.temperature)
-        tables = [each.data_ptr() for each in (statistics, self.embeddings, self.offsets, self.block_of)]
-        tables += [self.ids.data_ptr(), self.places.data_ptr()]
-        ids = torch.empty(targets.shape[0], num, dtype=torch.long)
+        queries, targets = queries.contiguous(), targets.contiguous()
+        factors = self.mass.factors(queries, self.temperature).contiguous()
+        ids = torch.empty(len(queries), num, dtype=torch.long)
         log_count = torch.empty(ids.shape, dtype=torch.float32)
         log_count_targets = torch.empty(targets.shape, dtype=torch.float32)
+        tables = (statistics, self.embeddings, self.offsets, self.block_of, self.ids, self.places)
+        tensors = (queries, factors, *tables, targets, uniform, ids, log_count, log_count_targets)
         draw = library.two_level_draw
         if draw.argtypes is None:
-            draw.argtypes = [ctypes.c_int64] * 8 + [ctypes.c_double] * 3 + [ctypes.c_void_p] * 13
-
-        def draw_rows(rows: slice) -> int:
-            inputs = (queries[rows].contiguous(), factors[rows].contiguous())
-            requested = (targets[rows].contiguous(), uniform[:, rows].contiguous())
-            return draw(
-                *(*inputs[0].shape, self.num_blocks, factors.shape[1], num, targets.shape[1]),
-                *(self.mass.is_log, hits == "exclude", self.uniform_share, self.temperature, self.mass.tolerance),
-                *(each.data_ptr() for each in inputs),
-                *tables,
-                *(each.data_ptr() for each in (*requested, ids[rows], log_count[rows], log_count_targets[rows])),
-            )
-
-        is_refused = on_threads(draw_rows, len(queries), num)
+            draw.argtypes = [ctypes.c_int64] * 10 + [ctypes.c_double] * 3 + [ctypes.c_void_p] * 13
+        arguments = (
+            *(*queries.shape, self.num_blocks, factors.shape[1], num, targets.shape[1]),
+            *(self.mass.is_log, hits == "exclude", self.uniform_share, self.temperature, self.mass.tolerance),
+            *(each.data_ptr() for each in tensors),
+        )
+        is_refused = on_threads(lambda first, end: draw(first, end, *arguments), len(queries), num)
         return None if is_refused else Draw(ids, log_count, log_count_targets)
