@@ -70,8 +70,8 @@ static int64_t uniform_except(double uniform, int64_t num_classes, const int64_t
     return rank + num_passed;
 }
 
-/* Walks for the queries from `first` on, up to `end`. Excluded classes come in ascending order, each once, after any number of -1; `uniform` is [L + 2, M, m]. Returns 0,
-   or 1 without any draw where there is no memory. */
+/* Walks for the queries from `first` on, up to `end`. Excluded classes come in ascending order, each once, after any
+   number of -1; `uniform` is [L + 2, M, m]. Returns 0, or 1 without any draw where there is no memory. */
 int64_t kernel_tree_draw(int64_t first, int64_t end, int64_t num_queries, int64_t num_features, int64_t num_levels,
                          int64_t num_classes, int64_t num, int64_t num_targets, int64_t num_columns,
                          double uniform_share, const float *nodes, const float *features, const int64_t *targets,
