@@ -36,7 +36,7 @@ from cpc.processor import prepare_processor
 
 DIM, NUM_QUERIES, NUM_SAMPLED = 64, 10, 10
 SECONDS_A_TURN = 0.03
-BLOCK_SIZES = {50: 64, 200: 128, 1000: 512}  # by the number of frequencies: what was fastest of powers of two
+BLOCK_SIZES = {50: 96, 200: 128, 1000: 384}  # by the number of frequencies: what was fastest of some
 
 
 def sampled_loss(scene: Scene, draw: Draw) -> Tensor:

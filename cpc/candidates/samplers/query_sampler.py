@@ -148,7 +148,7 @@ class QuerySampler(Sampler):
         Raises:
             ValueError: unless they are as many as targets and of this width, and `refresh` has been called.
         """
-        if len(queries) != len(targets) or queries.shape[1] != self.dim:
+        if queries.shape[0] != targets.shape[0] or queries.shape[1] != self.dim:
             raise ValueError(
                 f"queries of shape {tuple(queries.shape)} for {len(targets)} rows of targets: {type(self).__name__} "
                 f"was built for [{len(targets)}, {self.dim}]"

@@ -141,9 +141,9 @@ class TwoLevel(QuerySampler):
         """Draw with replacement; what the compiled code refuses is refused here, by name."""
         self.check_request(num, hits)
         self.check_queries(queries, targets)
-        of_row = targets.reshape(len(targets), -1)
+        of_row = targets.reshape(targets.shape[0], -1)
         self.check_excluded(num, of_row, hits)
-        uniform = torch.rand(2, len(queries), num, generator=generator, dtype=torch.float64)
+        uniform = torch.rand(2, queries.shape[0], num, generator=generator, dtype=torch.float64)
         library = compiled(SOURCE) if queries.device.type == "cpu" else None
         draw = None if library is None else self._draw_compiled(library, queries, of_row, uniform, hits)
         if draw is None:
@@ -248,7 +248,7 @@ class TwoLevel(QuerySampler):
         num, statistics = uniform.shape[2], self.mass.statistics
         queries, targets = queries.contiguous(), targets.contiguous()
         factors = self.mass.factors(queries, self.temperature).contiguous()
-        ids = torch.empty(len(queries), num, dtype=torch.long)
+        ids = torch.empty(queries.shape[0], num, dtype=torch.long)
         log_count = torch.empty(ids.shape, dtype=torch.float32)
         log_count_targets = torch.empty(targets.shape, dtype=torch.float32)
         tables = (statistics, self.embeddings, self.offsets, self.block_of, self.ids, self.places)
@@ -261,5 +261,5 @@ class TwoLevel(QuerySampler):
             *(self.mass.is_log, hits == "exclude", self.uniform_share, self.temperature, self.mass.tolerance),
             *(each.data_ptr() for each in tensors),
         )
-        is_refused = on_threads(lambda first, end: draw(first, end, *arguments), len(queries), num)
+        is_refused = on_threads(lambda first, end: draw(first, end, *arguments), queries.shape[0], num)
         return None if is_refused else Draw(ids, log_count, log_count_targets)
