@@ -67,6 +67,7 @@ def outcome(run_dir: Path) -> tuple[str, str, str]:
     return (run_dir / "bound.jsonl").read_text(), (run_dir / "probe.jsonl").read_text(), weights
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, manifest: Path) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     whole, broken = tmp_path / "whole", tmp_path / "broken"
