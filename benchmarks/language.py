@@ -10,8 +10,8 @@ call finished is not run again, and a variant that was interrupted goes on from 
 The laws of quadratic and random Fourier features are worked out for all classes, without their trees: at 10,000 classes
 and 700 tokens a batch one matrix product takes less time than 70,000 descents. The curves need matplotlib.
 
-An epoch is 1328 steps: five minutes of one thread with the full softmax, four with log-uniform candidates, up to twenty with
-random Fourier features of D = 1024; docs/results.md has each variant's perplexity.
+An epoch is 1328 steps: five minutes of one thread with the full softmax, four with log-uniform candidates, up to twenty
+with random Fourier features of D = 1024; docs/results.md has each variant's perplexity.
 """
 
 import argparse
