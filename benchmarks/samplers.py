@@ -43,7 +43,7 @@ BLOCK_SIZES = {50: 96, 200: 128, 1000: 384}  # by the number of frequencies: wha
 def sampled_loss(scene: Scene, draw: Draw) -> Tensor:
     """The sampled softmax with `importance`; `class_loss` forms gradients besides, which is no part of Table 2."""
     chosen = F.embedding(torch.cat([scene.targets[:, None], draw.ids], dim=1), scene.classes)
-    scores = torch.bmm(chosen, scene.queries[:, :, None] / TEMPERATURE)[:, :, 0]
+    scores = torch.bmm(chosen, scene.queries[:, :, None])[:, :, 0].div_(TEMPERATURE)
     scores[:, 1:].sub_(draw.log_count_sampled)
     return F.cross_entropy(scores, THE_FIRST)
 
@@ -176,6 +176,7 @@ def main() -> None:
     print("  ".join(f"{name} {value}" for name, value in state.items()))
     generator = torch.Generator().manual_seed(0)
     large, small = (times(num_classes, options.rounds, generator) for num_classes in options.sizes)
+    generator.manual_seed(0)  # how much of it the timings took depends on the clock
     chi2 = {
         "clustered": qualities("clustered", clustered(10_000, DIM, generator)),
         "sphere": qualities("sphere", sphere(10_000, DIM, generator)),

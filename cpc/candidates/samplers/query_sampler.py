@@ -4,7 +4,6 @@ M queries, D dims, n classes, U updated classes, T targets per query.
 """
 
 from abc import abstractmethod
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from jaxtyping import Float, Int
@@ -57,7 +56,7 @@ class QuerySampler(Sampler):
         Raises:
             ValueError: if the embeddings have another shape, are not finite, or not such as the law needs.
         """
-        with without_autocast(embeddings.device.type):
+        with torch.autocast(embeddings.device.type, enabled=False):
             self._refresh(embeddings.float())
 
     @torch.no_grad()
@@ -67,16 +66,15 @@ class QuerySampler(Sampler):
         Raises:
             ValueError: on ids out of range or named twice, embeddings that `refresh` would refuse, or before the first.
         """
-        with without_autocast(embeddings.device.type):
+        with torch.autocast(embeddings.device.type, enabled=False):
             self._update(ids.long(), embeddings.float())
 
     @torch.no_grad()
     def log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
         """The law with hits kept, of all classes at O(n) a query: to measure a sampler by, not to draw with."""
-        with without_autocast(queries.device.type):
+        with torch.autocast(queries.device.type, enabled=False):
             return self._log_prob(queries.float())
 
-    @torch.no_grad()
     def sample(
         self,
         queries: Float[Tensor, "M D"] | None,
@@ -92,8 +90,12 @@ class QuerySampler(Sampler):
         """
         if queries is None:
             raise ValueError(f"{type(self).__name__} draws for queries: give them")
-        with without_autocast(queries.device.type):
-            return self._sample(queries.float(), num, targets.long(), hits, generator)
+        # Contexts cost as much as operators, of which there are few: none without need.
+        queries, targets = queries.detach().float(), targets.long()
+        if not torch.is_autocast_enabled(queries.device.type):
+            return self._sample(queries, num, targets, hits, generator)
+        with torch.autocast(queries.device.type, enabled=False):
+            return self._sample(queries, num, targets, hits, generator)
 
     @abstractmethod
     def _refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
@@ -192,9 +194,3 @@ class QuerySampler(Sampler):
             )
         if len(ids.unique()) < len(ids):
             raise ValueError("an id is named twice: one class has one embedding; pass ids.unique()")
-
-
-def without_autocast(device_type: str) -> AbstractContextManager[object]:
-    """Where there is none, nothing: to switch it off costs as much as many a small operator."""
-    is_on = torch.is_autocast_enabled(device_type)
-    return torch.autocast(device_type, enabled=False) if is_on else nullcontext()
