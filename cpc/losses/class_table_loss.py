@@ -3,7 +3,11 @@
 M queries, T targets of each, D dims.
 """
 
+import logging
+
 import torch
+import torch.nn.functional as F
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -13,9 +17,15 @@ from cpc.losses.candidate_loss import ClassLoss
 from cpc.losses.class_loss import as_sets, check_draw, loss_on_table
 from cpc.losses.objectives import correction_of, hits_of, learns_log_odds, objective_of
 
+_log = logging.getLogger(__name__)
+
 
 class ClassTableLoss(nn.Module):
     """Draws candidates, asks for hits as the objective demands, and gathers no more of the table than it needs.
+
+    A sampler that follows the query is shown the classes' vectors. Built for one dim more than they have, it is shown
+    the biases too: as a last coordinate temperature * bias, which meets a 1 in every query. Built for the table's dims,
+    its law knows nothing of them: the loss is corrected for that, but varies the more the further the biases differ.
 
     Args:
         table: the classes.
@@ -51,6 +61,7 @@ class ClassTableLoss(nn.Module):
         if refresh_every < 1:
             raise ValueError(f"refresh_every={refresh_every} must be at least 1")
         self.refresh_every = refresh_every
+        self.draws_by_bias = False
         self.num_losses: Tensor
         if isinstance(sampler, QuerySampler):
             self.register_buffer("num_losses", torch.zeros((), dtype=torch.long))
@@ -80,6 +91,9 @@ class ClassTableLoss(nn.Module):
             )
         sampler.check_request(num_sampled, self.hits)
         sampler.check_left(num_sampled, int(self.hits == "exclude"))  # one target a row, at least
+        if isinstance(sampler, QuerySampler):
+            self._check_dim(sampler)
+            self.draws_by_bias = sampler.dim > table.dim
         if isinstance(sampler, QuerySampler) and sampler.has_temperature and sampler.temperature != table.temperature:
             raise ValueError(
                 f"the sampler draws at temperature={sampler.temperature}, the table scores at {table.temperature}: its "
@@ -98,7 +112,7 @@ class ClassTableLoss(nn.Module):
 
         Args:
             queries: what classes are scored with. The sampler gets them as they are multiplied: of length 1 where the
-                table is normalised, not divided by the temperature.
+                table is normalised, not divided by the temperature, before the 1 that biases are met by.
             targets: `[M]` or `[M, T]`, -1 where a row has fewer than T.
             generator: source of the draws.
             weight: of each row in the loss; None: 1 / M.
@@ -115,8 +129,8 @@ class ClassTableLoss(nn.Module):
             assert self.hits is not None
             if refreshes:
                 self._refresh()
-            of_sampler = self.table.normalised(queries.detach()) if self.sampler.needs_queries else None
-            draw = self.sampler.sample(of_sampler, self.num_sampled, targets, self.hits, generator)
+            shown = self._shown_queries(queries.detach()) if self.sampler.needs_queries else None
+            draw = self.sampler.sample(shown, self.num_sampled, targets, self.hits, generator)
         check_draw(draw, targets, self.objective, self.correction)
         return self._loss(queries, targets, draw, self.objective, self.correction, weight)
 
@@ -130,8 +144,33 @@ class ClassTableLoss(nn.Module):
         if not isinstance(self.sampler, QuerySampler):
             return
         if not self.sampler.is_ready or (self.training and self.num_losses % self.refresh_every == 0):
-            self.sampler.refresh(self.table.vectors().detach())
+            self.sampler.refresh(self._shown_classes())
         self.num_losses += int(self.training)
+
+    def _shown_queries(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M D1"]:
+        vectors = self.table.normalised(queries)
+        return F.pad(vectors, (0, 1), value=1.0) if self.draws_by_bias else vectors
+
+    def _shown_classes(self) -> Float[Tensor, "n D1"]:
+        vectors, biases = self.table.vectors().detach(), self.table.biases()
+        if not self.draws_by_bias or biases is None:
+            return vectors
+        return torch.cat([vectors, self.table.temperature * rearrange(biases.detach(), "n -> n 1")], dim=1)
+
+    def _check_dim(self, sampler: QuerySampler) -> None:
+        table, name = self.table, type(sampler).__name__
+        if sampler.dim != table.dim and not (table.has_bias and sampler.dim == table.dim + 1):
+            with_bias = f", or for dim={table.dim + 1} to draw by their biases too" if table.has_bias else ""
+            raise ValueError(
+                f"{name} is built for vectors of dim={sampler.dim}, the table's have {table.dim}: build it for "
+                f"these{with_bias}"
+            )
+        if table.has_bias and sampler.dim == table.dim:
+            _log.warning(
+                "%s(dim=%d) draws by products alone, not by the biases of the table; dim=%d, where its law takes "
+                "vectors of any length, shows it those too",
+                *(name, table.dim, table.dim + 1),
+            )
 
     def exact(
         self, queries: Float[Tensor, "M D"], targets: Int[Tensor, "M ..."], weight: Float[Tensor, " M"] | None = None

@@ -105,6 +105,32 @@ def test_the_sampler_is_asked_for_what_the_objective_demands() -> None:
     torch.testing.assert_close(given, torch.nn.functional.normalize(queries.detach(), dim=1))
 
 
+@pytest.mark.parametrize("is_normalised", [False, True])
+@pytest.mark.parametrize(("kind", "tolerance"), [(SoftmaxSampler, 1e-5), (TwoLevel, 0.02)])  # of bfloat16
+def test_a_sampler_of_one_dim_more_draws_by_the_biases_too(
+    kind: type[SoftmaxSampler] | type[TwoLevel], tolerance: float, is_normalised: bool
+) -> None:
+    """Where q is the softmax over the others, Z' = Z for every draw: so the sampled loss is the full one, each time."""
+    queries, target = torch.randn(20, DIM), torch.arange(20) % NUM_CLASSES
+    apart = {}
+    for dim in (DIM, DIM + 1):
+        sampler = kind(NUM_CLASSES, dim, 0.7)
+        loss = ClassTableLoss(
+            table(is_normalised=is_normalised), "sampled_softmax", sampler, 3, "importance", "exclude"
+        )
+        drawn = loss(queries, target, torch.Generator().manual_seed(3)).loss_nats
+        apart[dim] = (drawn - loss.exact(queries, target).loss_nats).abs().max()
+    assert apart[DIM + 1] < tolerance < 0.1 < apart[DIM]
+
+
+def test_biases_that_a_law_does_not_know_are_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    ClassTableLoss(table(), "sampled_softmax", SoftmaxSampler(NUM_CLASSES, DIM + 1, 0.7), 5)
+    ClassTableLoss(ClassTable(NUM_CLASSES, DIM), "sampled_softmax", SoftmaxSampler(NUM_CLASSES, DIM), 5)
+    assert not caplog.records
+    ClassTableLoss(table(), "sampled_softmax", SoftmaxSampler(NUM_CLASSES, DIM, 0.7), 5)
+    assert "SoftmaxSampler(dim=6) draws by products alone, not by the biases of the table; dim=7" in caplog.text
+
+
 def test_exact_is_the_full_softmax_whatever_was_trained() -> None:
     loss = ClassTableLoss(table(has_sparse_gradients=True), "nce", Uniform(NUM_CLASSES), 5)
     queries = torch.randn(4, DIM)
@@ -198,6 +224,11 @@ def test_draws_repeat_with_their_generator() -> None:
         (("info_nce", Partition(NUM_CLASSES, 3), 2), {}, "one draw of Partition serves all"),
         (("info_nce", SoftmaxSampler(NUM_CLASSES, DIM), 5), {}, r"temperature=1\.0, the table scores at 0\.7"),
         (("sampled_softmax", TwoLevel(NUM_CLASSES, DIM, 0.1), 5), {}, r"temperature=0\.1, the table scores at 0\.7"),
+        (
+            ("sampled_softmax", TwoLevel(NUM_CLASSES, 5, 0.7), 5),
+            {},
+            "TwoLevel is built for vectors of dim=5, the table's have 6: build it for these, or for dim=7 to draw by",
+        ),
         (
             ("info_nce", Adaptive(NUM_CLASSES), 5),
             {},
