@@ -1,6 +1,7 @@
 """What the classes of a block weigh together for a query, without looking at each.
 
-M queries, D dims, n classes, B blocks in N tiles, F features, S statistics of a block in Half pairs, U updated classes.
+M queries, D dims, n classes, P of them, B blocks in N tiles, F features, S statistics of a block in Half pairs, U moved
+classes.
 """
 
 import math
@@ -14,7 +15,6 @@ from torch import Tensor, nn
 
 from cpc.candidates.kernels import KernelMap
 from cpc.candidates.kernels.kernel_map import NORM_TOLERANCE
-from cpc.candidates.samplers.blocks import members_of
 
 ROWS_AT_ONCE = 2**14
 TILE = 16  # blocks whose statistics lie side by side: a vector register's floats
@@ -23,12 +23,17 @@ TILE = 16  # blocks whose statistics lie side by side: a vector register's float
 class BlockMass(nn.Module, ABC):
     """Estimates sum exp(h . c / temperature) over each block's classes, up to a factor for each query.
 
-    The mass or its log is linear in statistics of the block, so that all masses are one matrix product.
+    The mass or its log is linear in statistics of the block, which follow from sums of features over its classes: all
+    masses are one matrix product, and a class that moves adds the difference of its features, O(U F) for U of them. In
+    float32 the sums drift by some 1e-7 of themselves each time, which changes the quality of the law, not the exactness
+    of log q, until the next `refresh`.
 
     Attributes:
         uniform_share: of the block draws that should go by number of classes, where the user names no share: more where
             masses can be negative or far off.
         is_log: whether the products are logs of masses, to be taken relative to each query's largest.
+        sums: of the features of each block's classes; in float32, as differences of single classes would be lost in
+            bfloat16.
         statistics: in tiles of 16 blocks, where two statistics of each block lie side by side, as two_level.c and
             matrix units want them; zero beyond the last. In bfloat16: reading them is what masses cost, and their
             rounding is far below the estimate's own error.
@@ -38,26 +43,20 @@ class BlockMass(nn.Module, ABC):
     uniform_share: float
     is_log: bool
     tolerance: float = math.inf
+    sums: Float[Tensor, "B F"]
     statistics: Float[Tensor, "N Half 16 2"]
 
     @abstractmethod
-    def num_statistics(self, dim: int) -> int:
-        """S for embeddings of so many dimensions."""
+    def num_features(self, dim: int) -> int:
+        """F for embeddings of so many dimensions."""
 
     @abstractmethod
-    def build(self, embeddings: Float[Tensor, "n D"], blocks: Int[Tensor, " n"], offsets: Int[Tensor, " B1"]) -> None:
-        """From all classes, in block order."""
+    def features(self, embeddings: Float[Tensor, "P D"]) -> Float[Tensor, "P F"]:
+        """What is summed over a block's classes."""
 
     @abstractmethod
-    def update(
-        self,
-        embeddings: Float[Tensor, "n D"],
-        old: Float[Tensor, "U D"],
-        new: Float[Tensor, "U D"],
-        blocks: Int[Tensor, " U"],
-        offsets: Int[Tensor, " B1"],
-    ) -> None:
-        """After classes of these blocks have moved from `old` to `new`, which `embeddings` holds already."""
+    def statistics_of(self, sums: Float[Tensor, "B F"], sizes: Int[Tensor, " B"]) -> Float[Tensor, "B S"]:
+        """Statistics of blocks with these sums and so many classes."""
 
     @abstractmethod
     def factors(self, queries: Float[Tensor, "M D"], temperature: float) -> Float[Tensor, "M S"]:
@@ -72,16 +71,30 @@ class BlockMass(nn.Module, ABC):
         """
         if next(self.buffers(recurse=False), None) is not None:
             raise ValueError(f"this {type(self).__name__} is another sampler's: give each TwoLevel a mass of its own")
-        num_tiles, num_pairs = math.ceil(num_blocks / TILE), math.ceil(self.num_statistics(dim) / 2)
         self.num_blocks = num_blocks
+        sums = torch.zeros(num_blocks, self.num_features(dim))
+        num_statistics = self.statistics_of(sums[:1], torch.ones(1, dtype=torch.long)).shape[1]
+        num_tiles, num_pairs = math.ceil(num_blocks / TILE), math.ceil(num_statistics / 2)
+        self.register_buffer("sums", sums)
         self.register_buffer("statistics", torch.zeros(num_tiles, num_pairs, TILE, 2, dtype=torch.bfloat16))
 
-    def put(self, statistics: Float[Tensor, "B S"], blocks: Int[Tensor, " B"] | None = None) -> None:
-        """The statistics of these blocks (None: of all), into their tiles."""
-        if blocks is None:
-            blocks = torch.arange(len(statistics), device=statistics.device)
-        pairs = rearrange(F.pad(statistics, (0, statistics.shape[1] % 2)), "b (half two) -> b half two", two=2)
-        self.statistics[blocks // TILE, :, blocks % TILE] = pairs.to(self.statistics.dtype)
+    def build(self, embeddings: Float[Tensor, "n D"], blocks: Int[Tensor, " n"], offsets: Int[Tensor, " B1"]) -> None:
+        """From all classes, in block order."""
+        self.sums.zero_()
+        for rows, into in zip(embeddings.split(ROWS_AT_ONCE), blocks.split(ROWS_AT_ONCE), strict=True):
+            self.sums.index_add_(0, into, self.features(rows.float()))
+        self._put(torch.arange(self.num_blocks, device=blocks.device), offsets)
+
+    def update(
+        self,
+        old: Float[Tensor, "U D"],
+        new: Float[Tensor, "U D"],
+        blocks: Int[Tensor, " U"],
+        offsets: Int[Tensor, " B1"],
+    ) -> None:
+        """After classes of these blocks have moved."""
+        self.sums.index_add_(0, blocks, self.features(new.float()) - self.features(old.float()))
+        self._put(blocks, offsets)
 
     def forward(self, queries: Float[Tensor, "M D"], temperature: float) -> Float[Tensor, "M B"]:
         """The masses; negative ones count as zero."""
@@ -93,12 +106,17 @@ class BlockMass(nn.Module, ABC):
     def check(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
         """Refuse what the mass is not meant for: by default nothing."""
 
+    def _put(self, blocks: Int[Tensor, " B"], offsets: Int[Tensor, " B1"]) -> None:
+        """The statistics of these blocks, into their tiles."""
+        statistics = self.statistics_of(self.sums[blocks], offsets[blocks + 1] - offsets[blocks])
+        pairs = rearrange(F.pad(statistics, (0, statistics.shape[1] % 2)), "b (half two) -> b half two", two=2)
+        self.statistics[blocks // TILE, :, blocks % TILE] = pairs.to(self.statistics.dtype)
+
 
 class CentroidMass(BlockMass):
     """count * exp(h . mu / T + h^2 . var / (2 T^2)): exact for a block of Gaussian embeddings with diagonal covariance.
 
-    2 D + 1 numbers a block (D + 1 without the variance), and close where blocks are tight: by k-means. The statistics
-    of a block are computed anew when one of its classes moves, so nothing drifts.
+    2 D + 1 numbers a block (D + 1 without the variance), and close where blocks are tight: by k-means.
 
     Args:
         has_variance: whether to take the second term.
@@ -111,28 +129,22 @@ class CentroidMass(BlockMass):
         super().__init__()
         self.has_variance = has_variance
 
-    def num_statistics(self, dim: int) -> int:
-        """Mean, variance and log number of the classes of a block."""
-        return dim * (2 if self.has_variance else 1) + 1
+    def num_features(self, dim: int) -> int:
+        """Embeddings, and their squares for the variance."""
+        return dim * (2 if self.has_variance else 1)
 
-    def build(self, embeddings: Float[Tensor, "n D"], blocks: Int[Tensor, " n"], offsets: Int[Tensor, " B1"]) -> None:
-        """All statistics."""
-        self.put(self._of(embeddings, blocks, offsets.diff()))
+    def features(self, embeddings: Float[Tensor, "P D"]) -> Float[Tensor, "P F"]:
+        """The same."""
+        return torch.cat([embeddings, embeddings**2], dim=1) if self.has_variance else embeddings
 
-    def update(
-        self,
-        embeddings: Float[Tensor, "n D"],
-        old: Float[Tensor, "U D"],
-        new: Float[Tensor, "U D"],
-        blocks: Int[Tensor, " U"],
-        offsets: Int[Tensor, " B1"],
-    ) -> None:
-        """Statistics of these blocks."""
-        changed = blocks.unique()
-        members = members_of(changed, offsets)
-        num = offsets.diff()[changed]
-        statistics = self._of(embeddings[members.place], members.row, num)
-        self.put(statistics, changed)
+    def statistics_of(self, sums: Float[Tensor, "B F"], sizes: Int[Tensor, " B"]) -> Float[Tensor, "B S"]:
+        """Mean, variance and log number of the classes."""
+        sizes = rearrange(sizes, "b -> b 1")
+        means = sums / sizes.clamp(min=1)
+        if not self.has_variance:
+            return torch.cat([means, sizes.log()], dim=1)
+        mean, mean_square = means.chunk(2, dim=1)
+        return torch.cat([mean, (mean_square - mean**2).clamp(min=0), sizes.log()], dim=1)
 
     def factors(self, queries: Float[Tensor, "M D"], temperature: float) -> Float[Tensor, "M S"]:
         """The scores h / T, their squares over two, and 1."""
@@ -140,22 +152,9 @@ class CentroidMass(BlockMass):
         squares = [0.5 * scores**2] if self.has_variance else []
         return torch.cat([scores, *squares, torch.ones_like(scores[:, :1])], dim=1)
 
-    def _of(self, embeddings: Float[Tensor, "n D"], blocks: Int[Tensor, " n"], num: Int[Tensor, " B"]) -> Tensor:
-        embeddings = embeddings.float()
-        size = rearrange(num, "b -> b 1")
-        empty = embeddings.new_zeros(len(num), embeddings.shape[1])
-        mean = empty.index_add(0, blocks, embeddings) / size.clamp(min=1)
-        if not self.has_variance:
-            return torch.cat([mean, size.log()], dim=1)
-        variance = empty.index_add(0, blocks, (embeddings - mean[blocks]) ** 2) / size.clamp(min=1)
-        return torch.cat([mean, variance, size.log()], dim=1)
-
 
 class FeatureMass(BlockMass):
     """phi(h) . (sum of the classes' phi): the tree's masses (Rawat et al. 2019), on one level.
-
-    An update adds the difference of features, O(U F D); in float32 the sums drift by some 1e-7 of themselves each time,
-    which changes the quality of the law, not the exactness of log q, until the next `refresh`.
 
     Args:
         kernel: the feature map.
@@ -163,7 +162,6 @@ class FeatureMass(BlockMass):
 
     uniform_share = 0.1
     is_log = False
-    sums: Tensor
 
     def __init__(self, kernel: KernelMap) -> None:
         super().__init__()
@@ -171,17 +169,8 @@ class FeatureMass(BlockMass):
         if kernel.needs_normalised:
             self.tolerance = NORM_TOLERANCE
 
-    def reserve(self, num_blocks: int, dim: int) -> None:
-        """Room for the sums in float32 besides: differences of single classes would be lost in bfloat16.
-
-        Raises:
-            ValueError: if the kernel was built for another width.
-        """
-        super().reserve(num_blocks, dim)
-        self.register_buffer("sums", torch.zeros(num_blocks, self.kernel.num_features))
-
-    def num_statistics(self, dim: int) -> int:
-        """The features.
+    def num_features(self, dim: int) -> int:
+        """The kernel's.
 
         Raises:
             ValueError: if the kernel was built for another width.
@@ -190,24 +179,13 @@ class FeatureMass(BlockMass):
             raise ValueError(f"the kernel maps {self.kernel.dim} dimensions, the classes have {dim}")
         return self.kernel.num_features
 
-    def build(self, embeddings: Float[Tensor, "n D"], blocks: Int[Tensor, " n"], offsets: Int[Tensor, " B1"]) -> None:
-        """All sums."""
-        self.sums.zero_()
-        for rows, into in zip(embeddings.split(ROWS_AT_ONCE), blocks.split(ROWS_AT_ONCE), strict=True):
-            self.sums.index_add_(0, into, self.kernel(rows.float()))
-        self.put(self.sums)
+    def features(self, embeddings: Float[Tensor, "P D"]) -> Float[Tensor, "P F"]:
+        """phi(c)."""
+        return self.kernel(embeddings)
 
-    def update(
-        self,
-        embeddings: Float[Tensor, "n D"],
-        old: Float[Tensor, "U D"],
-        new: Float[Tensor, "U D"],
-        blocks: Int[Tensor, " U"],
-        offsets: Int[Tensor, " B1"],
-    ) -> None:
-        """The differences."""
-        self.sums.index_add_(0, blocks, self.kernel(new.float()) - self.kernel(old.float()))
-        self.put(self.sums[blocks], blocks)
+    def statistics_of(self, sums: Float[Tensor, "B F"], sizes: Int[Tensor, " B"]) -> Float[Tensor, "B S"]:
+        """The sums themselves."""
+        return sums
 
     def factors(self, queries: Float[Tensor, "M D"], temperature: float) -> Float[Tensor, "M S"]:
         """The queries' features; the temperature is the kernel's own."""

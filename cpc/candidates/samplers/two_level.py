@@ -116,7 +116,7 @@ class TwoLevel(QuerySampler):
         place = self.places[ids]
         old = self.embeddings[place]
         self.embeddings[place] = embeddings.bfloat16()
-        self.mass.update(self.embeddings, old, self.embeddings[place], self.block_of[place], self.offsets)
+        self.mass.update(old, self.embeddings[place], self.block_of[place], self.offsets)
 
     def _log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
         """The law of all classes; for tests and measurements, O(n D) a query."""
