@@ -25,7 +25,7 @@ from benchmarks.machine import machine_state
 from cpc.allocator import keep_freed_memory
 from cpc.candidates import ClassTable
 from cpc.candidates.kernels import Quadratic, RandomFourier
-from cpc.candidates.samplers import KernelTree, LogUniform, Sampler, SoftmaxSampler, TwoLevel, Uniform
+from cpc.candidates.samplers import KernelTree, LogUniform, QuerySampler, Sampler, SoftmaxSampler, TwoLevel, Uniform
 from cpc.data.extreme import ExtremePoints, read_extreme
 from cpc.data.extreme_synthesis import WordClasses
 from cpc.data.reductions import REDUCTIONS, ClassExamples
@@ -58,6 +58,7 @@ class Recipe(NamedTuple):
     num_epochs: int
     learning_rate: float
     refresh_steps: int
+    updates_between: bool
     num_frequencies: int
     nu: float
 
@@ -108,6 +109,7 @@ class Classifier(torch.nn.Module):
                 recipe.correction,
                 hits,
                 refresh_every=recipe.refresh_steps,
+                updates_between=recipe.updates_between and isinstance(sampler, QuerySampler),
             )
 
     @torch.no_grad()
@@ -224,6 +226,9 @@ def main(arguments: list[str] | None = None) -> None:
         ("refresh-steps", 10),
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument(
+        "--updates-between", action="store_true", help="show a sampler what was met at every step between refreshes"
+    )
     parser.add_argument("--temperature", type=float, default=0.15, help="1 / tau")
     parser.add_argument("--learning-rate", type=float, default=0.1, help="Adagrad's")
     parser.add_argument("--num-frequencies", type=int, default=200, help="of the random Fourier features")

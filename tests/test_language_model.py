@@ -1,5 +1,6 @@
 """A CPC with classes: tied or not, saved with its table and sampler, and refused where parts do not go together."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,40 @@ def test_the_sampler_sees_the_table_as_often_as_asked() -> None:
     assert not torch.equal(sampler.embeddings, classes.table.weight)
 
 
+@pytest.mark.parametrize("refresh_every", [3, 100])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        lambda: samplers.SoftmaxSampler(9, 5),
+        lambda: samplers.KernelTree(9, kernels.Quadratic(5)),
+        lambda: samplers.TwoLevel(9, 5, blocks="ids", block_size=3),
+    ],
+)
+def test_updates_between_keep_the_law_at_what_was_met(
+    sampler: Callable[[], samplers.QuerySampler], refresh_every: int
+) -> None:
+    """Trained where only what is met moves, biases too, it is the law of a sampler that has just seen the table."""
+    table = ClassTable(9, 4, has_bias=True, has_sparse_gradients=True)
+    options = {"num_sampled": 2, "refresh_every": refresh_every, "updates_between": True}
+    classes = ClassTableLoss(table, "sampled_softmax", sampler(), **options)
+    optimiser = torch.optim.SGD(table.parameters(), lr=0.5)
+    queries = torch.randn(3, 4)
+    generator = torch.Generator().manual_seed(0)
+    laws = []
+    for _ in range(6):
+        before = classes._shown_classes()
+        optimiser.zero_grad()
+        classes(queries, torch.tensor([[1, -1], [2, 4], [2, -1]]), generator).loss.backward()
+        optimiser.step()
+        fresh = sampler()
+        fresh.refresh(before)
+        shown = F.pad(queries, (0, 1), value=1.0)
+        laws.append(classes.sampler.log_prob(shown))
+        torch.testing.assert_close(laws[-1], fresh.log_prob(shown), atol=0.02, rtol=0)  # bfloat16, and its drift
+    assert (laws[0] - laws[-1]).abs().max() > 0.5
+    assert 0 < int(classes.is_met.sum()) < 9
+
+
 def test_refusals() -> None:
     classes = ClassTableLoss(ClassTable(9, 4), "full_softmax")
     with pytest.raises(ValueError, match="leave negatives, num_negatives"):
@@ -111,3 +146,7 @@ def test_refusals() -> None:
         model.loss(x, labels=x, strategy="mixed")
     with pytest.raises(ValueError, match="refresh_every=0"):
         ClassTableLoss(ClassTable(9, 4), "full_softmax", refresh_every=0)
+    for sampler, refresh_every in ((samplers.LogUniform(9), 5), (samplers.SoftmaxSampler(9, 4), 1)):
+        options = {"num_sampled": 3, "refresh_every": refresh_every, "updates_between": True}
+        with pytest.raises(ValueError, match=f"updates_between=True with refresh_every={refresh_every} and "):
+            ClassTableLoss(ClassTable(9, 4), "sampled_softmax", sampler, **options)

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from cpc.candidates.class_table import ClassTable
-from cpc.candidates.samplers import Draw, Hits, QuerySampler, Sampler
+from cpc.candidates.samplers import NO_TARGET, Draw, Hits, QuerySampler, Sampler
 from cpc.losses.candidate_loss import ClassLoss
 from cpc.losses.class_loss import as_sets, check_draw, loss_on_table
 from cpc.losses.objectives import correction_of, hits_of, learns_log_odds, objective_of
@@ -36,6 +36,9 @@ class ClassTableLoss(nn.Module):
         hits: what becomes of drawn targets, one that the objective accepts; None: its usual way.
         refresh_every: training losses after which a sampler that follows the query takes the table anew; until then it
             draws by the law of the table as it was, with log counts that are exact all the same.
+        updates_between: whether such a sampler is shown, before every training loss between, the classes that the last
+            one met as targets or candidates: with sparse gradients all that have moved. Where there are many, this is
+            cheaper than to refresh often.
 
     Raises:
         ValueError: if objective, sampler, correction, hits and table do not go together, or so many cannot be drawn.
@@ -50,6 +53,7 @@ class ClassTableLoss(nn.Module):
         correction: str | None = None,
         hits: str | None = None,
         refresh_every: int = 1,
+        updates_between: bool = False,
     ) -> None:
         super().__init__()
         self.objective = objective
@@ -63,8 +67,17 @@ class ClassTableLoss(nn.Module):
         self.refresh_every = refresh_every
         self.draws_by_bias = False
         self.num_losses: Tensor
+        if updates_between and (refresh_every == 1 or not isinstance(sampler, QuerySampler)):
+            raise ValueError(
+                f"updates_between=True with refresh_every={refresh_every} and {type(sampler).__name__}: it is for a "
+                "sampler that follows the query, such as TwoLevel, between refreshes; raise refresh_every, or leave it"
+            )
+        self.updates_between = updates_between
+        self.is_met: Tensor
         if isinstance(sampler, QuerySampler):
             self.register_buffer("num_losses", torch.zeros((), dtype=torch.long))
+        if updates_between:
+            self.register_buffer("is_met", torch.zeros(table.num_classes, dtype=torch.bool))
         if not objective_of(objective).hits:
             if sampler is not None or num_sampled is not None or hits is not None:
                 raise ValueError(f"objective={objective!r} meets every class: give no sampler, num_sampled or hits")
@@ -131,6 +144,9 @@ class ClassTableLoss(nn.Module):
                 self._refresh()
             shown = self._shown_queries(queries.detach()) if self.sampler.needs_queries else None
             draw = self.sampler.sample(shown, self.num_sampled, targets, self.hits, generator)
+            if self.updates_between and self.training:
+                self.is_met[draw.ids] = True
+                self.is_met[targets[targets != NO_TARGET]] = True
         check_draw(draw, targets, self.objective, self.correction)
         return self._loss(queries, targets, draw, self.objective, self.correction, weight)
 
@@ -140,22 +156,28 @@ class ClassTableLoss(nn.Module):
             self.sampler.move_to(batch)
 
     def _refresh(self) -> None:
-        """Show the sampler the table, where it looks at it and its turn has come."""
+        """Show the sampler the table, or what has moved of it, where it looks at it and its turn has come."""
         if not isinstance(self.sampler, QuerySampler):
             return
         if not self.sampler.is_ready or (self.training and self.num_losses % self.refresh_every == 0):
             self.sampler.refresh(self._shown_classes())
+        elif self.updates_between and self.training:
+            ids = self.is_met.nonzero()[:, 0]
+            self.sampler.update(ids, self._shown_classes(ids))
+        if self.updates_between and self.training:
+            self.is_met.zero_()
         self.num_losses += int(self.training)
 
     def _shown_queries(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M D1"]:
         vectors = self.table.normalised(queries)
         return F.pad(vectors, (0, 1), value=1.0) if self.draws_by_bias else vectors
 
-    def _shown_classes(self) -> Float[Tensor, "n D1"]:
-        vectors, biases = self.table.vectors().detach(), self.table.biases()
+    @torch.no_grad()
+    def _shown_classes(self, ids: Int[Tensor, " U"] | None = None) -> Float[Tensor, "n D1"]:
+        vectors, biases = self.table.vectors(ids), self.table.biases(ids)
         if not self.draws_by_bias or biases is None:
             return vectors
-        return torch.cat([vectors, self.table.temperature * rearrange(biases.detach(), "n -> n 1")], dim=1)
+        return torch.cat([vectors, self.table.temperature * rearrange(biases, "n -> n 1")], dim=1)
 
     def _check_dim(self, sampler: QuerySampler) -> None:
         table, name = self.table, type(sampler).__name__

@@ -42,6 +42,15 @@ def test_every_sampler_learns_the_classes(folder: Path, capsys: pytest.CaptureFi
         assert figures[name]["p@1"].keys() == {"mean"}
 
 
+def test_samplers_learn_from_updates_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    never = ("--refresh-steps", "1000000")
+    of_some = ("--data", str(folder), "--seeds", "1", "--samplers", "exp", "two_level", "uniform", *never)
+    stale, updated = (figures_of(capsys, *of_some, *flag) for flag in ((), ("--updates-between",)))
+    for name in ("exp", "two_level"):
+        assert updated[name]["test_nats"]["mean"] < stale[name]["test_nats"]["mean"] - 0.05, name
+    assert updated["uniform"]["test_nats"] == stale["uniform"]["test_nats"]
+
+
 @pytest.mark.parametrize("objective", [name for name in OBJECTIVES if "full" not in name])
 def test_every_objective_trains(folder: Path, capsys: pytest.CaptureFixture[str], objective: str) -> None:
     figures = figures_of(

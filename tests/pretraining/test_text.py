@@ -185,8 +185,17 @@ OF_PARTS = {
     "data__chunk_tokens": 2,  # no batch with more different words than that
 }
 
+OF_QUERY = {
+    "model__classes__init_args__sampler": {
+        "class_path": "cpc.candidates.samplers.TwoLevel",
+        "init_args": {"num_classes": NUM_TOKENS, "dim": 16},
+    },
+    "model__classes__init_args__refresh_every": 20,
+    "model__classes__init_args__updates_between": True,
+}
 
-@pytest.mark.parametrize("change", [{}, OF_PARTS], ids=["uniform", "partition"])
+
+@pytest.mark.parametrize("change", [{}, OF_PARTS, OF_QUERY], ids=["uniform", "partition", "two-level"])
 def test_a_resumed_run_is_the_uninterrupted_one(folder: Path, tmp_path: Path, change: dict[str, Any]) -> None:
     # 300 lines of 9 tokens in 6 lanes of 9 are an epoch of 50 steps: 23 and 64 lie in the middle of the first two
     whole = pretrain(config(folder, tmp_path / "whole", trainer__max_steps=70, **change))
