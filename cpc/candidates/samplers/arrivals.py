@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
@@ -76,20 +75,22 @@ def first_arrivals(
         missing = num + 1 - fewest
         stream = torch.cat([stream, more(min(num_possible, 2 * missing * num_draws // max(fewest, 1) + 1))], dim=1)
 
-    times = exponentials(stream.shape, generator).to(device).cumsum(1)
     if fewest <= num:
-        return _by_clocks(stream, times, probabilities(), num, excluded, generator)
-    place_of_next = rearrange((num_new <= num).sum(1), "r -> r 1")
+        return _by_clocks(stream, probabilities(), num, excluded, generator)
+    # The first m stand where they are counted; a column that is cut off takes all others.
+    place = (num_new - 1).masked_fill_(~is_new, num).clamp_(max=num)
+    reached = torch.tensor([num, num + 1], device=device).expand(num_rows, 2).contiguous()
+    num_tries, num_until = (torch.searchsorted(num_new, reached) + 1).unbind(1)
     return Arrivals(
-        ids=stream[is_new & (num_new <= num)].reshape(num_rows, num),
-        until=times.gather(1, place_of_next)[:, 0],
-        num_tries=(num_new < num).sum(1) + 1,
+        ids=torch.empty_like(stream[:, : num + 1]).scatter_(1, place, stream)[:, :num],
+        # Draws come an exponential time after each other.
+        until=torch._standard_gamma(num_until.double().cpu(), generator).to(device),
+        num_tries=num_tries,
     )
 
 
 def _by_clocks(
     stream: Int[Tensor, "R J"],
-    times: Float[Tensor, "R J"],
     probabilities: Float[Tensor, " n"],
     num: int,
     excluded: Int[Tensor, "R E"],
@@ -97,6 +98,7 @@ def _by_clocks(
 ) -> Arrivals:
     """Where a stream holds too few: each class that has not come yet has an exponential clock."""
     num_classes = len(probabilities)
+    times = exponentials(stream.shape, generator).to(stream.device).cumsum(1)
     waited = exponentials((len(stream), num_classes), generator).to(stream.device) / probabilities
     started = times[:, -1:]
     clocks = F.pad(started + waited, (0, 1), value=torch.inf)  # the last column stands for no class
