@@ -98,38 +98,47 @@ def test_the_sampler_sees_the_table_as_often_as_asked() -> None:
     assert not torch.equal(sampler.embeddings, classes.table.weight)
 
 
+@pytest.mark.parametrize("losses_per_step", [1, 2])
 @pytest.mark.parametrize("refresh_every", [3, 100])
 @pytest.mark.parametrize(
     "sampler",
     [
-        lambda: samplers.SoftmaxSampler(9, 5),
-        lambda: samplers.KernelTree(9, kernels.Quadratic(5)),
-        lambda: samplers.TwoLevel(9, 5, blocks="ids", block_size=3),
+        lambda: samplers.SoftmaxSampler(90, 5),
+        lambda: samplers.KernelTree(90, kernels.Quadratic(5)),
+        lambda: samplers.TwoLevel(90, 5, blocks="ids", block_size=30),
     ],
 )
 def test_updates_between_keep_the_law_at_what_was_met(
-    sampler: Callable[[], samplers.QuerySampler], refresh_every: int
+    sampler: Callable[[], samplers.QuerySampler], refresh_every: int, losses_per_step: int
 ) -> None:
     """Trained where only what is met moves, biases too, it is the law of a sampler that has just seen the table."""
-    table = ClassTable(9, 4, has_bias=True, has_sparse_gradients=True)
+    table = ClassTable(90, 4, has_bias=True, has_sparse_gradients=True)
     options = {"num_sampled": 2, "refresh_every": refresh_every, "updates_between": True}
     classes = ClassTableLoss(table, "sampled_softmax", sampler(), **options)
     optimiser = torch.optim.SGD(table.parameters(), lr=0.5)
     queries = torch.randn(3, 4)
+    shown = F.pad(queries, (0, 1), value=1.0)
     generator = torch.Generator().manual_seed(0)
     laws = []
     for _ in range(6):
-        before = classes._shown_classes()
         optimiser.zero_grad()
-        classes(queries, torch.tensor([[1, -1], [2, 4], [2, -1]]), generator).loss.backward()
-        optimiser.step()
+        before = torch.cat([table.weight, table.bias[:, None]], dim=1).detach()
+        for _ in range(losses_per_step):
+            targets = torch.randperm(90, generator=generator)[:6].reshape(3, 2)
+            classes(queries, targets, generator).loss.backward()
         fresh = sampler()
         fresh.refresh(before)
-        shown = F.pad(queries, (0, 1), value=1.0)
         laws.append(classes.sampler.log_prob(shown))
         torch.testing.assert_close(laws[-1], fresh.log_prob(shown), atol=0.02, rtol=0)  # bfloat16, and its drift
+        optimiser.step()
+        after = torch.cat([table.weight, table.bias[:, None]], dim=1).detach()
+        has_moved = (after != before).any(1)
+        assert bool((classes.is_met >= has_moved).all())
+        assert int(classes.is_met.sum()) <= losses_per_step * 3 * (2 + 2)
     assert (laws[0] - laws[-1]).abs().max() > 0.5
-    assert 0 < int(classes.is_met.sum()) < 9
+    state = {name: value.clone() for name, value in classes.state_dict().items()}
+    classes.eval()(queries, torch.tensor([0, 1, 2]), generator)
+    assert all(torch.equal(value, state[name]) for name, value in classes.state_dict().items())
 
 
 def test_refusals() -> None:

@@ -24,8 +24,9 @@ class ClassTableLoss(nn.Module):
     """Draws candidates, asks for hits as the objective demands, and gathers no more of the table than it needs.
 
     A sampler that follows the query is shown the classes' vectors. Built for one dim more than they have, it is shown
-    the biases too: as a last coordinate temperature * bias, which meets a 1 in every query. Built for the table's dims,
-    its law knows nothing of them: the loss is corrected for that, but varies the more the further the biases differ.
+    the biases too: as a last coordinate temperature * bias, which meets a 1 in every query; kernels that need vectors
+    of length 1 cannot. Built for the table's dims, its law knows nothing of them: the loss is corrected for that, but
+    varies the more the further the biases differ.
 
     Args:
         table: the classes.
@@ -36,9 +37,9 @@ class ClassTableLoss(nn.Module):
         hits: what becomes of drawn targets, one that the objective accepts; None: its usual way.
         refresh_every: training losses after which a sampler that follows the query takes the table anew; until then it
             draws by the law of the table as it was, with log counts that are exact all the same.
-        updates_between: whether such a sampler is shown, before every training loss between, the classes that the last
-            one met as targets or candidates: with sparse gradients all that have moved. Where there are many, this is
-            cheaper than to refresh often.
+        updates_between: whether such a sampler is shown, after every training step between, the classes that its losses
+            met as targets or candidates: with sparse gradients all that have moved, else those that moved most; of
+            several processes the first one's. Where there are many classes, cheaper than to refresh often.
 
     Raises:
         ValueError: if objective, sampler, correction, hits and table do not go together, or so many cannot be drawn.
@@ -73,6 +74,7 @@ class ClassTableLoss(nn.Module):
                 "sampler that follows the query, such as TwoLevel, between refreshes; raise refresh_every, or leave it"
             )
         self.updates_between = updates_between
+        self.shown_version: int | None = None  # of the table, counted by torch at every change in place
         self.is_met: Tensor
         if isinstance(sampler, QuerySampler):
             self.register_buffer("num_losses", torch.zeros((), dtype=torch.long))
@@ -157,15 +159,18 @@ class ClassTableLoss(nn.Module):
 
     def _refresh(self) -> None:
         """Show the sampler the table, or what has moved of it, where it looks at it and its turn has come."""
-        if not isinstance(self.sampler, QuerySampler):
+        if not isinstance(self.sampler, QuerySampler) or (self.sampler.is_ready and not self.training):
             return
-        if not self.sampler.is_ready or (self.training and self.num_losses % self.refresh_every == 0):
+        # What losses have met whose gradients are still being accumulated is yet to move.
+        has_moved = self.table.weight._version != self.shown_version
+        if not self.sampler.is_ready or self.num_losses % self.refresh_every == 0:
             self.sampler.refresh(self._shown_classes())
-        elif self.updates_between and self.training:
+        elif has_moved and self.updates_between:
             ids = self.is_met.nonzero()[:, 0]
             self.sampler.update(ids, self._shown_classes(ids))
-        if self.updates_between and self.training:
+        if has_moved and self.updates_between:
             self.is_met.zero_()
+        self.shown_version = self.table.weight._version
         self.num_losses += int(self.training)
 
     def _shown_queries(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M D1"]:
@@ -181,16 +186,16 @@ class ClassTableLoss(nn.Module):
 
     def _check_dim(self, sampler: QuerySampler) -> None:
         table, name = self.table, type(sampler).__name__
-        if sampler.dim != table.dim and not (table.has_bias and sampler.dim == table.dim + 1):
-            with_bias = f", or for dim={table.dim + 1} to draw by their biases too" if table.has_bias else ""
+        can_have_bias = table.has_bias and not sampler.needs_normalised  # vectors of length 1 have no room for another
+        if sampler.dim != table.dim and not (can_have_bias and sampler.dim == table.dim + 1):
+            with_bias = f", or for dim={table.dim + 1} to draw by their biases too" if can_have_bias else ""
             raise ValueError(
                 f"{name} is built for vectors of dim={sampler.dim}, the table's have {table.dim}: build it for "
                 f"these{with_bias}"
             )
-        if table.has_bias and sampler.dim == table.dim:
+        if can_have_bias and sampler.dim == table.dim:
             _log.warning(
-                "%s(dim=%d) draws by products alone, not by the biases of the table; dim=%d, where its law takes "
-                "vectors of any length, shows it those too",
+                "%s(dim=%d) draws by products alone, not by the biases of the table: dim=%d shows it those too",
                 *(name, table.dim, table.dim + 1),
             )
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cpc.candidates import ClassTable
-from cpc.candidates.kernels import Quadratic
+from cpc.candidates.kernels import Quadratic, RandomFourier
 from cpc.candidates.samplers import (
     All,
     Bernoulli,
@@ -128,7 +128,10 @@ def test_biases_that_a_law_does_not_know_are_told_in_the_log(caplog: pytest.LogC
     ClassTableLoss(ClassTable(NUM_CLASSES, DIM), "sampled_softmax", SoftmaxSampler(NUM_CLASSES, DIM), 5)
     assert not caplog.records
     ClassTableLoss(table(), "sampled_softmax", SoftmaxSampler(NUM_CLASSES, DIM, 0.7), 5)
-    assert "SoftmaxSampler(dim=6) draws by products alone, not by the biases of the table; dim=7" in caplog.text
+    assert "SoftmaxSampler(dim=6) draws by products alone, not by the biases of the table: dim=7" in caplog.text
+    caplog.clear()
+    ClassTableLoss(table(is_normalised=True), "sampled_softmax", KernelTree(NUM_CLASSES, RandomFourier(DIM, 4)), 5)
+    assert not caplog.records
 
 
 def test_exact_is_the_full_softmax_whatever_was_trained() -> None:
@@ -228,6 +231,11 @@ def test_draws_repeat_with_their_generator() -> None:
             ("sampled_softmax", TwoLevel(NUM_CLASSES, 5, 0.7), 5),
             {},
             "TwoLevel is built for vectors of dim=5, the table's have 6: build it for these, or for dim=7 to draw by",
+        ),
+        (
+            ("sampled_softmax", KernelTree(NUM_CLASSES, RandomFourier(DIM + 1, 4)), 5),
+            {},
+            "KernelTree is built for vectors of dim=7, the table's have 6: build it for these$",
         ),
         (
             ("info_nce", Adaptive(NUM_CLASSES), 5),

@@ -17,6 +17,7 @@ from cpc.candidates.kernels import KernelMap
 from cpc.candidates.kernels.kernel_map import NORM_TOLERANCE
 
 ROWS_AT_ONCE = 2**14
+MOST = 1e16  # of a coordinate: a million squares still have a sum
 TILE = 16  # blocks whose statistics lie side by side: a vector register's floats
 
 
@@ -24,7 +25,7 @@ class BlockMass(nn.Module, ABC):
     """Estimates sum exp(h . c / temperature) over each block's classes, up to a factor for each query.
 
     The mass or its log is linear in statistics of the block, which follow from sums of features over its classes: all
-    masses are one matrix product, and a class that moves adds the difference of its features, O(U F) for U of them. In
+    masses are one matrix product, and a class that moves adds the difference of its features, at the cost of these. In
     float32 the sums drift by some 1e-7 of themselves each time, which changes the quality of the law, not the exactness
     of log q, until the next `refresh`.
 
@@ -37,12 +38,12 @@ class BlockMass(nn.Module, ABC):
         statistics: in tiles of 16 blocks, where two statistics of each block lie side by side, as two_level.c and
             matrix units want them; zero beyond the last. In bfloat16: reading them is what masses cost, and their
             rounding is far below the estimate's own error.
-        tolerance: by how much the length of queries may differ from 1.
+        needs_normalised: whether classes and queries must have length 1.
     """
 
     uniform_share: float
     is_log: bool
-    tolerance: float = math.inf
+    needs_normalised = False
     sums: Float[Tensor, "B F"]
     statistics: Float[Tensor, "N Half 16 2"]
 
@@ -72,7 +73,7 @@ class BlockMass(nn.Module, ABC):
         if next(self.buffers(recurse=False), None) is not None:
             raise ValueError(f"this {type(self).__name__} is another sampler's: give each TwoLevel a mass of its own")
         self.num_blocks = num_blocks
-        sums = torch.zeros(num_blocks, self.num_features(dim))
+        sums = torch.zeros(num_blocks, self.num_features(dim), dtype=torch.float32)
         num_statistics = self.statistics_of(sums[:1], torch.ones(1, dtype=torch.long)).shape[1]
         num_tiles, num_pairs = math.ceil(num_blocks / TILE), math.ceil(num_statistics / 2)
         self.register_buffer("sums", sums)
@@ -93,8 +94,9 @@ class BlockMass(nn.Module, ABC):
         offsets: Int[Tensor, " B1"],
     ) -> None:
         """After classes of these blocks have moved."""
-        self.sums.index_add_(0, blocks, self.features(new.float()) - self.features(old.float()))
-        self._put(blocks, offsets)
+        for before, after, of in zip(*(each.split(ROWS_AT_ONCE) for each in (old, new, blocks)), strict=True):
+            self.sums.index_add_(0, of, self.features(after.float()) - self.features(before.float()))
+            self._put(of, offsets)
 
     def forward(self, queries: Float[Tensor, "M D"], temperature: float) -> Float[Tensor, "M B"]:
         """The masses; negative ones count as zero."""
@@ -105,6 +107,11 @@ class BlockMass(nn.Module, ABC):
 
     def check(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
         """Refuse what the mass is not meant for: by default nothing."""
+
+    @property
+    def norm_tolerance(self) -> float:
+        """By how much the length of queries may differ from 1."""
+        return NORM_TOLERANCE if self.needs_normalised else math.inf
 
     def _put(self, blocks: Int[Tensor, " B"], offsets: Int[Tensor, " B1"]) -> None:
         """The statistics of these blocks, into their tiles."""
@@ -152,6 +159,15 @@ class CentroidMass(BlockMass):
         squares = [0.5 * scores**2] if self.has_variance else []
         return torch.cat([scores, *squares, torch.ones_like(scores[:, :1])], dim=1)
 
+    def check(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
+        """Of an infinite square there is no difference left: the block would be lost until the next `refresh`.
+
+        Raises:
+            ValueError: where sums of squares could overflow.
+        """
+        if vectors.numel() and not float(vectors.abs().amax()) < MOST:
+            raise ValueError(f"{name} beyond {MOST:g}: the model has diverged; lower the learning rate, or clip")
+
 
 class FeatureMass(BlockMass):
     """phi(h) . (sum of the classes' phi): the tree's masses (Rawat et al. 2019), on one level.
@@ -166,8 +182,7 @@ class FeatureMass(BlockMass):
     def __init__(self, kernel: KernelMap) -> None:
         super().__init__()
         self.kernel = kernel
-        if kernel.needs_normalised:
-            self.tolerance = NORM_TOLERANCE
+        self.needs_normalised = kernel.needs_normalised
 
     def num_features(self, dim: int) -> int:
         """The kernel's.

@@ -57,6 +57,7 @@ class KernelTree(QuerySampler):
                 "would get the probability zero; set it to 0.1, say"
             )
         self.kernel = kernel
+        self.needs_normalised = kernel.needs_normalised
         self.uniform_share = uniform_share
         self.num_levels = max(1, math.ceil(math.log2(num_classes)))
         # A heap: the root is node 1, the children of node v are 2 v and 2 v + 1, class i is node 2^L + i.

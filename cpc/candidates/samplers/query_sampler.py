@@ -38,6 +38,7 @@ class QuerySampler(Sampler):
 
     needs_queries = True
     replacement = True  # candidates may repeat
+    needs_normalised = False  # queries and classes of length 1
     has_temperature = True  # False: something else, such as a kernel's nu, plays its part
     is_ready: Tensor
 

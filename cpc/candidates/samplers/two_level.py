@@ -78,6 +78,7 @@ class TwoLevel(QuerySampler):
         if block_size < 1:
             raise ValueError(f"block_size={block_size} must be at least 1")
         self.mass = CentroidMass() if mass is None else mass
+        self.needs_normalised = self.mass.needs_normalised
         self.blocks = blocks
         self.block_size = block_size
         self.num_blocks = math.ceil(num_classes / block_size)
@@ -258,7 +259,7 @@ class TwoLevel(QuerySampler):
             draw.argtypes = [ctypes.c_int64] * 10 + [ctypes.c_double] * 3 + [ctypes.c_void_p] * 13
         arguments = (
             *(*queries.shape, self.num_blocks, factors.shape[1], num, targets.shape[1]),
-            *(self.mass.is_log, hits == "exclude", self.uniform_share, self.temperature, self.mass.tolerance),
+            *(self.mass.is_log, hits == "exclude", self.uniform_share, self.temperature, self.mass.norm_tolerance),
             *(each.data_ptr() for each in tensors),
         )
         is_refused = on_threads(lambda first, end: draw(first, end, *arguments), queries.shape[0], num)

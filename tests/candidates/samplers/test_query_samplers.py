@@ -425,6 +425,32 @@ def test_distinct_draws_arrive_in_exponential_time(generator: torch.Generator) -
         sampler.sample(queries, 5, torch.tensor([4]), "exclude")
 
 
+@pytest.mark.parametrize("has_autocast", [False, True])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_draws_give_no_gradient(name: str, path: str, has_autocast: bool, generator: torch.Generator) -> None:
+    sampler, _, queries = ready(name, generator)
+    queries.requires_grad_()
+    with torch.autocast("cpu", enabled=has_autocast):
+        draw = sampler.sample(queries, 3, torch.arange(len(queries)), "exclude", generator)
+    assert not any(each.requires_grad for each in draw)
+
+
+def test_squares_that_overflow_are_refused(generator: torch.Generator) -> None:
+    sampler, classes, _ = ready("kmeans", generator)
+    with pytest.raises(ValueError, match="embeddings beyond 1e\\+16: the model has diverged"):
+        sampler.update(torch.tensor([3]), classes[:1] * 1e20)
+    assert sampler.mass.sums.isfinite().all()
+
+
+def test_a_wider_default_dtype_changes_nothing(generator: torch.Generator) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        sampler = TwoLevel(NUM_CLASSES, DIM)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    sampler.refresh(unit_vectors(NUM_CLASSES, generator))
+
+
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_update_equals_refresh(name: str, generator: torch.Generator) -> None:
     sampler, classes, queries = ready(name, generator)
