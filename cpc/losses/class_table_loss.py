@@ -74,7 +74,7 @@ class ClassTableLoss(nn.Module):
                 "sampler that follows the query, such as TwoLevel, between refreshes; raise refresh_every, or leave it"
             )
         self.updates_between = updates_between
-        self.shown_version: int | None = None  # of the table, counted by torch at every change in place
+        self.last_targets: tuple[Tensor, Tensor] | None = None  # and their rows of the table, as they were
         self.is_met: Tensor
         if isinstance(sampler, QuerySampler):
             self.register_buffer("num_losses", torch.zeros((), dtype=torch.long))
@@ -148,7 +148,9 @@ class ClassTableLoss(nn.Module):
             draw = self.sampler.sample(shown, self.num_sampled, targets, self.hits, generator)
             if self.updates_between and self.training:
                 self.is_met[draw.ids] = True
-                self.is_met[targets[targets != NO_TARGET]] = True
+                present = targets[targets != NO_TARGET]
+                self.is_met[present] = True
+                self.last_targets = present, self.table.weight.detach()[present]
         check_draw(draw, targets, self.objective, self.correction)
         return self._loss(queries, targets, draw, self.objective, self.correction, weight)
 
@@ -161,17 +163,26 @@ class ClassTableLoss(nn.Module):
         """Show the sampler the table, or what has moved of it, where it looks at it and its turn has come."""
         if not isinstance(self.sampler, QuerySampler) or (self.sampler.is_ready and not self.training):
             return
-        # What losses have met whose gradients are still being accumulated is yet to move.
-        has_moved = self.table.weight._version != self.shown_version
+        has_moved = self.updates_between and self._has_moved()
         if not self.sampler.is_ready or self.num_losses % self.refresh_every == 0:
             self.sampler.refresh(self._shown_classes())
-        elif has_moved and self.updates_between:
+        elif has_moved:
             ids = self.is_met.nonzero()[:, 0]
             self.sampler.update(ids, self._shown_classes(ids))
-        if has_moved and self.updates_between:
+        if has_moved:
             self.is_met.zero_()
-        self.shown_version = self.table.weight._version
         self.num_losses += int(self.training)
+
+    def _has_moved(self) -> bool:
+        """Whether there was a step since the last loss: what those have met whose gradients add up is yet to move.
+
+        Told by the rows of its targets, which every step moves; fused optimisers leave torch's count of versions as it
+        is, and gradients stand until the next backward pass, or not, as the training loop likes.
+        """
+        if self.last_targets is None:
+            return True
+        ids, rows = self.last_targets
+        return not torch.equal(self.table.weight.detach()[ids], rows)
 
     def _shown_queries(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M D1"]:
         vectors = self.table.normalised(queries)

@@ -258,7 +258,7 @@ def test_every_objective_trains(folder: Path, tmp_path: Path, objective: str) ->
         change |= {"model__classes__init_args__sampler": None, "model__classes__init_args__num_sampled": None}
     if objective == "info_nce":
         change["model__classes__init_args__hits"] = "remove"  # candidates are shared
-    run = pretrain(config(folder, tmp_path / "run", trainer__max_steps=20, **change))
+    run = pretrain(config(folder, tmp_path / "run", trainer__max_steps=40, **change))
     losses = [r["loss_nats"][0] for r in read_records(run / "bound.jsonl") if r["split"] == "train"]
     assert losses[-1] < losses[0]
     if objective == "full_softmax":
