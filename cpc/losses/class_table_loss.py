@@ -66,7 +66,6 @@ class ClassTableLoss(nn.Module):
         if refresh_every < 1:
             raise ValueError(f"refresh_every={refresh_every} must be at least 1")
         self.refresh_every = refresh_every
-        self.draws_by_bias = False
         self.num_losses: Tensor
         if updates_between and (refresh_every == 1 or not isinstance(sampler, QuerySampler)):
             raise ValueError(
@@ -107,13 +106,7 @@ class ClassTableLoss(nn.Module):
         sampler.check_request(num_sampled, self.hits)
         sampler.check_left(num_sampled, int(self.hits == "exclude"))  # one target a row, at least
         if isinstance(sampler, QuerySampler):
-            self._check_dim(sampler)
-            self.draws_by_bias = sampler.dim > table.dim
-        if isinstance(sampler, QuerySampler) and sampler.has_temperature and sampler.temperature != table.temperature:
-            raise ValueError(
-                f"the sampler draws at temperature={sampler.temperature}, the table scores at {table.temperature}: its "
-                "law would be that of other scores; give both the same"
-            )
+            self._check_scores(sampler)
 
     def forward(
         self,
@@ -184,18 +177,23 @@ class ClassTableLoss(nn.Module):
         ids, rows = self.last_targets
         return not torch.equal(self.table.weight.detach()[ids], rows)
 
+    @property
+    def _draws_by_bias(self) -> bool:
+        return isinstance(self.sampler, QuerySampler) and self.sampler.dim > self.table.dim
+
     def _shown_queries(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M D1"]:
         vectors = self.table.normalised(queries)
-        return F.pad(vectors, (0, 1), value=1.0) if self.draws_by_bias else vectors
+        return F.pad(vectors, (0, 1), value=1.0) if self._draws_by_bias else vectors
 
     @torch.no_grad()
     def _shown_classes(self, ids: Int[Tensor, " U"] | None = None) -> Float[Tensor, "n D1"]:
         vectors, biases = self.table.vectors(ids), self.table.biases(ids)
-        if not self.draws_by_bias or biases is None:
+        if not self._draws_by_bias or biases is None:
             return vectors
         return torch.cat([vectors, self.table.temperature * rearrange(biases, "n -> n 1")], dim=1)
 
-    def _check_dim(self, sampler: QuerySampler) -> None:
+    def _check_scores(self, sampler: QuerySampler) -> None:
+        """Refuse a sampler whose law would be that of other scores; where it leaves the biases out, say so."""
         table, name = self.table, type(sampler).__name__
         can_have_bias = table.has_bias and not sampler.needs_normalised  # vectors of length 1 have no room for another
         if sampler.dim != table.dim and not (can_have_bias and sampler.dim == table.dim + 1):
@@ -203,6 +201,11 @@ class ClassTableLoss(nn.Module):
             raise ValueError(
                 f"{name} is built for vectors of dim={sampler.dim}, the table's have {table.dim}: build it for "
                 f"these{with_bias}"
+            )
+        if sampler.has_temperature and sampler.temperature != table.temperature:
+            raise ValueError(
+                f"the sampler draws at temperature={sampler.temperature}, the table scores at {table.temperature}: its "
+                "law would be that of other scores; give both the same"
             )
         if can_have_bias and sampler.dim == table.dim:
             _log.warning(

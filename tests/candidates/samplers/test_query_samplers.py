@@ -448,7 +448,13 @@ def test_a_wider_default_dtype_changes_nothing(generator: torch.Generator) -> No
         sampler = TwoLevel(NUM_CLASSES, DIM)
     finally:
         torch.set_default_dtype(torch.float32)
-    sampler.refresh(unit_vectors(NUM_CLASSES, generator))
+    classes = unit_vectors(NUM_CLASSES, generator)
+    expected = TwoLevel(NUM_CLASSES, DIM)
+    for each in (sampler, expected):
+        each.refresh(classes)
+    for name, value in sampler.state_dict().items():
+        assert value.dtype == expected.state_dict()[name].dtype
+        assert torch.equal(value, expected.state_dict()[name])
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
