@@ -24,3 +24,8 @@ class Batch(NamedTuple):
     sequence_id: Tensor
     group_id: Tensor
     labels: Tensor
+
+    def beside(self, weights: Tensor) -> "Batch":
+        """On the device of `weights`, and floating-point observations in their precision."""
+        x = self.x.to(weights) if self.x.is_floating_point() else self.x.to(weights.device)
+        return Batch(x, *(field.to(weights.device) for field in self[1:]))

@@ -119,11 +119,10 @@ def bank_contrast(
         counts = found.num_candidates.float()
         ones, zeros = torch.ones_like(counts), torch.zeros_like(counts)
         of_rows = torch.stack([ones, found.loss_nats.float(), counts.log(), counts, found.accuracy, zeros])
-        sums[:, step].index_add_(1, sequence, of_rows)
+        sums[:, step].index_add_(1, sequence, of_rows.to(sums))
         losses.append(found.loss)
     return Contrast(torch.stack(losses).mean() if losses else sums.new_zeros(()), *sums)
 
 
 def _on_device(model: CPC, windows: Any, drawn: Iterable[Any]) -> Batch:
-    device = next(model.parameters()).device
-    return Batch(*(field.to(device) for field in windows.__getitems__(drawn)))
+    return windows.__getitems__(drawn).beside(next(model.parameters()))

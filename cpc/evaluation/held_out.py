@@ -150,13 +150,13 @@ def measured_tallies(
     """
     tallies = {measure: BoundTally(model.steps) for measure in measures}
     draws = {measure: torch.Generator().manual_seed(held_out.seed) for measure in tallies}
-    device = next(model.parameters()).device
+    weights = next(model.parameters())
     was_training = model.training
     model.eval()
     for drawn_as in dict.fromkeys(held_out.drawn_as(measure.strategy) for measure in tallies):
         sharing = [measure for measure in tallies if held_out.drawn_as(measure.strategy) == drawn_as]
         for windows in held_out.batches(sharing[0].strategy):
-            batch = Batch(*(field.to(device) for field in held_out.windows.__getitems__(windows)))
+            batch = held_out.windows.__getitems__(windows).beside(weights)
             with forward_context():
                 latents, contexts, _ = model(batch.x)
                 for measure in sharing:

@@ -68,12 +68,12 @@ def class_tally(
         forward_context: entered around the model's computation: autocast.
     """
     tally = BoundTally(model.steps)
-    device = next(model.parameters()).device
+    weights = next(model.parameters())
     was_training = model.training
     model.eval()
     state = None
     for on_cpu in held_out.batches():
-        batch = Batch(*(field.to(device) for field in on_cpu))
+        batch = on_cpu.beside(weights)
         with forward_context():
             latents, contexts, state = model(batch.x, state)
             # the end of a text may be followed by nothing that is skip_steps and one ahead; nearer steps know more

@@ -49,7 +49,8 @@ def class_contrast(
         )
     sequence = repeat(torch.arange(num_sequences, device=queries.device), "b -> (b t)", t=num_places)
     losses: list[Tensor] = []
-    sums = queries.new_zeros(6, num_steps, num_sequences, dtype=torch.float32)
+    dtype = torch.float64 if queries.dtype == torch.float64 else torch.float32
+    sums = queries.new_zeros(6, num_steps, num_sequences, dtype=dtype)
     for step, (of_step, k) in enumerate(zip(queries, ahead, strict=True)):
         of_places = labels[:, k - 1 : k - 1 + num_places]
         rows = rearrange(is_row(of_places, num_valid), "b t -> (b t)").nonzero().flatten()
@@ -58,10 +59,10 @@ def class_contrast(
         met, targets = rearrange(of_step, "b t d -> (b t) d")[rows], rearrange(of_places, "b t -> (b t)")[rows]
         row = classes.exact(met, targets) if exact else classes(met, targets, generator, refreshes=not losses)
         losses.append(row.loss)
-        counts = row.num_candidates.float()
+        counts = row.num_candidates.to(dtype)
         ones, zeros = torch.ones_like(counts), torch.zeros_like(counts)
-        per_row = torch.stack([ones, row.loss_nats.float(), counts.log(), counts, row.accuracy.float(), zeros])
-        sums[:, step].index_add_(1, sequence[rows], per_row)
+        per_row = torch.stack([ones, row.loss_nats, counts.log(), counts, row.accuracy, zeros])
+        sums[:, step].index_add_(1, sequence[rows], per_row.to(dtype))
     if not losses:
         raise ValueError("no place of the batch has a known class ahead of it: there is nothing to be found")
     return Contrast(torch.stack(losses).mean(), *sums)

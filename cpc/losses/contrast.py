@@ -108,9 +108,9 @@ def contrast(
         of_past = allowed_past(strategy, sequence_id, group_id, past.sequence_id, past.group_id)
         pool = torch.cat([pool, of_past], 1)
     negatives = None
-    excess = torch.zeros(len(positives), device=device)
+    excess = torch.zeros(len(positives), dtype=torch.float64, device=device)
     if num_negatives is not None:
-        excess = draw_excess_nats(num_negatives, pool.sum(1)[of_row] - pool[of_row, positives].long()).float()
+        excess = draw_excess_nats(num_negatives, pool.sum(1)[of_row] - pool[of_row, positives].long())
         negatives = draw_negatives(pool, of_row, positives, num_negatives, generator)
         if shared_across_steps:
             has_row = is_row.any(1)
@@ -131,9 +131,11 @@ def contrast(
         extra=None if past is None else past.latents,
         compute=compute,
     )
-    counts = row.num_candidates.float()
-    per_row = torch.stack([torch.ones_like(counts), row.loss_nats.float(), counts.log(), counts, row.accuracy, excess])
-    sums = torch.zeros(6, num_steps * num_sequences, dtype=torch.float32, device=device)  # also in pure bfloat16
+    losses = row.loss_nats  # float32 also in pure bfloat16
+    counts = row.num_candidates.to(losses)
+    accuracy, excess = row.accuracy.to(losses), excess.to(losses)
+    per_row = torch.stack([torch.ones_like(counts), losses, counts.log(), counts, accuracy, excess])
+    sums = losses.new_zeros(6, num_steps * num_sequences)
     sums.index_add_(1, step * num_sequences + of_row, per_row)
     return Contrast(row.loss, *rearrange(sums, "n (k b) -> n k b", k=num_steps))
 
