@@ -11,7 +11,7 @@ from cpc.allocator import keep_freed_memory
 
 AUDIO_PROBE_OPTIONS = ("alignments", "pool", "train_minutes", "scratch_dir", "dtype")
 IMAGE_PROBE_OPTIONS = ("label_shares",)
-QUICKSTART_CORPORA = {"audio": Path("data/synthesised"), "image": Path("data/embedded_images")}
+QUICKSTART_CORPORA = {"audio": Path("data/quickstart_speech"), "image": Path("data/embedded_images")}
 QUICKSTART_FOLDERS = {"audio": Path("runs/quickstart"), "image": Path("runs/image_quickstart")}
 STRATEGY_NAMES = ("mixed", "same_speaker", "mixed_excluding", "same_speaker_excluding", "sequence_only")
 ESTIMATOR_NAMES = ("info_nce", "nwj", "tuba", "interpolated", "dv", "mine", "js", "smile", "leave_one_out")
@@ -306,7 +306,7 @@ def _parser() -> argparse.ArgumentParser:
             "--precision",
             choices=("float32", "bfloat16"),
             default="float32",
-            help="of the encoder's products; bfloat16 is faster where the processor has it",
+            help="of the encoder's products; bfloat16 is faster on many processors that have it, slower on some",
         )
 
     quickstart = command(

@@ -63,6 +63,7 @@ def test_cpu_flags(tmp_path: Path) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16\n\nprocessor\t: 1\n")
     assert doctor._cpu(cpuinfo).detail == "avx512f yes, avx512_bf16 yes, amx_bf16 no"
+    assert "cpc quickstart times both" in doctor._cpu(cpuinfo).advice
     cpuinfo.write_text("processor\t: 0\nFeatures\t: fp asimd\n")
     assert doctor._cpu(cpuinfo).detail == "avx512f unknown, avx512_bf16 unknown, amx_bf16 unknown"
     assert "unknown" in doctor._cpu(tmp_path / "absent").detail

@@ -4,7 +4,7 @@ K steps, B sequences, G batches.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -213,6 +213,30 @@ class BoundTally:
         steps = self.steps or [Step("", k) for k in range(1, sums.shape[1] + 1)]
         found = averages(sums, products_of(units).sum(0))
         return Bound.of(found, steps, strategy, split, len(self.sums), max_age_steps)
+
+
+def steps_of(record: Mapping[str, Any]) -> list[Step]:
+    """What the lists of a line of `bound.jsonl` run over; where it does not say, as in older runs, k = 1..K."""
+    num_columns = len(record["mi_bound_nats"])
+    steps = record.get("steps") or range(1, num_columns + 1)
+    directions = record.get("directions") or [""] * num_columns
+    return [Step(direction, k) for direction, k in zip(directions, steps, strict=True)]
+
+
+def record_table(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The first of a model's held-out lines of `bound.jsonl` as lines for people, with what its numbers are."""
+    if not records:
+        return ["held-out log N - L: not recorded with this model; measure it with cpc evaluate"]
+    record = records[0]
+    rows = {"k": [step.name for step in steps_of(record)]}
+    for title, key in (("log N - L", "mi_bound_nats"), ("+-", "standard_error_nats"), ("ceiling", "mi_ceiling_nats")):
+        rows[title] = ["-" if value is None else f"{value:.2f}" for value in record[key]]
+    width = 1 + max(5, *map(len, rows["k"]))
+    return [
+        f"held-out log N - L of the same weights in nats, {record['strategy']} on {record['split']!r} "
+        f"({record['reading']})",
+        *(f"  {title:9}" + "".join(f"{cell:>{width}}" for cell in cells) for title, cells in rows.items()),
+    ]
 
 
 def _finite(value: Any) -> Any:

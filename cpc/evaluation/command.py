@@ -198,7 +198,7 @@ def table(bound: Bound, change: str) -> str:
     """
     lines = [
         f"log N - L in nats, {bound.strategy} on {bound.split!r}, {bound.num_batches} batches ({bound.reading})",
-        f"{'k':>8} {'bound':>8} {'+-':>6} {'ceiling':>8} {'loss':>8} {'N':>8} {'accuracy':>9}",
+        f"{'k':>8} {'log N - L':>9} {'+-':>6} {'ceiling':>8} {'loss':>8} {'N':>8} {'accuracy':>9}",
     ]
     warnings = zip(bound.saturated, bound.biased, bound.advice(change), strict=True)
     names = [Step(direction, k).name for direction, k in zip(bound.directions, bound.steps, strict=True)]
@@ -206,9 +206,9 @@ def table(bound: Bound, change: str) -> str:
         word = "saturated" if saturated else "biased" if biased else ""
         warning = f"  {word}: {told}" if told else f"  {word}".rstrip()
         lines.append(
-            f"{names[k]:>8} {bound.mi_bound_nats[k]:>8.3f} {bound.standard_error_nats[k]:>6.3f} "
+            f"{names[k]:>8} {bound.mi_bound_nats[k]:>9.3f} {bound.standard_error_nats[k]:>6.3f} "
             f"{bound.mi_ceiling_nats[k]:>8.3f} {bound.loss_nats[k]:>8.3f} {bound.num_candidates[k]:>8.0f} "
             f"{bound.accuracy[k]:>9.1%}{warning}"
         )
-    lines.append(f"    mean {bound.mean('mi_bound_nats'):>8.3f} {'':>6} {bound.mean('mi_ceiling_nats'):>8.3f}")
+    lines.append(f"    mean {bound.mean('mi_bound_nats'):>9.3f} {'':>6} {bound.mean('mi_ceiling_nats'):>8.3f}")
     return "\n".join(lines)

@@ -90,7 +90,7 @@ class HeldOut:
             of_one_pass = max(1, stream.num_slots // (size * self._world_size))
             if of_one_pass < self.num_batches and self._rank == 0:
                 print(
-                    f"held-out bound, {strategy}: {of_one_pass} batches of {size} are one "
+                    f"held-out log N - L, {strategy}: {of_one_pass} batches of {size} are one "
                     f"pass over split {self.protocol.split!r}, {self.num_batches} were asked for",
                     flush=True,
                 )

@@ -1,4 +1,4 @@
-"""What a run shows while it runs: the bound, its ceiling, windows or images per second, time left."""
+"""What a run shows while it runs: log N - L, its ceiling, windows or images per second, time left."""
 
 import sys
 import time
@@ -46,7 +46,7 @@ class Progress(ProgressBar):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: Pretraining, outputs: Any, batch: Batch, batch_index: int
     ) -> None:
-        """Move on; refresh bound and speed about twice a second."""
+        """Move on; refresh log N - L and speed about twice a second."""
         self._num_observations += len(batch.x) * trainer.world_size
         seconds = time.perf_counter() - self._since
         if self._is_enabled and seconds > self._interval_seconds and pl_module.tally.sums:
@@ -54,7 +54,7 @@ class Progress(ProgressBar):
             latest.sums = pl_module.tally.sums[-20:]
             bound = latest.compute("", "train")
             self._bar.set_postfix_str(
-                f"bound {bound.mean('mi_bound_nats'):.2f} of {bound.mean('mi_ceiling_nats'):.2f} nats, "
+                f"log N - L {bound.mean('mi_bound_nats'):.2f} of {bound.mean('mi_ceiling_nats'):.2f} nats, "
                 f"{self._num_observations / seconds:.0f} {trainer.datamodule.unit}/s",
                 refresh=False,
             )

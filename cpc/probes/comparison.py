@@ -6,7 +6,7 @@ n examples, D feature dim.
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -128,7 +128,13 @@ class Comparison:
                 standardisation = standardise(train)
                 for seed in range(num_seeds):
                     probe = fit_probe(
-                        train, len(task.classes), self.protocol, seed, self.extraction.device, standardisation
+                        train,
+                        len(task.classes),
+                        self.protocol,
+                        seed,
+                        self.extraction.device,
+                        standardisation,
+                        title=self._title(name, task),
                     )
                     answers[task.name, name].append(probe.answer(test))
                 self.results[task.name][name] = summarise(answers[task.name, name], test, len(task.classes), len(train))
@@ -141,20 +147,21 @@ class Comparison:
             answers = answer_by_frequency(train, test, len(task.classes))
             self.results[task.name][name] = summarise([answers], test, len(task.classes), len(train))
 
-    def supervise(self, name: str, task: Task, model: CPC, protocol: SupervisedProtocol) -> int:
-        """Train an untrained model for a task's labels, on all of its training part.
-
-        Returns:
-            The number of steps that the budget allowed.
-        """
+    def supervise(self, name: str, task: Task, model: CPC, protocol: SupervisedProtocol) -> None:
+        """Train an untrained model for a task's labels, on all of its training part."""
         start = time.monotonic()
         audio = self.audio.subset(task.train)
-        probe, num_steps = train_supervised(model, task, audio, protocol, self.extraction.device)
+        probe, num_steps = train_supervised(
+            model, task, audio, protocol, self.extraction.device, title=self._title(name, task)
+        )
         test = task.examples("test", self._store(self.features("c", model), task.test), "c")
         num_train = len(self._labelled_frames(task, "train"))
-        self.results[task.name][name] = summarise([probe.answer(test)], test, len(task.classes), num_train)
+        result = summarise([probe.answer(test)], test, len(task.classes), num_train)
+        self.results[task.name][name] = replace(result, num_network_steps=num_steps)
         self.seconds[f"{name} {task.name}"] += time.monotonic() - start
-        return num_steps
+
+    def _title(self, name: str, task: Task) -> str | None:
+        return f"probe {name}: {task.name}" if self.extraction.progress else None
 
     def _labelled_frames(self, task: Task, part: Literal["train", "test"]) -> Examples:
         """Labels without features."""

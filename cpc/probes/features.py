@@ -37,7 +37,8 @@ class Features:
         sample_rate_hz: rate of the waveforms for `mfcc` and `logmel`; the model's own where there is a model.
         statistics: mean and deviation of the corpus' samples, for `mfcc` and `logmel`; a model has its own.
         device: where to compute; the model is moved there. Unless given, where the model is.
-        precision: `bfloat16` runs the encoder's products in it, about twice as fast; contexts stay in float32.
+        precision: `bfloat16` runs the encoder's products in it, faster on many processors that have it and slower on
+            some; contexts stay in float32.
         chunk_seconds: audio encoded at a time; short chunks stay in the processor's cache.
 
     Attributes:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from cpc.probes.results import Answers
 from cpc.probes.targets import UNSEEN, Examples
@@ -141,6 +142,8 @@ def fit_probe(
     seed: int = 0,
     device: str | torch.device = "cpu",
     standardisation: tuple[Tensor, Tensor] | None = None,
+    *,
+    title: str | None = None,
 ) -> Probe:
     """Train a probe on features, which stay as they are: no gradient reaches what they come from.
 
@@ -154,6 +157,7 @@ def fit_probe(
         seed: of the order of the examples, and of the initial weights of a hidden layer.
         device: where to compute.
         standardisation: the mean and scale of `train`, where they are known.
+        title: of a progress bar; None: none.
     """
     generator = torch.Generator().manual_seed(seed)
     probe = Probe(train.values.shape[1], num_classes, protocol.hidden_dims, generator)
@@ -168,14 +172,16 @@ def fit_probe(
     optimiser = torch.optim.Adam(probe.parameters(), lr=protocol.initial_learning_rate, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, num_epochs * steps_per_epoch)
     penalty = protocol.l2 / (2 * len(train))
-    for _ in range(num_epochs):
-        for x, labels in _minibatches(train, batch_size, generator):
-            loss = F.cross_entropy(probe(x.to(device)), labels.to(device))
-            loss = loss + penalty * sum(weight.square().sum() for weight in probe.weights)
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            schedule.step()
+    with tqdm(total=num_epochs * steps_per_epoch, desc=title, unit="step", disable=title is None) as bar:
+        for _ in range(num_epochs):
+            for x, labels in _minibatches(train, batch_size, generator):
+                loss = F.cross_entropy(probe(x.to(device)), labels.to(device))
+                loss = loss + penalty * sum(weight.square().sum() for weight in probe.weights)
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+                schedule.step()
+                bar.update()
     return probe.requires_grad_(False)
 
 

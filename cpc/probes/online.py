@@ -122,7 +122,7 @@ class OnlineProbe(pl.Callback):
         self._label_counts += torch.bincount(labels, minlength=len(self.classes))
 
     def held_out_record(self, trainer: pl.Trainer, step: int, bound: Bound) -> dict[str, Any]:
-        """What the held-out batches since the last call showed, beside the bound of the same weights; starts anew.
+        """What the held-out batches since the last call showed, beside log N - L of the same weights; starts anew.
 
         Returns:
             A line of `probe.jsonl`; None where no held-out frame was labelled. H(Y) is that of the labels tested on,
@@ -153,6 +153,11 @@ class OnlineProbe(pl.Callback):
             "features": self.features,
             **measures,
             "num_examples": num_examples,
+            "split": bound.split,
+            "strategy": bound.strategy,
+            "steps": bound.steps,
+            "directions": bound.directions,
+            "reading": bound.reading,
             "mi_bound_nats": [value if math.isfinite(value) else None for value in bound.mi_bound_nats],
         }
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from cpc import __version__
+from cpc.bounds.bound import record_table
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.data.atomic import write_json
 from cpc.data.manifest import Manifest, read_manifest
@@ -21,7 +22,7 @@ from cpc.probes.baselines import untrained_model
 from cpc.probes.comparison import Comparison, Extraction
 from cpc.probes.features import Kind
 from cpc.probes.linear import ProbeProtocol
-from cpc.probes.results import CONFIDENCE, as_json
+from cpc.probes.results import CONFIDENCE, as_json, results_table
 from cpc.probes.supervised import SupervisedProtocol
 from cpc.probes.targets import Pool, Task
 
@@ -139,12 +140,9 @@ def probe_report(
         kind = learnt[0] if learnt else "c"
         models = (comparison.features(kind, untrained(seed)) for seed in range(num_random_models))
         comparison.probe({kind: _RANDOM_NAME_OF[kind]}, models, num_seeds=1)
-    num_supervised_steps = {}
     if "supervised" in baselines:
         for task in whole_tasks:
-            num_supervised_steps[task.name] = comparison.supervise(
-                "supervised", task, untrained(supervised.seed), supervised
-            )
+            comparison.supervise("supervised", task, untrained(supervised.seed), supervised)
     if "majority" in baselines:
         comparison.guess("majority")
     report = as_json(
@@ -164,7 +162,7 @@ def probe_report(
                 "train_minutes": train_minutes,
                 "num_random_models": num_random_models,
                 "untrained_models": initialisation,
-                "supervised": supervised.record() | {"num_steps_taken": num_supervised_steps},
+                "supervised": supervised.record(),
                 "features": comparison.geometries,
                 "num_files_too_short": comparison.num_too_short,
                 "device": extraction.device,
@@ -200,12 +198,7 @@ def format_report(report: Mapping[str, Any]) -> str:
             f"{protocol['task']}: {len(protocol['classes'])} classes, split {protocol['train_split']} -> "
             f"{protocol['test_split']}, {'every frame' if protocol['pool'] == 'frames' else 'mean over the file'}"
         )
-        lines.append(f"  {'':12} {'accuracy':>9}  {'95 % interval':>15}  {'H(Y) - CE, nats':>15}")
-        for name, result in task["results"].items():
-            interval = result["accuracy_interval_percent"]
-            between = "" if interval is None else f"{interval[0]:.1f} to {interval[1]:.1f}"
-            accuracy, information = result["accuracy_percent"], result["label_information_nats"]
-            lines.append(f"  {name:12} {accuracy:7.1f} %  {between:>15}  {information:15.3f}")
+        lines += results_table(task["results"])
         shown = next(iter(task["results"].values()))
         lines.append(
             f"  H(Y) = {shown['label_entropy_nats']:.3f} nats; {shown['num_test']} test examples, "
@@ -213,14 +206,7 @@ def format_report(report: Mapping[str, Any]) -> str:
             f"{shown['num_clusters']} {protocol['clusters']}s"
         )
         lines.append("")
-    if not report["bound"]:
-        lines.append("held-out bound log N - L: not recorded with this model; measure it with cpc evaluate")
-    for record in report["bound"][:1]:
-        lines.append(f"held-out bound log N - L of the same weights ({record['strategy']}, split {record['split']}):")
-        for title, key in (("bound, nats", "mi_bound_nats"), ("ceiling, nats", "mi_ceiling_nats")):
-            values = " ".join("   -" if value is None else f"{value:4.2f}" for value in record[key])
-            lines.append(f"  {title:14} k = 1..{len(record[key])}: {values}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *record_table(report["bound"])])
 
 
 def _check_names(option: str, given: Sequence[str], legal: Sequence[str]) -> None:

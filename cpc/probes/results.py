@@ -51,6 +51,7 @@ class ProbeResult:
         num_clusters: independent units of the test part.
         class_accuracy_percent: recall of each class, None where the test part has no example.
         confusion: `[true class][predicted class]` examples, summed over the seeds.
+        num_network_steps: of a network trained for the labels: the steps that its budget bought here; None of probes.
     """
 
     accuracy_percent: float
@@ -66,6 +67,7 @@ class ProbeResult:
     num_clusters: int
     class_accuracy_percent: list[float | None]
     confusion: list[list[int]]
+    num_network_steps: int | None = None
 
     def record(self) -> dict[str, Any]:
         """As JSON."""
@@ -144,6 +146,18 @@ def _interval(values: np.ndarray, num_clusters: int) -> tuple[float, float]:
     tail = stats.norm.cdf(-t * math.sqrt(num_clusters / (num_clusters - 1)))
     low, high = np.quantile(values, [tail, 1 - tail])
     return float(low), float(high)
+
+
+def results_table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Records of results by name as lines for people."""
+    lines = [f"  {'':14} {'accuracy':>9}  {'95 % interval':>15}  {'H(Y) - CE, nats':>15}"]
+    for name, result in results.items():
+        interval, num_steps = result["accuracy_interval_percent"], result["num_network_steps"]
+        between = "" if interval is None else f"{interval[0]:.1f} to {interval[1]:.1f}"
+        accuracy, information = result["accuracy_percent"], result["label_information_nats"]
+        after = "" if num_steps is None else f"  after {num_steps} training steps"
+        lines.append(f"  {name:14} {accuracy:7.1f} %  {between:>15}  {information:15.3f}{after}")
+    return lines
 
 
 def as_json(value: Any) -> Any:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from cpc.data.audio import Audio
 from cpc.data.batch import Batch
@@ -62,7 +63,13 @@ class SupervisedProtocol:
 
 
 def train_supervised(
-    model: CPC, task: Task, audio: Audio, protocol: SupervisedProtocol, device: str | torch.device = "cpu"
+    model: CPC,
+    task: Task,
+    audio: Audio,
+    protocol: SupervisedProtocol,
+    device: str | torch.device = "cpu",
+    *,
+    title: str | None = None,
 ) -> tuple[Probe, int]:
     """Train encoder and context, with a linear softmax on c, for a task's labels.
 
@@ -72,6 +79,7 @@ def train_supervised(
         audio: the files of the task's training part, `task.train`.
         protocol: budget and rates.
         device: where to train.
+        title: of a progress bar; None: none.
 
     Returns:
         The linear softmax, and the number of steps taken.
@@ -93,32 +101,40 @@ def train_supervised(
     parameters = [*encoder.parameters(), *model.context.parameters(), *probe.parameters()]
     optimiser = torch.optim.Adam(parameters, lr=protocol.learning_rate)
     start, step, progress = time.monotonic(), 0, 0.0
-    while progress < 1:
-        for group in optimiser.param_groups:
-            group["lr"] = protocol.learning_rate * _rate(max(progress, 1e-3), protocol.warmup_share)
-        batch = dataset.__getitems__(batches.batch(step))
-        x, labels = batch.x.to(device), batch.labels.to(device)
-        num_valid = encoder.num_latents(batch.num_valid).to(device)
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=protocol.precision == "bfloat16"):
-            latents = encoder(x)
-        contexts, _ = model.context(latents.float())
-        loss = _loss(probe, contexts, labels, num_valid, task.pool)
-        if not torch.isfinite(loss):
-            raise FloatingPointError(
-                f"the supervised baseline's loss is {loss.item()} at step {step}: lower its learning_rate "
-                f"({protocol.learning_rate})"
-            )
-        optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimiser.step()
-        step += 1
-        if protocol.num_steps is not None:
-            progress = step / protocol.num_steps
-        else:
-            progress = (time.monotonic() - start) / (protocol.seconds or 1)
+    with budget_bar(title) as bar:
+        while progress < 1:
+            for group in optimiser.param_groups:
+                group["lr"] = protocol.learning_rate * _rate(max(progress, 1e-3), protocol.warmup_share)
+            batch = dataset.__getitems__(batches.batch(step))
+            x, labels = batch.x.to(device), batch.labels.to(device)
+            num_valid = encoder.num_latents(batch.num_valid).to(device)
+            with torch.autocast(x.device.type, torch.bfloat16, enabled=protocol.precision == "bfloat16"):
+                latents = encoder(x)
+            contexts, _ = model.context(latents.float())
+            loss = _loss(probe, contexts, labels, num_valid, task.pool)
+            if not torch.isfinite(loss):
+                raise FloatingPointError(
+                    f"the supervised baseline's loss is {loss.item()} at step {step}: lower its learning_rate "
+                    f"({protocol.learning_rate})"
+                )
+            optimiser.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimiser.step()
+            step += 1
+            if protocol.num_steps is not None:
+                progress = step / protocol.num_steps
+            else:
+                progress = (time.monotonic() - start) / (protocol.seconds or 1)
+            bar.update(min(progress, 1.0) - bar.n)
     model.eval()
     return probe.requires_grad_(False), step
+
+
+def budget_bar(title: str | None) -> tqdm:
+    """A progress bar over the share of a budget, from 0 to 1, in steps or in seconds; None: a bar that is not shown."""
+    form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+    return tqdm(total=1.0, desc=title, disable=title is None, bar_format=form)
 
 
 @torch.no_grad()

@@ -2,15 +2,34 @@
 
 import importlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from cpc.probes.features import Precision as ProbePrecision
+
 FEWEST_STEPS, MOST_STEPS = 300, 3000
+MEASURING_SECONDS = 2.0
+
+
+class Precision(NamedTuple):
+    """One precision by its names for the trainer, the loss (`compute`) and the probes."""
+
+    trainer: str
+    loss: str
+    probes: ProbePrecision
+
+
+BFLOAT16 = Precision("bf16-mixed", "bf16", "bfloat16")
+FLOAT32 = Precision("32-true", "float32", "float32")
+PRECISIONS = (BFLOAT16, FLOAT32)
 
 
 def require_new(out: Path, of_runs: Iterable[str]) -> None:
@@ -45,29 +64,66 @@ def require_extras(extras: Mapping[str, str]) -> None:
             ) from error
 
 
-def best_precision() -> str:
-    """Lightning's name of what trains fastest here: bfloat16 in hardware; without, it is many times slower."""
-    capabilities = torch.cpu.get_capabilities()
-    has_bfloat16 = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")
-    return "bf16-mixed" if has_bfloat16 else "32-true"
+@dataclass(frozen=True)
+class Pace:
+    """How long a training step takes on this machine.
+
+    Attributes:
+        step_seconds: of a bare step, by Lightning's name of the precision.
+    """
+
+    step_seconds: dict[str, float]
+
+    @property
+    def precision(self) -> Precision:
+        """The fastest."""
+        return min(PRECISIONS, key=lambda precision: self.step_seconds[precision.trainer])
+
+    def num_steps(self, seconds: float) -> int:
+        """As many steps as fit so many seconds in the fastest precision, within reason."""
+        affordable = seconds / self.step_seconds[self.precision.trainer]
+        return int(np.clip(affordable // 50 * 50, FEWEST_STEPS, MOST_STEPS))
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        rounded = {name: round(seconds, 4) for name, seconds in self.step_seconds.items()}
+        return {"precision": self.precision.trainer, "step_seconds": rounded}
+
+    def __str__(self) -> str:
+        times = (f"{seconds:.3g} s in {name}" for name, seconds in self.step_seconds.items())
+        return f"{self.precision.trainer} (a step takes {', '.join(times)})"
 
 
-def compute_of(precision: str) -> str:
-    """The loss's products follow the encoder's."""
-    return "bf16" if precision == "bf16-mixed" else "float32"
+def measure_pace(model_of: Callable[[str], Any], shape: tuple[int, ...]) -> Pace:
+    """Time whole training steps on noise in every precision, in turn, for `MEASURING_SECONDS` each.
+
+    A processor's flags do not tell: with avx512_bf16 and no AMX, a step in bfloat16 took half as long again as one in
+    float32 on one processor, and two thirds of it on another (docs/decisions.md).
+
+    Args:
+        model_of: makes the model that computes its loss as `Precision.loss` says.
+        shape: of a batch.
+    """
+    steps = {}
+    with torch.random.fork_rng(devices=[]):
+        x = torch.randn(shape)
+        for precision in PRECISIONS:
+            model = model_of(precision.loss)
+            optimiser = torch.optim.Adam(model.parameters())
+            steps[precision.trainer] = partial(_step, model, optimiser, x, precision is BFLOAT16)
+        taken: dict[str, list[float]] = {name: [] for name in steps}
+        # The first step of each allocates and compiles, and does not count.
+        while unfinished := [name for name, seconds in taken.items() if sum(seconds[1:]) < MEASURING_SECONDS]:
+            for name in unfinished:
+                start = time.perf_counter()
+                steps[name]()
+                taken[name].append(time.perf_counter() - start)
+    return Pace({name: median(seconds[1:]) for name, seconds in taken.items()})
 
 
-def affordable_steps(model: Any, x: Tensor, precision: str, seconds: float) -> int:
-    """As many optimiser steps as fit so many seconds on this machine, measured on a few of them."""
-    optimiser = torch.optim.Adam(model.parameters())
-    of_steps = []
-    for _ in range(20):
-        start = time.perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
-            loss = model.loss(x).loss
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        of_steps.append(time.perf_counter() - start)
-    affordable = seconds / float(np.median(of_steps[5:]))
-    return int(np.clip(affordable // 50 * 50, FEWEST_STEPS, MOST_STEPS))
+def _step(model: Any, optimiser: torch.optim.Optimizer, x: Tensor, in_bfloat16: bool) -> None:
+    with torch.autocast("cpu", torch.bfloat16, enabled=in_bfloat16):
+        loss = model.loss(x).loss
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()

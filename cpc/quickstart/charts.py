@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 
-from cpc.predictors import Step
+from cpc.bounds.bound import steps_of
 
 # Hues of Okabe and Ito's colour-blind-safe palette, at luminances that stand out from white and from near-black alike.
 BLUE, VERMILION, GREEN, PURPLE = "#2079b8", "#d55e00", "#00906a", "#bf6597"
@@ -86,14 +86,6 @@ def number(value: SupportsFloat | None, digits: int = 3) -> str:
     return "n/a" if value is None or not math.isfinite(value) else f"{float(value):.{digits}f}"
 
 
-def predictions_of(record: dict[str, Any]) -> list[Step]:
-    """The columns of a record; where it does not name them, k = 1..K."""
-    num_columns = len(record["mi_bound_nats"])
-    steps = record.get("steps") or range(1, num_columns + 1)
-    directions = record.get("directions") or [""] * num_columns
-    return [Step(direction, k) for direction, k in zip(directions, steps, strict=True)]
-
-
 def broad_class(phone: str) -> str:
     """The broad phonetic class of a phone of `cpc.data.phones`; `other` for what it does not name."""
     return next((name for name, (_, _, phones) in BROAD_CLASSES.items() if phone in phones.split()), "other")
@@ -108,7 +100,8 @@ def probe_chart(
     """Accuracy of the probes by representation, with 95 % intervals where the report has them.
 
     Args:
-        report: percent by representation for each task; intervals under `TASK_interval`.
+        report: percent by representation for each task; intervals under `TASK_interval`; under `TASK_num_steps` the
+            steps of networks trained for the labels, which depend on the machine.
         tasks: colours of the bars.
         representations: the report's keys in words, from top to bottom.
         caption: on what the probes were tested.
@@ -119,10 +112,15 @@ def probe_chart(
         intervals = [(report.get(f"{task}_interval") or {}).get(key) for key in representations]
         pairs = list(zip(values, intervals, strict=True))
         words = [number(v, 1) + (f" [{number(i[0], 1)}, {number(i[1], 1)}]" if i else "") for v, i in pairs]
+        num_steps = report.get(f"{task}_num_steps", {})
+        words = [
+            w + (f", {num_steps[k]} steps" if k in num_steps else "")
+            for w, k in zip(words, representations, strict=True)
+        ]
         bar = dict(type="bar", orientation="h", name=task, x=values, y=names, customdata=words, marker_color=colour)
         arms = [(i[1] - v, v - i[0]) if i and v is not None else (None, None) for v, i in pairs]
         error = dict(array=[above for above, _ in arms], arrayminus=[below for _, below in arms], width=0)
-        traces.append(dict(bar, error_x=error, hovertemplate=f"%{{y}}, {task}: %{{customdata}} %<extra></extra>"))
+        traces.append(dict(bar, error_x=error, hovertemplate=f"%{{y}}, {task} (%): %{{customdata}}<extra></extra>"))
         columns.append(words)
     rows = [list(row) for row in zip(names, *columns, strict=True)]
     return Chart(
@@ -148,7 +146,7 @@ def training_chart(records: list[dict[str, Any]]) -> Chart:
     """The bound of every step k over training, with one strategy; records in the order of training."""
     at = [record["step"] for record in records]
     last, strategy, reading = records[-1], records[-1]["strategy"], records[-1]["reading"]
-    predictions = predictions_of(last)
+    predictions = steps_of(last)
     names = [prediction.words for prediction in predictions]
     traces, labels = [], []
     for index, (prediction, colour) in enumerate(zip(predictions, _step_colours(len(predictions)), strict=True)):
@@ -197,7 +195,7 @@ def training_chart(records: list[dict[str, Any]]) -> Chart:
 def step_chart(records: list[dict[str, Any]]) -> Chart:
     """Bound and accuracy at the end of training by prediction step k; one record per strategy."""
     traces, labels, rows = [], [], []
-    predictions = predictions_of(records[0])
+    predictions = steps_of(records[0])
     directions = list(dict.fromkeys(prediction.direction for prediction in predictions))
     num_series, first = len(records) * len(directions), predictions[0].k
     for index, (record, (colour, symbol)) in enumerate(zip(records, STRATEGY_MARKS, strict=False)):
@@ -238,8 +236,9 @@ def step_chart(records: list[dict[str, Any]]) -> Chart:
     return Chart(
         title="log N - L and accuracy by prediction step, after training",
         caption=f"Split {records[0]['split']}, training step {records[0]['step']}. Whiskers: one standard error "
-        "of the bound. Dashed: above, the ceiling log N; below, the accuracy of chance, 1/N.",
+        "of log N - L. Dashed: above, the ceiling log N; below, the accuracy of chance, 1/N.",
         alt="Two charts over the prediction step k: log N - L in nats with its ceiling, accuracy with that of chance. "
+        + "".join(f"{record['strategy']}: {record['reading']}. " for record in records)
         + "; ".join(f"{name}: {bound} nats, {accuracy} %" for name, bound, _, _, accuracy, _ in rows),
         traces=traces,
         layout=_layout(

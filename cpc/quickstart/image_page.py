@@ -20,6 +20,7 @@ RUN_FACTS = {
     "num_test_images": "{} test images",
     "num_rows": "{0} x {0} patches of each",
     "num_train_steps": "{} training steps",
+    "precision": "trained in {}",
 }
 TASKS = {"photographs": BLUE, "digits": VERMILION}
 REPRESENTATIONS = {
@@ -69,7 +70,8 @@ photograph are not).</p>
 BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random</i> is the same
 architecture, initialised from data and never trained, read like CPC (mean of 3 seeds): what the architecture gives
 away. <i>Pixels</i> are the images themselves, <i>HOG</i> hand-made histograms of oriented gradients. <i>Supervised</i>
-is the same encoder trained on the labels themselves, for half a minute. <i>CPC</i> is the model pretrained here, which
+is the same encoder trained on the labels themselves, for as many steps as half a minute buys on this machine, twenty
+passes at most: they stand beside its figures. <i>CPC</i> is the model pretrained here, which
 has seen no label: {readouts}.</p>
 """
 _READOUTS = {

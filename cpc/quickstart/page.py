@@ -27,6 +27,7 @@ FACTS = {  # keys of the report, in the heading's words
     "latent_dim": "latents of width {}",
     "context_dim": "contexts of width {}",
     "num_train_steps": "{} training steps",
+    "precision": "trained in {}",
     "num_threads": "{} threads",
 }
 CONFIG = {
@@ -85,8 +86,8 @@ a positive level with m negatives counts 1/(1 + m), so that a collapsed encoder 
 BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random c</i> are
 contexts of the same architecture, initialised from data and never trained (mean of 3 seeds): what the architecture
 gives away. <i>MFCC</i> are hand-made spectral features. <i>Supervised</i> is the same architecture trained on the
-labels themselves. <i>CPC z</i> and <i>CPC c</i> are latents and contexts of the model pretrained here, which has seen
-no label.</p>
+labels themselves, for as many steps as its seconds buy on this machine: they stand beside its figures. <i>CPC z</i> and
+<i>CPC c</i> are latents and contexts of the model pretrained here, which has seen no label.</p>
 """
 
 
@@ -148,7 +149,7 @@ def bound_charts(records: list[dict[str, Any]]) -> list[Chart]:
 
 
 def facts(report: dict[str, Any], words: Mapping[str, str]) -> str:
-    """What was run, and how long its stages took.
+    """What was run, how long its stages took, and on what the recipe was chosen.
 
     Args:
         report: as in report.json.
@@ -156,7 +157,7 @@ def facts(report: dict[str, Any], words: Mapping[str, str]) -> str:
     """
     found = [form.format(report[key]) for key, form in words.items() if report.get(key) is not None]
     seconds = [f"{stage} {number(value, 0)} s" for stage, value in report.get("seconds", {}).items()]
-    lines = [", ".join(found), "Time: " + ", ".join(seconds) if seconds else ""]
+    lines = [", ".join(found), "Time: " + ", ".join(seconds) if seconds else "", report.get("recipe_chosen_on", "")]
     return "".join(f'<p class="facts">{escape(line)}</p>\n' for line in lines if line)
 
 

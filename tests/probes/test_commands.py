@@ -54,8 +54,8 @@ def test_probe(
         stores.append((allocate(*arguments), arguments[-1]))
         return stores[-1][0]
 
-    def fitted(*arguments: Any) -> Probe:
-        probes.append(fit_probe(*arguments))
+    def fitted(*arguments: Any, **options: Any) -> Probe:
+        probes.append(fit_probe(*arguments, **options))
         return probes[-1]
 
     allocate = store._allocate

@@ -101,6 +101,9 @@ def test_learns_what_the_features_say(started: tuple) -> None:
     assert record["label_information_nats"] > 0.8 * record["label_entropy_nats"]
     assert (record["task"], record["features"], record["step"], record["schema"]) == ("speaker", "c", 60, 1)
     assert record["mi_bound_nats"] == [1.25, None]
+    assert (record["strategy"], record["split"]) == ("mixed", "valid")
+    assert (record["steps"], record["directions"]) == ([1, 2], ["", ""])
+    assert record["reading"] == "in-sequence candidates, no bound on I(z; c)"
 
 
 def test_the_record_is_what_a_loop_over_frames_counts(started: tuple) -> None:

@@ -1,6 +1,7 @@
 """The whole comparison on tones and levels, where what must come out is known."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,12 @@ BOUND = {
     "step": 7,
     "split": "valid",
     "strategy": "mixed",
+    "steps": [3, 4],
+    "directions": ["", ""],
     "mi_bound_nats": [1.5, None],
     "mi_ceiling_nats": [2.0, 2.0],
+    "standard_error_nats": [0.25, None],
+    "reading": "in-sequence candidates, no bound on I(z; c)",
 }
 BRIEF = SupervisedProtocol(seconds=None, num_steps=2, batch_size=2)
 QUICK = ProbeProtocol(min_steps=50, num_epochs=1, num_seeds=2)
@@ -78,13 +83,22 @@ def test_every_result_stands_beside_the_bound(
     assert report["protocol"]["probe"]["learning_rate"] == 0.01
     assert report["protocol"]["features"]["cpc"]["dim"] == 10
     assert report["protocol"]["features"]["cpc_z"]["dim"] == 12
-    assert report["protocol"]["supervised"]["num_steps_taken"] == {"phones": 2, "speaker": 2, "first": 2}
+    for task in ("phones", "speaker", "first"):
+        steps = {name: result["num_network_steps"] for name, result in report["tasks"][task]["results"].items()}
+        assert steps == dict.fromkeys(names) | {"supervised": 2}
 
     table = format_report(report)
     assert "phones: 3 classes, split train -> test, every frame" in table
     assert "first: 3 classes, split train -> test, mean over the file" in table
-    assert "held-out bound log N - L of the same weights (mixed, split valid)" in table
-    assert "1.50    -" in table
+    assert [line for line in table.splitlines() if line.endswith("after 2 training steps")] == [
+        line for line in table.splitlines() if line.startswith("  supervised ")
+    ]
+    told, *rows = table.splitlines()[-5:]
+    assert told == (
+        "held-out log N - L of the same weights in nats, mixed on 'valid' (in-sequence candidates, no bound on I(z; c))"
+    )
+    cells = [["k", "3", "4"], ["log N - L", "1.50", "-"], ["+-", "0.25", "-"], ["ceiling", "2.00", "2.00"]]
+    assert [re.split(r"\s{2,}", row.strip()) for row in rows] == cells
     for name in names:
         assert table.count(f"  {name} ") == 3
 
@@ -95,8 +109,8 @@ def test_values_agree_with_scikit_learn(
     """A label column by the multi-layer probe: contexts, forward pass and every measure computed once more."""
     probes: list[Probe] = []
 
-    def kept(*arguments: Any) -> Probe:
-        probes.append(fit_probe(*arguments))
+    def kept(*arguments: Any, **options: Any) -> Probe:
+        probes.append(fit_probe(*arguments, **options))
         return probes[-1]
 
     monkeypatch.setattr("cpc.probes.comparison.fit_probe", kept)
@@ -262,3 +276,27 @@ def test_mistakes_show_before_anything_is_computed(
 def test_places_that_make_no_sense(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Extraction(**arguments)
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_no_stage_is_silent_where_progress_is_shown(
+    is_shown: bool, model_folder: Path, corpus_folder: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    probe_report(
+        model_folder,
+        corpus_folder,
+        ("phones", "speaker"),
+        protocol=QUICK,
+        supervised=BRIEF,
+        num_random_models=2,
+        extraction=Extraction(cache_dir=cache_dir, progress=is_shown),
+    )
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    if not is_shown:
+        assert shown.err == ""
+        return
+    num_probes = {"cpc": 2, "cpc_z": 2, "mfcc": 2, "random": 2, "supervised": 1}  # seeds, or models, of each task
+    for task in ("phones", "speaker"):
+        finished = re.findall(rf"probe (\w+): {task}: 100%", shown.err)
+        assert {name: finished.count(name) for name in set(finished)} == num_probes

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 from PIL import Image
 
 from cpc.candidates import reading_of
@@ -19,7 +20,7 @@ from cpc.checkpoint import build
 from cpc.cli import main
 from cpc.data import photographs
 from cpc.probes.linear import ProbeProtocol
-from cpc.quickstart import images
+from cpc.quickstart import budget, images
 from cpc.quickstart.charts import step_chart, training_chart
 
 REPRESENTATIONS = ["majority", "random", "pixels", "hog", "cpc", "supervised"]
@@ -35,6 +36,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(photographs, "PHOTOGRAPHS", ("coins.png", "page.png", "text.png"))
         patch.setattr(photographs, "MOST_CROPS", {"train": 40, "valid": 30, "test": 20})
         patch.setattr(images, "SUPERVISED_SECONDS", 1.0)
+        patch.setattr(budget, "MEASURING_SECONDS", 1e-3)
         patch.setattr(images, "PROBE", ProbeProtocol(num_epochs=1, min_steps=30, num_seeds=1))
         patch.setattr(images, "NUM_PICTURED", 30)
         small = {name: replace(recipe, batch_size=16) for name, recipe in images.RECIPES.items()}
@@ -77,11 +79,20 @@ def test_the_report_holds_the_bound_of_every_row_ahead(report: dict[str, Any], f
         assert run["steps"] == [2, 3, 4, 5, 6] * len(recipe.directions)
         assert run["directions"] == [direction for direction in recipe.directions for _ in range(5)]
         assert run["negatives"] == run["bounds"][0]["strategy"] == "mixed"
+        assert run["reading"] == run["bounds"][0]["reading"] == "in-sequence candidates, no bound on I(z; c)"
         assert run["bounds"][1]["strategy"] == "mixed_excluding"
         bounds = zip(run["mi_bound_nats"], run["mi_ceiling_nats"], strict=True)
         assert all(bound < ceiling for bound, ceiling in bounds)
         probed = json.loads((finished / "out" / name / "probe.json").read_text())
         assert probed["bound"] == run["bounds"]
+        assert set(run["step_seconds"]) == {"bf16-mixed", "32-true"}
+        assert run["precision"] == min(run["step_seconds"], key=run["step_seconds"].__getitem__)
+        config = yaml.safe_load((finished / "out" / name / "config.yaml").read_text())
+        assert config["trainer"]["precision"] == run["precision"]
+        assert config["model"]["compute"] == ("bf16" if run["precision"] == "bf16-mixed" else "float32")
+        assert probed["protocol"]["precision"] == ("bfloat16" if run["precision"] == "bf16-mixed" else "float32")
+        supervised = probed["tasks"]["class"]["results"]["supervised"]
+        assert report[f"{name}_num_steps"] == {"supervised": supervised["num_network_steps"]}
     assert report["seconds"]["total"] == pytest.approx(
         sum(seconds for stage, seconds in report["seconds"].items() if stage != "total"), abs=0.1
     )
@@ -116,7 +127,13 @@ def test_the_page_has_a_section_for_everything_and_needs_nothing_else(page: str,
     assert shown == {
         word: f"{report['photographs'][key]:.1f}" for word, key in zip(words, REPRESENTATIONS, strict=True)
     }
-    assert "3 classes, 120 training images, 60 test images, 7 x 7 patches of each, 6 training steps" in page
+    precision = report["runs"]["photographs"]["precision"]
+    facts = "3 classes, 120 training images, 60 test images, 7 x 7 patches of each, 6 training steps, trained in "
+    assert facts + precision in page
+    steps = report["photographs_num_steps"]["supervised"]
+    assert re.search(rf'<th scope="row">supervised</th><td>[^<]*\], {steps} steps</td>', page)
+    assert "valid splits" in report["recipe_chosen_on"]
+    assert html.escape(report["recipe_chosen_on"]) in page
 
 
 def test_pictures_lie_beside_the_run(finished: Path) -> None:
@@ -152,7 +169,7 @@ def test_what_an_interrupted_quickstart_left_is_named(
 
 def test_the_model_of_a_recipe_skips_the_rows_that_overlap() -> None:
     for recipe in images.RECIPES.values():
-        config = images._config(recipe, Path("run"), Path("images.npz"), 0, 1, "32-true")
+        config = images._config(recipe, Path("run"), Path("images.npz"), 0, 1, budget.FLOAT32)
         encoder = build(config["model"]["encoder"])
         assert config["model"]["skip_steps"] == encoder.overlapping_rows == 1
         assert encoder.grid == recipe.grid
@@ -184,7 +201,7 @@ def test_each_modality_has_a_corpus_of_its_own(monkeypatch: pytest.MonkeyPatch) 
     for arguments in ([], ["--modality", "image"], ["--modality", "image", "--corpus", "mine"]):
         main(["quickstart", *arguments])
     assert asked == [
-        ("audio", Path("runs/quickstart"), Path("data/synthesised")),
+        ("audio", Path("runs/quickstart"), Path("data/quickstart_speech")),
         ("image", Path("runs/image_quickstart"), Path("data/embedded_images")),
         ("image", Path("runs/image_quickstart"), Path("mine")),
     ]

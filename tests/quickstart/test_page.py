@@ -86,6 +86,10 @@ def a_report(**changes: Any) -> dict[str, Any]:
         "corpus_minutes": 62.3,
         "num_speakers": 48,
         "num_threads": 2,
+        "num_train_steps": 850,
+        "precision": "32-true",
+        "phones_num_steps": {"supervised": 1210},
+        "recipe_chosen_on": "Chosen on <other> frames.",
     } | changes
 
 
@@ -167,7 +171,8 @@ def test_every_chart_has_words_and_a_table(page: Page) -> None:
 
 
 def test_heading_says_what_was_run(page: Page) -> None:
-    assert "62 minutes of speech, 48 speakers, 2 threads" in page.text
+    assert "62 minutes of speech, 48 speakers, 850 training steps, trained in 32-true, 2 threads" in page.text
+    assert "Chosen on <other> frames." in page.text
     assert "synthesise 31 s, pretrain 312 s" in page.text
 
 
@@ -175,6 +180,7 @@ def test_probe_values(page: Page) -> None:
     assert [cells[0] for cells in page.tables[0]] == ["representation", *REPRESENTATIONS.values()]
     assert row(page, 0, "CPC c") == ["48.9 [48.1, 50.1]", "71.9"]
     assert row(page, 0, "majority") == ["9.1", "2.4"]
+    assert row(page, 0, "supervised") == ["61.2 [60.5, 62.5], 1210 steps", "90.4"]  # what its seconds bought here
     phones, speaker = page.figures()[0][0]
     assert phones["x"] == list(a_report()["phones"].values())
     assert speaker["x"] == list(a_report()["speaker"].values())
@@ -209,6 +215,9 @@ def test_each_curve_is_called_what_it_is(page: Page) -> None:
     legend = [trace["name"] for trace in page.figures()[3][0]]
     assert f"mixed:<br>{reading_of('mixed')}" in legend
     assert f"mixed_excluding:<br>{reading_of('mixed_excluding')}" in legend
+    by_step = next(a["aria-label"] or "" for _, a in page.tags if "Two charts" in (a.get("aria-label") or ""))
+    assert f"mixed: {reading_of('mixed')}. mixed_excluding: {reading_of('mixed_excluding')}. " in by_step
+    assert "standard error of log N - L" in page.text
 
 
 def test_final_values_by_step(page: Page) -> None:
@@ -265,7 +274,7 @@ def test_missing_values_are_shown_as_such(tmp_path: Path, missing: float | None)
     report["phones"] |= {"supervised": missing}
     del report["speaker"]["cpc_z"], report["phones_interval"]
     page = written(tmp_path, report, records)
-    assert row(page, 0, "supervised") == ["n/a", "90.4"]
+    assert row(page, 0, "supervised") == ["n/a, 1210 steps", "90.4"]
     assert row(page, 0, "CPC z") == ["38.2", "n/a"]
     assert row(page, 1, "100") == ["1.000 (0.011)", "1.143 (0.022)", "n/a (n/a)", "6.931, n/a"]
     assert row(page, 2, "mixed, k = 3") == ["n/a (n/a)", "n/a", "n/a", "n/a", "n/a"]

@@ -1,5 +1,6 @@
 """The quickstart, shortened: every stage runs and the reports hold what they promise."""
 
+import html
 import json
 import sys
 from pathlib import Path
@@ -8,6 +9,8 @@ from types import ModuleType
 import pytest
 
 from cpc.cli import main
+from cpc.data.speakers import draw_speakers
+from cpc.data.synthesis import _scripts
 from cpc.quickstart import run
 
 
@@ -31,6 +34,34 @@ def test_a_missing_extra_is_named_before_anything_starts(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_corpus_is_another_than_the_one_the_recipe_was_chosen_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class AskedError(Exception):
+        pass
+
+    def asked(folder: Path, *, seed: int) -> None:
+        raise AskedError(seed)
+
+    monkeypatch.setattr(run, "require_extras", lambda extras: None)
+    monkeypatch.setattr(run, "synthesize", asked)
+    with pytest.raises(AskedError) as caught:
+        run.quickstart(tmp_path / "out", tmp_path / "corpus")
+    (seed,) = caught.value.args
+    chosen_on, reported = draw_speakers(48, 8, 0), draw_speakers(48, 8, seed)
+    assert not {speaker.voice for speaker in chosen_on} & {speaker.voice for speaker in reported}
+    variants = [{s.voice.variant for s in speakers if s.is_heldout} for speakers in (chosen_on, reported)]
+    assert [len(of_test) for of_test in variants] == [8, 8]
+    assert not variants[0] & variants[1]
+    sentences = [
+        set(_scripts(speakers, 2000, 60.0, drawn_by)[-1].sentences["test"])
+        for speakers, drawn_by in ((chosen_on, 0), (reported, seed))
+    ]
+    assert [len(of_test) for of_test in sentences] == [240, 240]
+    assert len(sentences[0] & sentences[1]) < 40  # 29 by chance
+    assert f"corpus of seed {seed}" in run.RECIPE_CHOSEN_ON.format(seed)
+
+
 @pytest.mark.slow
 def test_quickstart_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("espeakng_loader", reason="the extra 'speech' is not installed")
@@ -49,7 +80,12 @@ def test_quickstart_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     assert report["mi_bound_nats"][0] > 0.5  # 60 steps are enough to leave zero
     assert "total" in report["seconds"]
+    assert report["reading"] == "in-sequence candidates, no bound on I(z; c)"
+    assert set(report["step_seconds"]) == {"bf16-mixed", "32-true"}
+    assert report["phones_num_steps"]["supervised"] > 0
+    assert "test frames of the corpus of seed 0. This is the corpus of seed 63:" in report["recipe_chosen_on"]
     page = (tmp_path / "out" / "report.html").read_text()
     assert "plotly" in page
+    assert html.escape(report["recipe_chosen_on"]) in page
     with pytest.raises(ValueError, match="already holds a quickstart"):
         run.quickstart(tmp_path / "out", tmp_path / "corpus", steps=60)

@@ -73,10 +73,10 @@ def _read(readout: str, latents: Float[Tensor, "B H W D"], contexts: Float[Tenso
     return reduce(grid, "b h w d -> b d", "mean").cpu().numpy()
 
 
-def pixels(images: ImageDataset) -> Float[np.ndarray, "n D"]:
+def pixels(images: ImageDataset, *, progress: bool = False) -> Float[np.ndarray, "n D"]:
     """The pixels themselves, in [0, 1]."""
     found = np.empty((len(images.images), images.pixels(np.array([0])).numel()), np.float32)
-    for rows, block in _blocks(images):
+    for rows, block in _blocks(images, "pixels", progress):
         found[rows] = rearrange(block, "b c s r -> b (c s r)").numpy()
     return found
 
@@ -95,7 +95,7 @@ def check_hog(image_size: int) -> None:
         )
 
 
-def hog(images: ImageDataset) -> Float[np.ndarray, "n D"]:
+def hog(images: ImageDataset, *, progress: bool = False) -> Float[np.ndarray, "n D"]:
     """Histograms of oriented gradients (Dalal and Triggs 2005), in cells of 8 x 8 pixels, by scikit-image.
 
     Raises:
@@ -103,7 +103,7 @@ def hog(images: ImageDataset) -> Float[np.ndarray, "n D"]:
     """
     describe = _skimage_hog()
     found = np.empty((len(images.images), hog_dim(images.image_size)), np.float32)
-    for rows, block in _blocks(images):
+    for rows, block in _blocks(images, "hog", progress):
         for row, image in zip(rows, rearrange(block, "b c s r -> b s r c").numpy(), strict=True):
             found[row] = describe(image, channel_axis=-1, **_HOG)
     return found
@@ -125,9 +125,9 @@ def _skimage_hog() -> Any:
     return describe
 
 
-def _blocks(images: ImageDataset) -> Iterator[tuple[np.ndarray, Float[Tensor, "B C S S"]]]:
+def _blocks(images: ImageDataset, title: str, progress: bool) -> Iterator[tuple[np.ndarray, Float[Tensor, "B C S S"]]]:
     """Rows, and the pixels of their images."""
     num = len(images.images)
-    for start in range(0, num, _BLOCK_IMAGES):
+    for start in tqdm(range(0, num, _BLOCK_IMAGES), desc=title, unit="block", disable=not progress):
         rows = np.arange(start, min(start + _BLOCK_IMAGES, num))
         yield rows, images.pixels(rows)

@@ -22,6 +22,7 @@ from cpc.data.image_corpus import ImageDataset
 from cpc.probes.features import Precision
 from cpc.probes.images.task import ImageTask
 from cpc.probes.results import Answers, answer_by_likelihood
+from cpc.probes.supervised import budget_bar
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ def train_network(
     rows: np.ndarray | None = None,
     is_pretrained: bool = False,
     device: str = "cpu",
+    title: str | None = None,
 ) -> tuple[Answers, int]:
     """Train a copy of an encoder for a task's labels, and ask it about the test part.
 
@@ -114,6 +116,7 @@ def train_network(
         rows: of the training part; all if None.
         is_pretrained: change the encoder ten times more slowly than the softmax.
         device: where to train.
+        title: of a progress bar; None: none.
 
     Returns:
         Answers to the test part, and the steps taken.
@@ -133,28 +136,32 @@ def train_network(
     num_steps = max(protocol.min_steps, protocol.num_epochs * math.ceil(len(rows) / batch_size))
     images = task.train.images.with_chance("images")
     start, progress, step = time.monotonic(), 0.0, 0
-    for drawn in _batches(rows, batch_size, protocol.seed):
-        for group in optimiser.param_groups:
-            group["lr"] = protocol.learning_rate * group["share"] * _rate(max(progress, 1e-3), protocol.warmup_share)
-        x, labels = images.__getitems__(drawn).x.to(device), torch.from_numpy(task.train.labels[_rows(drawn)])
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=protocol.precision == "bfloat16"):
-            scores = network(x)
-        loss = F.cross_entropy(scores.float(), labels.to(device))
-        if not torch.isfinite(loss):
-            raise FloatingPointError(
-                f"the supervised network's loss is {loss.item()} at step {step}: lower its learning_rate "
-                f"({protocol.learning_rate})"
-            )
-        optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimiser.step()
-        step += 1
-        progress = step / num_steps
-        if protocol.seconds is not None:
-            progress = max(progress, (time.monotonic() - start) / protocol.seconds)
-        if progress >= 1:
-            break
+    with budget_bar(title) as bar:
+        for drawn in _batches(rows, batch_size, protocol.seed):
+            for group in optimiser.param_groups:
+                group["lr"] = (
+                    protocol.learning_rate * group["share"] * _rate(max(progress, 1e-3), protocol.warmup_share)
+                )
+            x, labels = images.__getitems__(drawn).x.to(device), torch.from_numpy(task.train.labels[_rows(drawn)])
+            with torch.autocast(x.device.type, torch.bfloat16, enabled=protocol.precision == "bfloat16"):
+                scores = network(x)
+            loss = F.cross_entropy(scores.float(), labels.to(device))
+            if not torch.isfinite(loss):
+                raise FloatingPointError(
+                    f"the supervised network's loss is {loss.item()} at step {step}: lower its learning_rate "
+                    f"({protocol.learning_rate})"
+                )
+            optimiser.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimiser.step()
+            step += 1
+            progress = step / num_steps
+            if protocol.seconds is not None:
+                progress = max(progress, (time.monotonic() - start) / protocol.seconds)
+            bar.update(min(progress, 1.0) - bar.n)
+            if progress >= 1:
+                break
     return _answer(network.eval(), task, device, protocol.precision), step
 
 

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,12 @@ import numpy as np
 import torch
 
 from cpc import __version__
+from cpc.bounds.bound import record_table
 from cpc.checkpoint import build, load_pretrained, read_config
 from cpc.data.atomic import write_atomically, write_json
 from cpc.data.image_corpus import ImageCorpus
 from cpc.evaluation import recorded_image_protocol
 from cpc.model import CPC
-from cpc.predictors import Step
 from cpc.probes.baselines import answer_by_frequency
 from cpc.probes.clock import Clock
 from cpc.probes.comparison import Extraction
@@ -26,7 +27,7 @@ from cpc.probes.images.neighbours import answer_by_neighbours
 from cpc.probes.images.network import NetworkProtocol, train_network
 from cpc.probes.images.task import ImageTask, check_share
 from cpc.probes.linear import ProbeProtocol, fit_probe
-from cpc.probes.results import Answers, ProbeResult, as_json
+from cpc.probes.results import Answers, ProbeResult, as_json, results_table
 
 SCHEMA = 1
 CURVE_NAME = "label_efficiency.png"
@@ -109,6 +110,9 @@ def probe_images(
     results: dict[str, ProbeResult] = {}
     read: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
+    def bar_title(name: str) -> str | None:
+        return f"probe {name}" if extraction.progress else None
+
     def extract(of: CPC) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         parts = [
             learnt_features(
@@ -133,7 +137,8 @@ def probe_images(
 
     with clock("cpc"):
         read = extract(model)
-        results |= {NAME_OF[readout]: task.probe(*parts, protocol) for readout, parts in read.items()}
+        for readout, parts in read.items():
+            results[NAME_OF[readout]] = task.probe(*parts, protocol, title=bar_title(NAME_OF[readout]))
     if "neighbours" in baselines:
         with clock("neighbours"):
             results["neighbours"] = _of_neighbours(task, *read[features[0]])
@@ -141,20 +146,26 @@ def probe_images(
         read = {}  # the room is for the baselines
     if "random" in baselines:
         with clock("random"):
-            results |= _of_untrained(task, (extract(untrained(seed)) for seed in range(num_random_models)), protocol)
+            models = (extract(untrained(seed)) for seed in range(num_random_models))
+            results |= _of_untrained(task, models, protocol, bar_title("random"))
     for name, describe in (("pixels", pixels), ("hog", hog)):
         if name in baselines:
             with clock(name):
-                results[name] = task.probe(describe(task.train.images), describe(task.test.images), protocol)
-    num_steps = {}
+                train, test = (describe(part.images, progress=extraction.progress) for part in (task.train, task.test))
+                results[name] = task.probe(train, test, protocol, title=bar_title(name))
     networks = {"supervised": lambda: untrained(network.seed).encoder, "fine_tuned": lambda: model.encoder}
     for name, encoder in networks.items():
         if name in baselines:
             with clock(name):
-                answers, num_steps[name] = train_network(
-                    encoder(), task, network, is_pretrained=name == "fine_tuned", device=extraction.device
+                answers, num_steps = train_network(
+                    encoder(),
+                    task,
+                    network,
+                    is_pretrained=name == "fine_tuned",
+                    device=extraction.device,
+                    title=bar_title(name),
                 )
-                results[name] = task.judge([answers], len(task.train))
+                results[name] = replace(task.judge([answers], len(task.train)), num_network_steps=num_steps)
     if "majority" in baselines:
         nothing = [np.broadcast_to(np.float32(0), (len(part), 1)) for part in (task.train, task.test)]
         examples = task.train.examples(nothing[0]), task.test.examples(nothing[1])
@@ -199,7 +210,7 @@ def probe_images(
                 "probe": protocol.record(),
                 "standardisation": "mean and deviation of each feature over the training images",
                 "num_random_models": num_random_models,
-                "network": network.record() | {"num_steps_taken": num_steps},
+                "network": network.record(),
                 "image_size": corpus.image_size,
                 "load_size": corpus.load_size,
                 "device": extraction.device,
@@ -226,26 +237,13 @@ def format_image_report(report: Mapping[str, Any]) -> str:
     lines = [
         f"class: {len(protocol['classes'])} classes, split {protocol['train_split']} "
         f"({protocol['num_train_images']} images) -> {protocol['test_split']} ({protocol['num_test_images']})",
-        f"  {'':14} {'accuracy':>9}  {'95 % interval':>15}  {'H(Y) - CE, nats':>15}",
+        *results_table(task["results"]),
     ]
-    for name, result in task["results"].items():
-        interval = result["accuracy_interval_percent"]
-        between = "" if interval is None else f"{interval[0]:.1f} to {interval[1]:.1f}"
-        lines.append(
-            f"  {name:14} {result['accuracy_percent']:7.1f} %  {between:>15}  {result['label_information_nats']:15.3f}"
-        )
     curve = report["label_efficiency"]
     if curve is not None:
         lines += ["", "accuracy in percent by number of labels", "  " + f"{'':14}" + _row(curve["num_labels"], "d")]
         lines += [f"  {name:14}" + _row(values, ".1f") for name, values in curve["accuracy_percent"].items()]
-    if not report["bound"]:
-        lines += ["", "held-out bound log N - L: not recorded with this model; measure it with cpc evaluate"]
-    for record in report["bound"][:1]:
-        lines += ["", f"held-out bound log N - L of the same weights ({record['strategy']}, split {record['split']}):"]
-        names = zip(record["directions"], record["steps"], record["mi_bound_nats"], strict=True)
-        words = [f"{Step(direction, k).name}: {'-' if v is None else f'{v:.2f}'}" for direction, k, v in names]
-        lines.append(f"  {', '.join(words)} nats")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *record_table(report["bound"])])
 
 
 def _row(values: Sequence[float | int], form: str) -> str:
@@ -264,19 +262,24 @@ def _of_neighbours(task: ImageTask, train: np.ndarray, test: np.ndarray) -> Prob
 
 
 def _of_untrained(
-    task: ImageTask, read: Iterator[dict[str, tuple[np.ndarray, np.ndarray]]], protocol: ProbeProtocol
+    task: ImageTask,
+    read: Iterator[dict[str, tuple[np.ndarray, np.ndarray]]],
+    protocol: ProbeProtocol,
+    title: str | None,
 ) -> dict[str, ProbeResult]:
     """Answers of probes on several untrained models, one probe each, averaged."""
     answers: dict[str, list[Answers]] = defaultdict(list)
     for of_model in read:
         for readout in list(of_model):  # given up one by one: the next model's take their room
-            answers[readout].append(_answer(task, protocol, *of_model.pop(readout)))
+            answers[readout].append(_answer(task, protocol, *of_model.pop(readout), title))
     return {RANDOM_NAME_OF[readout]: task.judge(of_models, len(task.train)) for readout, of_models in answers.items()}
 
 
-def _answer(task: ImageTask, protocol: ProbeProtocol, train: np.ndarray, test: np.ndarray) -> Answers:
+def _answer(
+    task: ImageTask, protocol: ProbeProtocol, train: np.ndarray, test: np.ndarray, title: str | None
+) -> Answers:
     """Of one probe."""
-    probe = fit_probe(task.train.examples(train), len(task.classes), protocol, device=task.device)
+    probe = fit_probe(task.train.examples(train), len(task.classes), protocol, device=task.device, title=title)
     return probe.answer(task.test.examples(test))
 
 

@@ -89,6 +89,8 @@ class ImageTask:
         test: np.ndarray,
         protocol: ProbeProtocol,
         rows: np.ndarray | None = None,
+        *,
+        title: str | None = None,
     ) -> ProbeResult:
         """Train probes on features of the training part, or some rows of it, and judge them on the test part.
 
@@ -97,11 +99,14 @@ class ImageTask:
             test: likewise.
             protocol: how probes are trained.
             rows: of the training part; all if None.
+            title: of progress bars; None: none.
         """
         examples, tested = self.train.examples(train, rows), self.test.examples(test)
         standardisation = standardise(examples)
         answers = [
-            fit_probe(examples, len(self.classes), protocol, seed, self.device, standardisation).answer(tested)
+            fit_probe(examples, len(self.classes), protocol, seed, self.device, standardisation, title=title).answer(
+                tested
+            )
             for seed in range(protocol.num_seeds)
         ]
         return self.judge(answers, len(examples))

@@ -38,6 +38,8 @@ BOUND = {
     "strategy": "mixed",
     "mi_bound_nats": [1.5, None],
     "mi_ceiling_nats": [2.0, 2.0],
+    "standard_error_nats": [0.25, None],
+    "reading": "in-sequence candidates, no bound on I(z; c)",
 }
 
 

@@ -28,8 +28,8 @@ def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Probes of ten steps."""
 
-    def fitted(train: Examples, num_classes: int, protocol: ProbeProtocol, *others: Any) -> Probe:
-        return fit_probe(train, num_classes, replace(protocol, min_steps=10, num_epochs=1), *others)
+    def fitted(train: Examples, num_classes: int, protocol: ProbeProtocol, *others: Any, **named: Any) -> Probe:
+        return fit_probe(train, num_classes, replace(protocol, min_steps=10, num_epochs=1), *others, **named)
 
     monkeypatch.setattr("cpc.probes.images.task.fit_probe", fitted)
 
@@ -52,7 +52,9 @@ def test_probe(model_folder: Path, source: Path, tmp_path: Path, capsys: pytest.
     assert (task["protocol"]["num_train_images"], task["protocol"]["num_test_images"]) == (8, 30)
     assert report["label_efficiency"]["num_labels"] == [2, 8]
     assert len(list((tmp_path / "packs").glob("*/images.uint8"))) == 1
-    printed = capsys.readouterr().out
+    printed, shown = capsys.readouterr()
+    for stage in ("features", "probe cpc_grid", "probe cpc_c", "hog", "probe hog", "probe supervised"):
+        assert f"{stage}: 100%" in shown
     assert "class: 2 classes, split valid (8 images) -> train (30)" in printed
     assert f"written to {tmp_path / 'elsewhere.json'}" in printed
     assert not (model_folder / "probe.json").exists()

@@ -74,7 +74,8 @@ def test_every_result_stands_beside_the_bound(model_folder: Path, source: Path, 
         "sha256": read_config(model_folder)["sha256"],
         "step": 7,
     }
-    assert report["protocol"]["network"]["num_steps_taken"] == {"supervised": 4, "fine_tuned": 4}
+    steps = {name: result["num_network_steps"] for name, result in task["results"].items()}
+    assert steps == dict.fromkeys(NAMES) | {"supervised": 4, "fine_tuned": 4}
     assert (report["protocol"]["image_size"], report["protocol"]["load_size"]) == (24, 28)
     assert report["data"] == {"source": str(source), "num_images": 56}
     assert set(report["seconds"]) == {
@@ -94,10 +95,18 @@ def test_every_result_stands_beside_the_bound(model_folder: Path, source: Path, 
         result = task["results"][name]
         (line,) = [line for line in table.splitlines() if line.startswith(f"  {name} ") and "%" in line]
         assert f"{result['accuracy_percent']:.1f} %" in line
-        assert line.endswith(f"{result['label_information_nats']:.3f}")
+        after = "  after 4 training steps" if name in ("supervised", "fine_tuned") else ""
+        assert line.endswith(f"{result['label_information_nats']:.3f}{after}")
     (line,) = [line for line in table.splitlines() if line.startswith("  fine_tuned ") and "%" not in line]
     assert line.split()[1:] == [f"{value:.1f}" for value in curve["accuracy_percent"]["fine_tuned"]]
-    assert "held-out bound log N - L of the same weights (mixed, split valid):\n  down 2: 1.50, left 2: - nats" in table
+    told, *rows = table.splitlines()[-5:]
+    assert told.startswith("held-out log N - L of the same weights in nats, mixed on 'valid' (in-sequence candidates, ")
+    assert rows == [
+        "  k         down 2 left 2",
+        "  log N - L   1.50      -",
+        "  +-          0.25      -",
+        "  ceiling     2.00   2.00",
+    ]
 
 
 def test_untrained_models_are_as_training_found_them_and_averaged(

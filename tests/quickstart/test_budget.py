@@ -1,0 +1,54 @@
+"""Which precision the quickstart trains in, on a clock that only training steps move."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cpc.quickstart.budget import BFLOAT16, FLOAT32, Precision, measure_pace
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "fastest", "num_steps"),
+    [
+        ({"bf16": 0.55, "float32": 0.37}, FLOAT32, 850),  # has avx512_bf16, and is slower in it
+        ({"bf16": 0.2, "float32": 0.32}, BFLOAT16, 1600),
+        ({"bf16": 30.0, "float32": 5.0}, FLOAT32, 300),  # a step beyond what each is timed for
+    ],
+)
+@pytest.mark.parametrize("has_flag", [True, False])
+def test_the_faster_precision_is_taken_whatever_the_flags_say(
+    step_seconds: dict[str, float],
+    fastest: Precision,
+    num_steps: int,
+    has_flag: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seconds, spent = [0.0], {"bf16": [], "float32": []}  # type: ignore[var-annotated]
+
+    class Model(nn.Module):
+        def __init__(self, compute: str) -> None:
+            super().__init__()
+            self.weight, self.compute = nn.Parameter(torch.zeros(3)), compute
+
+        def loss(self, x: Tensor) -> SimpleNamespace:
+            assert torch.is_autocast_enabled("cpu") == (self.compute == "bf16")
+            assert x.shape == (2, 3)
+            spent[self.compute].append(step_seconds[self.compute] + 9 * (not spent[self.compute]))  # the first compiles
+            seconds[0] += spent[self.compute][-1]
+            return SimpleNamespace(loss=(x @ self.weight).sum())
+
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has_flag})
+    monkeypatch.setattr(time, "perf_counter", lambda: seconds[0])
+    before = torch.get_rng_state()
+    pace = measure_pace(Model, (2, 3))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert pace.precision is fastest
+    assert pace.num_steps(320.0) == num_steps
+    found = {"bf16-mixed": step_seconds["bf16"], "32-true": step_seconds["float32"]}
+    assert pace.record() == {"precision": fastest.trainer, "step_seconds": pytest.approx(found)}
+    assert str(pace).startswith(f"{fastest.trainer} (a step takes {found['bf16-mixed']:.3g} s in bf16-mixed, ")
+    for of_precision in spent.values():  # two seconds each, and at most a step more
+        assert 2 <= sum(of_precision[1:]) < 2 + of_precision[-1] + 1e-9
