@@ -183,7 +183,7 @@ def test_bad_files_are_named_before_anything_is_read(tmp_path: Path) -> None:
         AudioFiles([good, tmp_path / "b.wav", tmp_path / "c.wav"], 16000)
     with pytest.raises(ValueError, match=r"c\.wav: there is no such file"):
         read_audio(tmp_path / "c.wav", 16000)
-    with pytest.raises(ValueError, match="is a folder"):
+    with pytest.raises(ValueError, match="Is a directory"):
         read_audio(tmp_path, 16000)
     soundfile.write(tmp_path / "none.wav", np.zeros(0), 16000)
     with pytest.raises(ValueError, match="holds no samples"):
@@ -196,7 +196,7 @@ def test_rates_without_a_common_pattern_are_refused(tmp_path: Path) -> None:
         AudioFiles([path], 16000)
     with pytest.raises(ValueError, match="from 44101 Hz to 16000 Hz"):
         read_audio(path, 16000)
-    with pytest.raises(ValueError, match="positive"):
+    with pytest.raises(ValueError, match="legal are 1000 to"):
         AudioFiles([path], 0)
 
 

@@ -108,7 +108,7 @@ def test_missing_speakers_are_named_before_any_audio_is_decoded(folder: Path) ->
 def test_options_of_packing_are_refused_without_packing(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"cache_dir='elsewhere' .*packed=False"):
         Corpus(folder, Hop160(), WINDOW, packed=False, cache_dir="elsewhere")
-    with pytest.raises(ValueError, match=r"skip_bad .*packed=False"):
+    with pytest.raises(ValueError, match=r"skip_bad` .*packed=False"):
         Corpus(folder, Hop160(), WINDOW, packed=False, skip_bad=True)
 
 

@@ -216,7 +216,7 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "few_labels": ({"images": RGB, "labels": [0, 1]}, r"labels is int64 \[2\], but must be whole numbers \[6\]"),
     "real_sequence": ({"images": RGB, "sequence": np.zeros(6)}, r"sequence is float64 \[6\], but must be whole"),
     "real_labels": ({"images": RGB, "labels": np.zeros(6)}, r"labels is float64 \[6\], but must be whole"),
-    "low_label": ({"images": RGB, "labels": [0, -2, 0, 0, 0, 0]}, "a label is -2, but -1 is the lowest"),
+    "low_label": ({"images": RGB, "labels": [0, -2, 0, 0, 0, 0]}, "labels go from -2 to 0, but legal are -1"),
     "high_label": ({"images": RGB, "labels": [2] * 6, "classes": ["a", "b"]}, "a label is 2, but .* 2 classes.* to 1"),
     "no_class": ({"images": RGB, "classes": [1, 2]}, r"classes is int64 \[2\], but must be strings"),
     "same_class": ({"images": RGB, "classes": ["a", "a"]}, "a class stands twice"),
@@ -460,7 +460,7 @@ def test_a_draw_that_cannot_be(tmp_path: Path, names: list[str]) -> None:
     if len(names) == 2:
         assert read_image_source(tmp_path).splits == ["test", "test"]
     else:
-        with pytest.raises(ValueError, match=r"a/1\.png: these 1 are too few .* valid; add some, or set valid_share"):
+        with pytest.raises(ValueError, match=r"a/1\.png: these 1 are too few .* valid; add some, or set `valid_share`"):
             read_image_source(tmp_path)
 
 

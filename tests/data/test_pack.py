@@ -231,7 +231,7 @@ def test_a_full_disk_is_said_clearly_and_leaves_nothing(corpus: Manifest, monkey
     packs = corpus.root / ".cpc_cache"
     with monkeypatch.context() as patch:
         patch.setattr(cpc.data.pack.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-        with pytest.raises(OSError, match=r"No space left.*takes 0\.000 GB, 0\.000 GB are free.*with out"):
+        with pytest.raises(OSError, match=r"No space left.*takes 0\.000 GB, 0\.000 GB are free.*with `cache_dir`"):
             pack(corpus, 16000, progress=False)
     assert files_in(packs) == []
 
@@ -259,7 +259,7 @@ def test_a_failure_while_decoding_leaves_nothing(corpus: Manifest, monkeypatch: 
 
 def test_a_place_that_cannot_be_written_names_the_option(corpus: Manifest, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match=r"name another place with out"):
+    with pytest.raises(OSError, match=r"name another place with `cache_dir`"):
         pack(corpus, 16000, tmp_path / "file", progress=False)
 
 

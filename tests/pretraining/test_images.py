@@ -516,7 +516,7 @@ def test_evaluate_takes_other_sizes_and_refuses_what_images_have_not(
 
 def test_a_model_of_unknown_training_must_be_told_how(finished_once: Path, source: Path, tmp_path: Path) -> None:
     cpc.save_pretrained(cpc.load_pretrained(finished_once), tmp_path / "bare")
-    with pytest.raises(ValueError, match=r"how the batches of its run were drawn: give --split, --image_size$"):
+    with pytest.raises(ValueError, match=r"how the batches of its run were drawn: give `split`, `image_size`$"):
         evaluate(tmp_path / "bare", source, batch_size=4)
     told = evaluate(tmp_path / "bare", source, batch_size=4, split="valid", image_size=40, num_batches=1)
     assert (told["load_size"], told["augmentation"], told["bounds"][0]["step"]) == (None, "none", None)

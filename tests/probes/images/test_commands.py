@@ -134,13 +134,13 @@ def test_embed(model_folder: Path, folder: Path, tmp_path: Path, capsys: pytest.
     command = ["embed", str(model_folder), str(folder), "--out", str(tmp_path / "out")]
     message = refusal(command, capsys)
     assert "broken.png" in message
-    assert "skip_bad" in message
+    assert "set --skip_bad" in message
     with pytest.warns(UserWarning, match="left out 1 of 3 files"):
         main([*command, "--skip_bad", "--overwrite"])
     assert f"2 files written to {tmp_path / 'out'}" in capsys.readouterr().out
     exact = np.load(tmp_path / "out" / "a" / "one.npy")
     assert exact.shape == (2, 2, 10)
-    assert "set overwrite" in refusal([*command, "--skip_bad"], capsys)
+    assert "set --overwrite" in refusal([*command, "--skip_bad"], capsys)
     with pytest.warns(UserWarning, match="left out 1 of 3 files"):
         main([*command, "--skip_bad", "--overwrite", "--precision", "bfloat16", "--device", "cpu"])
     rough = np.load(tmp_path / "out" / "a" / "one.npy")
