@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -375,3 +376,20 @@ def test_a_pack_is_shared_by_all_that_ask_for_its_size(
     corpus = ImageCorpus(source, Geometry(4, 2), 12, load_size=SIDE, augmentation="v2", cache_dir=tmp_path)
     assert corpus.images.folder == folder
     assert pack_images(corpus.table, SIDE, 3, tmp_path).folder == folder
+
+
+def test_what_is_wrong_with_batches_names_their_split(tmp_path: Path) -> None:
+    for name in ("train/a/1", "train/a/2", "train/a/3", "valid/a/4"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (12, 12)).save(tmp_path / f"{name}.png")
+    corpus = ImageCorpus(tmp_path, PATCHES, 12)
+    with pytest.raises(ValueError, match=r"^split 'train': batch_size=4 on 1 processes is more than the 3 images"):
+        corpus.batches(corpus.windows("train"), "uniform", 4, 1, 0)
+    with pytest.raises(ValueError, match=r"^split 'valid': 1 held-out images are too few"):
+        corpus.held_out_batch_size(corpus.windows("valid"), 4, 1)
+
+
+def test_a_name_that_is_not_utf_8() -> None:
+    names = [os.fsdecode(b"caf\xe9%d.png" % number) for number in range(4)]
+    batches = ImageBatches(names, np.arange(4), 2, 2, 0)
+    assert sorted(image for index in range(2) for image, _ in batches.batch(index)) == [0, 1, 2, 3]

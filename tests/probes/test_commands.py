@@ -99,10 +99,10 @@ def test_probe(
     ("options", "message"),
     [
         (["--device", "nowhere"], "device='nowhere' cannot be used"),
-        (["--hidden_dim", "8"], "set hidden=1"),
+        (["--hidden_dim", "8"], "set --hidden to 1"),
         (["--scratch_dir", "nowhere"], "scratch_dir='nowhere' is no folder"),
-        (["--max_ram_gb", "-1"], "is negative"),
-        (["--supervised_seconds", "0"], "the budget must be positive"),
+        (["--max_ram_gb", "-1"], "-1 GB of memory: this cannot be negative"),
+        (["--supervised_seconds", "0"], "budget must be positive"),
         (["--precision", "float8"], "invalid choice"),
     ],
 )

@@ -86,7 +86,7 @@ EMPTY = {"label_efficiency": None, "bound": []}
         (["--scratch_dir", "there", "--dtype", "float16"], "--scratch_dir, --dtype: "),
         (["--features", "mfcc"], "legal are z, z_grid, c, c_grid"),
         (["--label_shares", "0.5", "0"], "a share of labels, 0.0, must lie above 0"),
-        (["--supervised_seconds", "0"], "the budget must be positive"),
+        (["--supervised_seconds", "0"], "budget must be positive"),
         (["--test_split", "train"], "train_split and test_split are both 'train'"),
         (["--max_ram_gb", "0.000001"], "more than max_ram_gb=1e-06"),
         (["--device", "nowhere"], "device='nowhere' cannot be used"),
