@@ -1,6 +1,9 @@
 """The command line: `cpc COMMAND ...`. Nothing heavy is imported before a command needs it."""
 
 import argparse
+import inspect
+import io
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -22,28 +25,37 @@ CRITIC_NAMES = ("exact", "separable", "concatenated", "bilinear")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command; a user's mistake ends with a message and exit status 2, not with a traceback."""
+    """Run a command; a user's mistake ends with a message and exit status 2, not with a traceback.
+
+    The library's messages mark the arguments that they speak of, as `skip_bad`: here they become what the user types.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file need not be UTF-8
     keep_freed_memory()
+    typed: dict[str, str] = {}
     try:
         if arguments[:1] == ["pretrain"]:
-            _pretrain(arguments[1:])
+            _pretrain(arguments[1:], typed)
         else:
             options = _parser().parse_args(arguments)
+            typed |= {name: f"--{name}" for name in vars(options)}
             options.run(options)
     except (ValueError, OSError, FloatingPointError) as error:
-        print(f"cpc: error: {error}", file=sys.stderr)
+        message = re.sub(r"`(\w+)`", lambda marked: typed.get(marked[1], marked[0]), str(error))
+        print(f"cpc: error: {message}", file=sys.stderr)
         raise SystemExit(2) from error
     except KeyboardInterrupt:
         print("cpc: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
 
 
-def _pretrain(arguments: list[str]) -> None:
-    from cpc.pretraining.command import pretrain
+def _pretrain(arguments: list[str], typed: dict[str, str]) -> None:
+    from cpc.pretraining.command import DATA, pretrain
     from cpc.processor import prepare_processor
 
     prepare_processor()
+    typed |= {name: f"--data.{name}" for data in DATA.values() for name in inspect.signature(data).parameters}
     pretrain(arguments)
 
 
@@ -236,7 +248,7 @@ def _pack(options: argparse.Namespace) -> None:
     from cpc.data.manifest import read_manifest
     from cpc.data.pack import pack
 
-    packed = pack(read_manifest(options.data), options.sample_rate_hz, options.out, skip_bad=options.skip_bad)
+    packed = pack(read_manifest(options.data), options.sample_rate_hz, options.cache_dir, skip_bad=options.skip_bad)
     seconds = int(packed.num_samples.sum()) / packed.sample_rate_hz
     print(f"{packed.num_files} files, {seconds / 3600:.2f} h at {packed.sample_rate_hz} Hz in {packed.folder}")
 
@@ -480,7 +492,7 @@ def _parser() -> argparse.ArgumentParser:
     pack = command("pack", _pack, "decode a corpus once into an int16 memory map, as training does by itself", data)
     pack.add_argument("data", type=Path, help="manifest CSV, or the folder that holds it")
     pack.add_argument("--sample_rate_hz", type=int, default=16000, help="rate to resample to")
-    pack.add_argument("--out", type=Path, help="folder; .cpc_cache beside the manifest if not given")
+    pack.add_argument("--cache_dir", "--out", type=Path, help="folder; .cpc_cache beside the manifest if not given")
     pack.add_argument("--skip_bad", action="store_true", help="leave out files that cannot be used, and count them")
     synthesize = command(
         "synthesize", _synthesize, "make a speech corpus with exact phone alignments (espeak-ng)", data

@@ -141,6 +141,27 @@ def test_embed(run_dir: Path, corpus: Path, tmp_path: Path, file_format: str) ->
         assert np.load(files[0]).shape[1] == 8
 
 
+def test_messages_name_options_as_they_are_typed(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/a.wav").write_text("nothing")
+    (tmp_path / "file").touch()
+    for arguments, message in (
+        (["index", str(corpus)], "set --overwrite to replace it, or name another place with --out"),
+        (["index", str(tmp_path / "folder"), "--valid_share=0", "--test_share=0"], "or set --skip_bad to leave"),
+        (["index", str(tmp_path / "folder")], "or set --valid_share or --test_share to 0"),
+        (["pack", str(corpus), "--cache_dir", str(tmp_path / "file")], "name another place with --cache_dir"),
+        (["pack", str(corpus), "--sample_rate_hz", "1"], "error: --sample_rate_hz is 1 Hz, but legal are 1000"),
+    ):
+        with pytest.raises(SystemExit) as exit_:
+            main(["data", *arguments])
+        assert exit_.value.code == 2
+        told = capsys.readouterr().err
+        assert message in told
+        assert "`" not in told
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -65,7 +65,7 @@ def read_textgrid(file: Path, tier: str | None = None) -> Track:
     values.number()
     tiers: dict[str, tuple[list[int], list[float], list[float], list[str]]] = {}
     others = []
-    for _ in range(int(values.number()) if values.flag() == "<exists>" else 0):
+    for _ in range(values.count() if values.flag() == "<exists>" else 0):
         kind, name = values.string(), values.string()
         values.number()
         values.number()
@@ -73,7 +73,7 @@ def read_textgrid(file: Path, tier: str | None = None) -> Track:
         starts: list[float] = []
         ends: list[float] = []
         labels: list[str] = []
-        for _ in range(int(values.number())):
+        for _ in range(values.count()):
             start, offset = values.number(), values.offset
             end = values.number() if kind == "IntervalTier" else start
             label = values.string().strip()
@@ -122,14 +122,13 @@ def read_ctm(file: Path) -> dict[str, Track]:
 def read_csv(file: Path) -> dict[str, Track]:
     """A CSV file with the columns path, start, end (seconds) and label: tracks by path."""
     table = _Table(file)
-    rows = csv.reader(_decoded(file).splitlines())
-    header = next(rows, [])
+    rows = _csv_rows(file)
+    _, header = next(rows, (1, []))
     missing = [name for name in ("path", "start", "end", "label") if name not in header]
     if missing:
         raise ValueError(f"{file}: has no column {', '.join(missing)}, only {', '.join(header)}")
     path_at, start_at, end_at, label_at = (header.index(name) for name in ("path", "start", "end", "label"))
-    for cells in rows:
-        number = rows.line_num
+    for number, cells in rows:
         if not cells:
             continue
         if len(cells) != len(header):
@@ -137,6 +136,15 @@ def read_csv(file: Path) -> dict[str, Track]:
         start, end = table.number(number, cells[start_at]), table.number(number, cells[end_at])
         table.add(number, cells[path_at], start, end, cells[label_at])
     return table.tracks()
+
+
+def _csv_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
+    rows = csv.reader(_decoded(file).splitlines())
+    try:
+        for cells in rows:
+            yield rows.line_num, cells
+    except csv.Error as error:
+        raise ValueError(f"{file}, line {rows.line_num}: is no CSV ({error})") from error
 
 
 def index_aligned_phones(file: Path) -> dict[str, tuple[int, int]]:
@@ -167,8 +175,8 @@ def read_aligned_phones(file: Path, offset: int, number: int) -> Track:
         words = stream.readline().split()[1:]
     try:
         ids = np.array(words, dtype=np.bytes_).astype(np.int64)
-    except ValueError:
-        bad = next(word for word in words if not word.isdigit())
+    except (ValueError, OverflowError):
+        bad = max(words, key=lambda word: (not word.isdigit(), len(word)))
         raise ValueError(f"{file}, line {number}: {bad.decode(errors='replace')!r} is no label id") from None
     if ids.min() < 0:
         raise ValueError(f"{file}, line {number}: {ids.min()} is no label id")
@@ -238,6 +246,12 @@ class _TextGridValues:
         except (TypeError, ValueError):
             self._fail("a number", match[0])
 
+    def count(self) -> int:
+        number = self.number()
+        if not (number >= 0 and number.is_integer()):
+            self._fail("a count", f"{number:g}")
+        return int(number)
+
     def flag(self) -> str:
         match = self._next("<exists>")
         if match[3] is None:
@@ -265,6 +279,7 @@ def _track(
     starts, ends, lines = starts[order], ends[order], np.asarray(lines)[order]
     interned = [sys.intern(label) for label in labels]
     for bad, problem in (
+        (~np.isfinite(starts + ends), "has a time that is no finite number"),
         (~(starts >= 0), "starts before 0"),
         (~(ends >= starts), "ends before it starts"),
         (np.append(False, starts[1:] < ends[:-1] - OVERLAP_TOLERANCE_SECONDS), "overlaps the segment before it"),

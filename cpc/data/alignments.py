@@ -76,7 +76,7 @@ class Alignments:
         found: set[str] = set()
         for name in self._tracks:
             found.update(self._track(name).labels)
-        return sorted(found, key=lambda label: (int(label) if label.isdecimal() else np.inf, label))
+        return sorted(found, key=lambda label: (int(label) if label.isdecimal() and len(label) < 19 else np.inf, label))
 
     def name_of(self, path: str) -> str | None:
         """Which name in the source means this path of a manifest: the same path, the same without its suffix, or the

@@ -12,7 +12,7 @@ _ABANDONED_AFTER_SECONDS = 3600
 
 
 @contextmanager
-def build_atomically(folder: Path, is_complete: Callable[[Path], bool], option: str) -> Iterator[Path]:
+def build_atomically(folder: Path, is_complete: Callable[[Path], bool], option: str | None = None) -> Iterator[Path]:
     """A folder beside `folder` to write files to; it becomes `folder` when the block ends, and vanishes if it fails.
 
     Several processes may build one folder at a time: the first one wins, the others find it there. A kill -9 leaves
@@ -30,7 +30,8 @@ def build_atomically(folder: Path, is_complete: Callable[[Path], bool], option: 
     try:
         unfinished.mkdir(parents=True)
     except OSError as error:
-        reason = f"{error.strerror}: nothing can be written here; name another place with {option}"
+        reason = f"{error.strerror}: nothing can be written here; name another place"
+        reason += f" with `{option}`" if option else ""
         raise OSError(error.errno, reason, str(folder.parent)) from error
     try:
         _remove_abandoned(folder)

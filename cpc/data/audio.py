@@ -15,13 +15,14 @@ import torchaudio
 from einops import rearrange
 from torch.nn import functional
 
-from cpc.data.headers import Sound, name_a_few, num_samples_tolerance, open_sound, read_header
+from cpc.data.headers import Sound, check_rate, name_a_few, num_samples_tolerance, open_sound, read_header
 from cpc.data.manifest import Manifest
 from cpc.data.parallel import map_in_order
 
 _BLOCK_SAMPLES = 1 << 20
 # A resampling kernel holds one filter per output sample of the repeating pattern: 256 MB at most.
 _MAX_KERNEL_SIZE = 1 << 26
+_MAX_FACTOR = 256  # 192 kHz to 1 kHz is 192
 
 
 @runtime_checkable
@@ -73,8 +74,8 @@ class AudioFiles:
         self.sample_rate_hz = sample_rate_hz
         if num_samples_source is None or sample_rate_hz_source is None:
             num_samples_source, sample_rate_hz_source = _read_lengths(self.files, num_workers)
-        for rate in np.unique(sample_rate_hz_source).tolist():
-            check_rates(rate, sample_rate_hz)
+        for rate, first in zip(*np.unique(sample_rate_hz_source, return_index=True), strict=True):
+            check_rates(self.files[first], int(rate), sample_rate_hz)
         self._num_samples_source = num_samples_source
         self._sample_rate_hz_source = sample_rate_hz_source
         self.num_samples = resampled_length(num_samples_source, sample_rate_hz_source, sample_rate_hz)
@@ -153,6 +154,7 @@ def read_blocks(path: str | Path, sample_rate_hz: int, block_samples: int = _BLO
         if sound.samplerate == sample_rate_hz:
             yield from blocks
             return
+        check_rates(path, sound.samplerate, sample_rate_hz)
         resampling = _resampling(sound.samplerate, sample_rate_hz)
         # `pending` starts `num_done` patterns before the first sample that has not been resampled yet.
         pending, num_done = np.zeros(0, np.float32), 0
@@ -171,19 +173,20 @@ def resampled_length(num_samples: np.ndarray, old_rate_hz: np.ndarray, new_rate_
     return -(-np.asarray(num_samples, np.int64) * new_rate_hz // np.asarray(old_rate_hz, np.int64))
 
 
-def check_rates(old_rate_hz: int, new_rate_hz: int) -> None:
-    """Refuses a pair of rates that has no small common pattern.
+def check_rates(path: str | Path, old_rate_hz: int, new_rate_hz: int) -> None:
+    """Refuses a pair of rates of which one is no audio's, or that lie too far apart, or have no small common pattern.
 
     Raises:
-        ValueError: if a rate is not positive, or the resampling kernel would be of an absurd size.
+        ValueError: naming the file.
     """
-    if old_rate_hz < 1 or new_rate_hz < 1:
-        raise ValueError(f"resampling from {old_rate_hz} Hz to {new_rate_hz} Hz: rates are positive whole numbers")
+    for rate in (old_rate_hz, new_rate_hz):
+        check_rate(rate, f"{path}: cannot be resampled from {old_rate_hz} Hz to {new_rate_hz} Hz: a rate is")
     divisor = math.gcd(old_rate_hz, new_rate_hz)
-    if (old_rate_hz // divisor) * (new_rate_hz // divisor) > _MAX_KERNEL_SIZE:
+    old, new = old_rate_hz // divisor, new_rate_hz // divisor
+    if old * new > _MAX_KERNEL_SIZE or max(old, new) > _MAX_FACTOR * min(old, new):
         raise ValueError(
-            f"resampling from {old_rate_hz} Hz to {new_rate_hz} Hz takes a kernel of absurd size, for these rates have "
-            "no large common divisor; convert the files first, or change sample_rate_hz"
+            f"{path}: resampling from {old_rate_hz} Hz to {new_rate_hz} Hz takes absurdly long: one is more than "
+            f"{_MAX_FACTOR} times the other, or they have no large common divisor; convert the file first"
         )
 
 
@@ -211,7 +214,6 @@ class _Resampling:
     """
 
     def __init__(self, old_rate_hz: int, new_rate_hz: int) -> None:
-        check_rates(old_rate_hz, new_rate_hz)
         divisor = math.gcd(old_rate_hz, new_rate_hz)
         self.old, self.new = old_rate_hz // divisor, new_rate_hz // divisor
         self._transform = torchaudio.transforms.Resample(old_rate_hz, new_rate_hz)

@@ -7,6 +7,7 @@ i * world_size + r of the stream.
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,16 @@ Window = tuple[int, int]
 
 # Swaps that each batch takes part in: 20 mix 10 speakers so far that all pairs of them meet (test_batches.py).
 _NUM_SWAPS = 20
+
+
+@contextmanager
+def naming(split: str | None) -> Iterator[None]:
+    """Begin what is wrong with batches with the split that they are of; None: all files."""
+    try:
+        yield
+    except ValueError as error:
+        whose = "all files" if split is None else f"split {split!r}"
+        raise ValueError(f"{whose}: {error}") from error
 
 
 class _BatchStream:
@@ -208,7 +219,7 @@ class SameSpeakerBatches(_BatchStream):
         if speakers_per_batch < 1 or batch_size % speakers_per_batch or batch_size < 2 * speakers_per_batch:
             raise ValueError(
                 f"batch_size={batch_size} with speakers_per_batch={speakers_per_batch}: the batch must divide into "
-                "equal parts of at least 2 windows; change data.batch_size or data.speakers_per_batch"
+                "equal parts of at least 2 windows; change `batch_size` or `speakers_per_batch`"
             )
         group_ids = np.asarray(group_ids, np.int64)
         if len(group_ids) != len(self._num_slots):
@@ -224,7 +235,8 @@ class SameSpeakerBatches(_BatchStream):
         self._num_files = np.bincount(self._speaker_of_file)
         if len(groups) < speakers_per_batch:
             raise ValueError(
-                f"speakers_per_batch={speakers_per_batch}, but there are {len(groups)} speakers; lower it to that"
+                f"speakers_per_batch={speakers_per_batch}, but there are {len(groups)} speakers; lower "
+                "`speakers_per_batch` to that"
             )
         single = groups[self._num_files == 1].tolist() if require_distinct_files else []
         if single:
@@ -233,7 +245,7 @@ class SameSpeakerBatches(_BatchStream):
             raise ValueError(
                 f"speakers with a single file: {', '.join(named)}{more}. Windows of one file are no negatives for each "
                 "other under same_speaker_excluding; leave these speakers out of the manifest, cut their recordings "
-                "into several files, or choose another strategy (model.negatives) and require_distinct_files=False"
+                "into several files, or choose another strategy (model.negatives)"
             )
         self.speakers_per_batch = speakers_per_batch
         self._require_distinct_files = require_distinct_files

@@ -186,7 +186,7 @@ def prepare_from_command_line(
 
     try:
         manifest = jsonargparse.auto_cli(prepare, args=arguments, allow_abbrev=False)
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, OSError) as error:
         sys.exit(f"error: {error}")
     print(describe(manifest, published))
 

@@ -2,14 +2,14 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import torch
 
 from cpc.data.alignments import FrameTimes, check_alignments, read_alignments, window_labels
 from cpc.data.audio import AudioFiles
-from cpc.data.batches import SameSpeakerBatches, UniformBatches
+from cpc.data.batches import SameSpeakerBatches, UniformBatches, naming
 from cpc.data.headers import name_a_few
 from cpc.data.manifest import Manifest, read_manifest
 from cpc.data.pack import PackedAudio, pack
@@ -65,11 +65,11 @@ class Corpus:
     ) -> None:
         if not packed and cache_dir is not None:
             raise ValueError(
-                f"cache_dir={str(cache_dir)!r} holds packed audio, but packed=False: leave one of them out"
+                f"cache_dir={str(cache_dir)!r} holds packed audio, but packed=False: leave `cache_dir` or `packed` out"
             )
         if not packed and skip_bad:
             raise ValueError(
-                "skip_bad finds the files that cannot be used by packing them, but packed=False: leave one of them out"
+                "`skip_bad` finds files that cannot be used by packing them, but packed=False: leave one of them out"
             )
         self.manifest: Manifest = read_manifest(manifest)
         self.geometry = geometry
@@ -126,6 +126,7 @@ class Corpus:
             group_ids=self.group_ids[rows],
             labels=self._frame_labels(rows),
             num_latents=self.geometry.num_latents(self.window_samples),
+            split=split,
         )
 
     def batches(
@@ -141,21 +142,26 @@ class Corpus:
         rank: int = 0,
         world_size: int = 1,
     ) -> UniformBatches | SameSpeakerBatches:
-        """Batches of windows: uniform, or of few speakers each."""
+        """Batches of windows: uniform, or of few speakers each.
+
+        Raises:
+            ValueError: naming the split, as the sampler does.
+        """
         arguments = (windows.audio.num_samples, self.window_samples, batch_size, num_batches, seed)
-        if sampler == "uniform":
-            return UniformBatches(*arguments, rank=rank, world_size=world_size)
-        if sampler != "same_speaker":
+        if sampler not in get_args(Sampler):
             raise ValueError(f"sampler={sampler!r} is not one of 'uniform', 'same_speaker'")
-        return SameSpeakerBatches(
-            *arguments,
-            group_ids=windows.group_ids,
-            speakers_per_batch=speakers_per_batch,
-            require_distinct_files=require_distinct_files,
-            group_names=self.speakers,
-            rank=rank,
-            world_size=world_size,
-        )
+        with naming(windows.split):
+            if sampler == "uniform":
+                return UniformBatches(*arguments, rank=rank, world_size=world_size)
+            return SameSpeakerBatches(
+                *arguments,
+                group_ids=windows.group_ids,
+                speakers_per_batch=speakers_per_batch,
+                require_distinct_files=require_distinct_files,
+                group_names=self.speakers,
+                rank=rank,
+                world_size=world_size,
+            )
 
     def held_out_batch_size(self, windows: WindowDataset, batch_size: int, world_size: int) -> int:
         """As training's: windows of short splits come again, from other starts."""
@@ -167,9 +173,10 @@ class Corpus:
         Exact for packed audio, else those of 1000 windows.
         """
         audio = self.audio.subset(self.manifest.rows(split))
-        if isinstance(audio, PackedAudio):
-            return audio.statistics
-        windows = UniformBatches(audio.num_samples, self.window_samples, 1000, 1, seed=0).batch(0)
+        with naming(split):
+            if isinstance(audio, PackedAudio):
+                return audio.statistics
+            windows = UniformBatches(audio.num_samples, self.window_samples, 1000, 1, seed=0).batch(0)
         x, num_valid, *_ = WindowDataset(audio, self.window_samples).__getitems__(windows)
         signal = x[torch.arange(self.window_samples) < num_valid[:, None]].double()
         return signal.mean().item(), signal.std().item()

@@ -1,5 +1,6 @@
 """What an audio file says about itself, read without decoding it: length, rate, channels, and whether it is whole."""
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,11 @@ _INEXACT_SEEKS = frozenset({"MPEG_LAYER_I", "MPEG_LAYER_II", "MPEG_LAYER_III", "
 _SHORTENED = re.compile(r"^\s*(?:data|SSND|Data Size)\s*:\s*(\d+) \(should be (\d+)\)", re.MULTILINE)
 # Programs that write to a pipe leave a placeholder near 2**31 or 2**32 as the length: not a promise.
 _PLACEHOLDER_BYTES = 0x7FFFF000
-_NO_LENGTH = 1 << 62
+
+# What is legal of a file and in a manifest; other headers are wrong. A file that claims 1 Hz would become 16,000 times
+# as long, 2^40 samples at 16 kHz are two years, and libsndfile knows 1024 channels.
+COUNT_LIMITS = {"num_samples": (1, 1 << 40), "sample_rate_hz": (1000, 10_000_000), "num_channels": (1, 1024)}
+COUNT_COLUMNS = tuple(COUNT_LIMITS)
 
 
 class Header(NamedTuple):
@@ -54,25 +59,42 @@ class Sound(soundfile.SoundFile):
 def open_sound(path: Path) -> Iterator[Sound]:
     """Opens an audio file; whatever the decoder complains about becomes a ValueError that names the file."""
     try:
-        sound = Sound(str(path))
+        sound = Sound(os.fsencode(path))  # a name need not be UTF-8
     except (soundfile.SoundFileError, TypeError) as error:  # TypeError: headerless audio, as .raw
-        raise ValueError(f"{path}: {_reason(path, error)}") from error
+        raise ValueError(_complaint(path, error)) from error
     with sound:
+        check_rate(sound.samplerate, f"{path}: is of")
         try:
             yield sound
         except soundfile.SoundFileError as error:
-            raise ValueError(f"{path}: {_reason(path, error)}") from error
+            raise ValueError(_complaint(path, error)) from error
 
 
-def _reason(path: Path, error: Exception) -> str:
-    if not path.exists():
-        return "there is no such file"
-    if path.is_dir():
-        return "is a folder, not an audio file"
-    if path.stat().st_size == 0:
-        return "is empty (0 bytes)"
+def check_rate(sample_rate_hz: int, whose: str) -> None:
+    """Refuse a rate that is no audio's.
+
+    Raises:
+        ValueError: beginning with whose it is.
+    """
+    lowest, highest = COUNT_LIMITS["sample_rate_hz"]
+    if not lowest <= sample_rate_hz <= highest:
+        raise ValueError(f"{whose} {sample_rate_hz} Hz, but legal are {lowest} to {highest} Hz")
+
+
+def _complaint(path: Path, error: Exception) -> str:
     reason = str(getattr(error, "error_string", error)).strip().rstrip(".")
-    return f"cannot be decoded, it is damaged, truncated or no audio ({reason})"
+    return f"{path}: {obstacle(path) or f'cannot be decoded, it is damaged, truncated or no audio ({reason})'}"
+
+
+def obstacle(path: Path) -> str:
+    """What keeps a file from being read, whatever is in it; "" if nothing does."""
+    try:
+        with path.open("rb") as stream:
+            return "" if stream.read(1) else "is empty (0 bytes)"
+    except FileNotFoundError:
+        return "there is no such file"
+    except OSError as error:  # a folder, not permitted, a broken disk ...
+        return f"cannot be read ({error.strerror})"
 
 
 def num_samples_tolerance(sound: Sound) -> int:
@@ -87,13 +109,14 @@ def read_header(path: Path) -> Header:
     cut off are found when they are decoded, if at all.
 
     Raises:
-        ValueError: naming the file, if it is missing, empty, truncated, without samples or no audio.
+        ValueError: naming the file, if it is missing, empty, truncated, without samples or no audio, or its rate or
+            length is absurd.
     """
     with open_sound(path) as sound:
         header = Header(sound.frames, sound.samplerate, sound.channels, sound.subtype)
         if header.num_samples == 0:
             raise ValueError(f"{path}: holds no samples")
-        if header.num_samples >= _NO_LENGTH:
+        if header.num_samples > COUNT_LIMITS["num_samples"][1]:
             raise ValueError(f"{path}: does not say how long it is; write it anew with any audio tool")
         for promised, present in _SHORTENED.findall(sound.extra_info):
             if int(promised) < _PLACEHOLDER_BYTES:

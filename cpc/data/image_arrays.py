@@ -1,5 +1,6 @@
 """Images in arrays: npz files of one's own, and whatever else loads as `[n, h, w]` or `[n, h, w, channels]` uint8."""
 
+import math
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,11 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
+from cpc.data.folders import refuse_doubles
+from cpc.data.headers import obstacle
 from cpc.data.image_table import SPLIT_OF, ImageTable
+
+MOST_CLASSES = 1_000_000
 
 Images = UInt8[np.ndarray, "n h w"] | UInt8[np.ndarray, "n h w channels"]
 
@@ -106,8 +111,9 @@ def read_image_arrays(paths: Sequence[Path], *, are_splits: bool) -> ImageTable:
 
     Raises:
         ValueError: naming the file, if it cannot be read, lacks `images`, or an array has another type, shape or
-            length; if a label is no class, files disagree about the classes, or two are of one split.
+            length; if a label is no class, files disagree about the classes, two are of one split, or are one file.
     """
+    refuse_doubles(paths[0].parent, [path.name for path in paths])
     files = [_read_file(path, are_splits) for path in paths]
     if len({file.splits[0] for file in files}) < len(files):
         raise ValueError(f"{', '.join(map(str, paths))}: two of these are of one split; join or remove one")
@@ -162,8 +168,11 @@ def _read_file(path: Path, is_split: bool) -> _File:
     if "labels" in members:
         labels = load_array(path, "labels")
         _check(path, "labels", labels, "iu", "whole numbers", num_images)
-        if int(labels.min()) < -1:
-            raise ValueError(f"{path}: a label is {labels.min()}, but -1 is the lowest, for unknown ones")
+        if int(labels.min()) < -1 or int(labels.max()) >= MOST_CLASSES:
+            raise ValueError(
+                f"{path}: labels go from {labels.min()} to {labels.max()}, but legal are -1 for unknown ones to "
+                f"{MOST_CLASSES - 1}"
+            )
     classes = None
     if "classes" in members:
         found = load_array(path, "classes")
@@ -222,7 +231,7 @@ def _reading(path: Path) -> Iterator[None]:
     except MemoryError:
         raise
     except Exception as error:  # BadZipFile, zlib.error, EOFError, KeyError, numpy's own ...
-        raise ValueError(f"{path}: cannot be read as an npz file ({error})") from error
+        raise ValueError(f"{path}: {obstacle(path) or f'cannot be read as an npz file ({error})'}") from error
 
 
 def _look_into(path: Path) -> tuple[set[str], tuple[int, ...], np.dtype]:
@@ -234,6 +243,8 @@ def _look_into(path: Path) -> tuple[set[str], tuple[int, ...], np.dtype]:
                 version = np.lib.format.read_magic(stream)
                 read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
                 shape, _, dtype = read(stream)
+                if math.prod(shape) * dtype.itemsize > archive.getinfo("images.npy").file_size:
+                    raise ValueError(f"fewer images than its shape {list(shape)} promises")
                 return members, shape, dtype
     raise ValueError(
         f"{path}: has no array 'images', only {', '.join(sorted(members)) or 'nothing'}; rename the one meant"

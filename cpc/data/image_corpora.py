@@ -85,7 +85,7 @@ def _read_idx(path: Path, num_axes: int) -> UInt8[np.ndarray, "..."]:
     _require(packed if not path.is_file() else path)
     try:
         content = path.read_bytes() if path.is_file() else gzip.decompress(packed.read_bytes())
-    except (OSError, EOFError, zlib.error) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{packed}: cannot be unpacked ({error}); get it anew") from error
     values = np.frombuffer(content, np.uint8)
     header = 4 + 4 * num_axes
@@ -191,7 +191,7 @@ def prepare_images_from_command_line(
 
     try:
         table = jsonargparse.auto_cli(prepare, args=arguments, allow_abbrev=False)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
     print(describe_images(table, published))
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from cpc.data.batch import Batch
-from cpc.data.batches import UniformBatches, Window
+from cpc.data.batches import UniformBatches, Window, naming
 from cpc.data.image_files import ImageFiles
 from cpc.data.image_pack import PackedImages, pack_images
 from cpc.data.image_sources import DEFAULT_VALID_SHARE, read_image_source
@@ -53,6 +53,7 @@ class ImageDataset(Dataset[Batch]):
         chance: what the key decides: `none`, images are cut in the middle; `images`, where they are cut, and whether
             they are mirrored; `patches`, how patches are changed as well.
         flip: mirror half of the images.
+        split: of the corpus, for messages.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class ImageDataset(Dataset[Batch]):
         *,
         chance: Chance,
         flip: bool,
+        split: str | None = None,
     ) -> None:
         self.images = images
         self.sequence_ids = np.asarray(sequence_ids, np.int64)
@@ -71,6 +73,7 @@ class ImageDataset(Dataset[Batch]):
         self.augmentation = augmentation
         self.chance = chance
         self.flip = flip
+        self.split = split
 
     def __getitems__(self, drawn: Sequence[Window]) -> Batch:
         """All images of a batch; `x` holds patches `[B, H, W, C, P, P]`, or images `[B, C, S, S]`, in [0, 1]."""
@@ -155,16 +158,16 @@ class ImageBatches(UniformBatches):
         if batch_size * world_size > len(names):
             raise ValueError(
                 f"batch_size={batch_size} on {world_size} processes is more than the {len(names)} images there are, "
-                "and copies of an image would stand among its own negatives: lower data.batch_size"
+                "and copies of an image would stand among its own negatives: lower `batch_size`"
             )
         # An image is a file with one window, and that window begins at one of as many samples as there are keys.
         num_samples = np.full(len(names), 2 * _NUM_KEYS - 1)
         super().__init__(num_samples, _NUM_KEYS, batch_size, num_batches, seed, rank, world_size)
         sequences, self._sequence = np.unique(sequence_ids, return_inverse=True)
         del self._fingerprint["window_samples"], self._fingerprint["audio_files"]
-        self._fingerprint["images"] = hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+        self._fingerprint["images"] = _hash("\n".join(names).encode("utf-8", "surrogateescape"))
         if len(sequences) < len(names):
-            self._fingerprint["sequences"] = hashlib.sha256(self._sequence.tobytes()).hexdigest()[:16]
+            self._fingerprint["sequences"] = _hash(self._sequence.tobytes())
 
     def _draw_files(self, rng: np.random.Generator) -> np.ndarray:
         """Any order of the images, drawn apart: the n of a sequence come at equal distances, from a random start."""
@@ -224,7 +227,7 @@ class ImageCorpus:
         valid_from: str | None = None,
     ) -> None:
         if not packed and (cache_dir is not None or skip_bad):
-            raise ValueError("cache_dir and skip_bad are about packed images, but packed=False: leave them out")
+            raise ValueError("`cache_dir` and `skip_bad` are about packed images, but packed=False: leave them out")
         if load_size is not None and load_size < image_size:
             raise ValueError(f"load_size={load_size} is smaller than image_size={image_size}, which is cut out of it")
         if geometry.fully_convolutional and augmentation != "none":
@@ -287,6 +290,7 @@ class ImageCorpus:
             None if self.geometry.fully_convolutional else self._patches(),
             chance="patches" if is_training else "none",
             flip=self.flip,
+            split=split,
         )
 
     def batches(
@@ -305,7 +309,8 @@ class ImageCorpus:
         if sampler != "uniform":
             raise ValueError(f"sampler={sampler!r} needs speakers, which images have not: images are drawn uniformly")
         names = windows.images.table.names
-        return ImageBatches(names, windows.sequence_ids, batch_size, num_batches, seed, rank, world_size)
+        with naming(windows.split):
+            return ImageBatches(names, windows.sequence_ids, batch_size, num_batches, seed, rank, world_size)
 
     def held_out_batch_size(self, windows: ImageDataset, batch_size: int, world_size: int) -> int:
         """At most one pass: unchanged by chance, an image that came twice would be its own negative.
@@ -316,8 +321,8 @@ class ImageCorpus:
         of_one_pass = len(windows.images) // world_size
         if of_one_pass < 2:
             raise ValueError(
-                f"{len(windows.images)} held-out images are too few to be compared with each other on {world_size} "
-                "processes: raise data.valid_share, or name another data.eval_split"
+                f"split {windows.split!r}: {len(windows.images)} held-out images are too few to be compared with each "
+                f"other on {world_size} processes: hold more out, or name another split"
             )
         return min(batch_size, of_one_pass)
 
@@ -336,3 +341,7 @@ class ImageCorpus:
     def _patches(self) -> PatchAugmentation:
         mean_colour = self.geometry.pixel_mean.detach().cpu().clone()
         return PatchAugmentation(self.augmentation, self.geometry.grid, mean_colour)
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]

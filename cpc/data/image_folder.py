@@ -1,7 +1,5 @@
 """Image files in a tree of folders: by split and class, by class alone, or just photographs."""
 
-import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -9,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from cpc.data.headers import name_a_few
+from cpc.data.folders import find_files, refuse_doubles
+from cpc.data.headers import name_a_few, obstacle
 from cpc.data.image_table import SPLIT_OF, ImageTable
 
 # What Pillow reads and people store pictures in; compared in lower case.
@@ -38,7 +37,11 @@ class FolderImages:
         except MemoryError:
             raise
         except Exception as error:  # Pillow's decoders raise nearly anything on damaged files
-            raise ValueError(f"{path}: {_reason(path, error)}") from error
+            reason = (
+                "no format that Pillow knows" if isinstance(error, UnidentifiedImageError) else str(error).strip(" .")
+            )
+            damage = f"cannot be decoded, it is damaged, truncated or no image ({reason or type(error).__name__})"
+            raise ValueError(f"{path}: {obstacle(path) or damage}") from error
 
     def version(self, name: str) -> tuple[int, int]:
         """Size in bytes and time of the last change in nanoseconds; -1 for a file that is gone."""
@@ -51,15 +54,6 @@ class FolderImages:
     def loaded(self) -> AbstractContextManager[None]:
         """Nothing to load: each file is opened on its own."""
         return nullcontext()
-
-
-def _reason(path: Path, error: Exception) -> str:
-    if not path.exists():
-        return "there is no such file"
-    if path.stat().st_size == 0:
-        return "is empty (0 bytes)"
-    reason = "no format that Pillow knows" if isinstance(error, UnidentifiedImageError) else str(error).strip(" .")
-    return f"cannot be decoded, it is damaged, truncated or no image ({reason or type(error).__name__})"
 
 
 def read_image_folder(root: Path) -> ImageTable:
@@ -76,7 +70,7 @@ def read_image_folder(root: Path) -> ImageTable:
 
     Raises:
         ValueError: if there is no image (the message says what there is), or images or folders stand beside each other
-            that no layout explains.
+            that no layout explains, or one file is there under two names.
     """
     names = find_images(root)
     return tabulate(root, names)
@@ -88,35 +82,13 @@ def find_images(root: Path) -> list[str]:
     Raises:
         ValueError: if there is none; the message says what there is.
     """
-    found: list[str] = []
-    others: Counter[str] = Counter()
-    seen = set()
-    for folder, folders, files in os.walk(root, followlinks=True):
-        status = os.stat(folder)
-        if (status.st_dev, status.st_ino) in seen:
-            folders.clear()
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        from_root = Path(folder).relative_to(root).as_posix()
-        prefix = "" if from_root == "." else f"{from_root}/"
-        for name in files:
-            suffix = os.path.splitext(name)[1].lower()
-            if suffix in IMAGE_SUFFIXES and not name.startswith("."):
-                found.append(prefix + name)
-            else:
-                others[suffix or name] += 1
-    if not found:
-        there = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5))
-        raise ValueError(
-            f"no image below {root} (there: {there or 'nothing'}); files are known by their suffix: "
-            f"{' '.join(sorted(IMAGE_SUFFIXES))}; arrays by their name: train.npz, valid.npz, test.npz, unlabelled.npz"
-        )
-    return sorted(found)
+    arrays = "; arrays by their name: train.npz, valid.npz, test.npz, unlabelled.npz"
+    return find_files(root, IMAGE_SUFFIXES, "image", arrays)
 
 
 def tabulate(root: Path, names: Sequence[str]) -> ImageTable:
     """The table of these files, with splits and classes as their folders name them (see `read_image_folder`)."""
+    refuse_doubles(root, names)
     folders = [name.split("/")[:-1] for name in names]
     tops = sorted({folder[0] for folder in folders if folder})
     loose = [name for name, folder in zip(names, folders, strict=True) if not folder]

@@ -57,7 +57,7 @@ class PackedImages:
             raise ValueError(f"{folder} holds {index['num_images']} images, the table {len(table)}; pack it anew")
         self.image_size: int = index["image_size"]
         self.num_channels: int = index["num_channels"]
-        self.skipped: dict[int, str] = {int(row): reason for row, reason in index["skipped"].items()}
+        self.skipped: dict[int, str] = index["skipped"]
         self._num_packed = len(table)
         self._places = np.arange(len(table))
         self._map: np.ndarray | None = None
@@ -191,7 +191,7 @@ def pack_images(
         found = f"{len(packed.skipped)} of {len(packed)} images cannot be used:\n"
         found += name_a_few(list(packed.skipped.values()))
         if not skip_bad or len(packed.skipped) == len(packed):
-            raise ValueError(f"{found}\nrepair or remove them, or set skip_bad to go on without them")
+            raise ValueError(f"{found}\nrepair or remove them, or set `skip_bad` to go on without them")
         warnings.warn(f"went on without {found}", stacklevel=2)
     return packed
 
@@ -202,7 +202,11 @@ def _read_index(folder: Path) -> dict[str, Any]:
         num_bytes = {name: (folder / name).stat().st_size for name in ("images.uint8", "sums.npy")}
         if index["format"] != _FORMAT or index["num_bytes"] != num_bytes:
             raise ValueError(f"its format is {index['format']}, its sizes {num_bytes} of {index['num_bytes']} bytes")
-    except (OSError, ValueError, KeyError) as error:
+        num_pixels = index["num_images"] * index["image_size"] ** 2
+        if num_pixels * index["num_channels"] != num_bytes["images.uint8"]:
+            raise ValueError(f"{num_pixels} pixels of {index['num_channels']} channels do not make its size")
+        index["skipped"] = {int(row): reason for row, reason in index["skipped"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder} holds no complete pack: {error}") from error
     return index
 
@@ -267,6 +271,6 @@ def _build(
         raise OSError(
             error.errno,
             f"{error.strerror}: the packed images take {num_bytes / 1e9:.3f} GB, {free / 1e9:.3f} GB are free; "
-            "make room, name a place on another disk with cache_dir, or decode while training (packed=False)",
+            "make room, name a place on another disk with `cache_dir`, or decode while training (packed=False)",
             str(folder.parent),
         ) from error

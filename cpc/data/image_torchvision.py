@@ -59,6 +59,8 @@ def _open(dataset: str, split: str, root: Path) -> Any:
 
     try:
         return getattr(torchvision.datasets, dataset)(root, train=split == "train", download=False)
+    except PermissionError:
+        raise
     except (RuntimeError, ValueError, AssertionError, EOFError, OSError) as error:
         raise ValueError(
             f"{root} holds no {dataset} that is whole: remove what is there of it, and get it with "

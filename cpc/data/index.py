@@ -1,18 +1,17 @@
 """The index of a folder: the manifest of all audio in it, from headers, paths and chance."""
 
 import json
-import os
 import re
 import warnings
-from collections import Counter
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple, get_args
 
 from tqdm import tqdm
 
-from cpc.data.headers import AUDIO_SUFFIXES, Header, name_a_few, read_header
-from cpc.data.manifest import COUNT_COLUMNS, KNOWN_COLUMNS, MANIFEST_NAME, Manifest, read_manifest
+from cpc.data.folders import find_files, refuse_doubles
+from cpc.data.headers import AUDIO_SUFFIXES, COUNT_COLUMNS, Header, name_a_few, read_header
+from cpc.data.manifest import KNOWN_COLUMNS, MANIFEST_NAME, Manifest, read_manifest
 from cpc.data.parallel import map_in_order
 from cpc.data.splits import draw_splits
 
@@ -60,9 +59,9 @@ def index_folder(
         progress: show a progress bar.
 
     Raises:
-        ValueError: if there is no audio, a file is bad, lies too shallow for a level or does not match the pattern; the
-            first few are named. Also for a pattern without named groups, an `out` that exists, shares beside a split
-            that folders or the pattern name, and a split that would be empty.
+        ValueError: if there is no audio, a file is bad, lies too shallow for a level, does not match the pattern or is
+            there under two names; the first few are named. Also for a pattern without named groups, an `out` that
+            exists, shares beside a split that folders or the pattern name, and a split that would be empty.
     """
     root = Path(root)
     if not root.is_dir():
@@ -71,8 +70,9 @@ def index_folder(
     if out.is_dir():
         out = out / MANIFEST_NAME
     if out.exists() and not overwrite:
-        raise ValueError(f"{out} exists already; set overwrite to replace it, or name another place with out")
-    paths = _find_audio(root)
+        raise ValueError(f"{out} exists already; set `overwrite` to replace it, or name another place with `out`")
+    paths = find_files(root, AUDIO_SUFFIXES, "audio")
+    refuse_doubles(root, paths)
     labels = _labels(paths, speaker_level, speaker_pattern, split_level)
     draw = partial(_drawn_splits, valid_share=valid_share, test_share=test_share, split_by=split_by, seed=seed)
     draw({"path": paths} | labels)  # what is wrong with the options shows before the headers are read
@@ -83,7 +83,7 @@ def index_folder(
     if bad and (not skip_bad or len(bad) == len(paths)):
         raise ValueError(
             f"{len(bad)} of the {len(paths)} audio files below {root} cannot be used:\n{name_a_few(bad)}\n"
-            "repair or remove them, or set skip_bad to leave them out"
+            "repair or remove them, or set `skip_bad` to leave them out"
         )
     if bad:
         warnings.warn(f"left out {len(bad)} of {len(paths)} files below {root}:\n{name_a_few(bad)}", stacklevel=2)
@@ -98,33 +98,6 @@ def index_folder(
     Manifest(root, columns).write(out)
     journal.unlink(missing_ok=True)
     return read_manifest(out, check_files=False)
-
-
-def _find_audio(root: Path) -> list[str]:
-    """Sorted posix paths of the audio files below `root`, relative to it; links to folders are followed once."""
-    found: list[str] = []
-    others: Counter[str] = Counter()
-    seen = set()
-    for folder, folders, names in os.walk(root, followlinks=True):
-        status = os.stat(folder)
-        if (status.st_dev, status.st_ino) in seen:
-            folders.clear()
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            suffix = os.path.splitext(name)[1].lower()
-            if suffix in AUDIO_SUFFIXES and not name.startswith("."):
-                found.append(Path(folder, name).relative_to(root).as_posix())
-            else:
-                others[suffix or name] += 1
-    if not found:
-        there = ", ".join([f"{count} {suffix}" for suffix, count in others.most_common(5)])
-        raise ValueError(
-            f"no audio below {root} (there: {there or 'nothing'}); files are known by their suffix: "
-            f"{' '.join(sorted(AUDIO_SUFFIXES))}"
-        )
-    return sorted(found)
 
 
 def _labels(
@@ -175,7 +148,7 @@ def _drawn_splits(
         if (valid_share, test_share, split_by, seed) != (None, None, "file", 0):
             raise ValueError(
                 f"valid_share={valid_share}, test_share={test_share}, split_by={split_by!r}, seed={seed} draw splits, "
-                "but split_level or speaker_pattern name them already: leave one or the other out"
+                "but `split_level` or `speaker_pattern` name them already: leave one or the other out"
             )
         return {}
     shares = [DEFAULT_SHARE if share is None else share for share in (valid_share, test_share)]
@@ -188,7 +161,7 @@ def _drawn_splits(
         if nameless:
             raise ValueError(
                 f"split_by='speaker', but {len(nameless)} of {len(paths)} files have no speaker:\n"
-                f"{name_a_few(nameless)}\nname speakers with speaker_level or speaker_pattern, or split_by='file'"
+                f"{name_a_few(nameless)}\nname them with `speaker_level` or `speaker_pattern`, or leave out `split_by`"
             )
     return {"split": draw_splits(units, valid_share=shares[0], test_share=shares[1], seed=seed)}
 
@@ -199,7 +172,7 @@ def _folders_at(paths: list[str], level: int, option: str) -> list[str]:
     if shallow:
         raise ValueError(
             f"{option}={level}, but {len(shallow)} of {len(paths)} files lie in fewer folders:\n{name_a_few(shallow)}\n"
-            f"level 0 is the first folder below the root; change {option}"
+            f"level 0 is the first folder below the root; change `{option}`"
         )
     return [parts[level] for parts in folders]
 

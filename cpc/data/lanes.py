@@ -50,7 +50,7 @@ class TrainingLanes:
         if len(stream) < num_lanes * world_size * chunk_tokens:
             raise ValueError(
                 f"{len(stream)} tokens make {num_lanes * world_size} lanes of {len(stream) // (num_lanes * world_size)}"
-                f", shorter than data.chunk_tokens={chunk_tokens}: lower data.batch_size or data.chunk_tokens"
+                f", shorter than chunk_tokens={chunk_tokens}: lower `batch_size` or `chunk_tokens`"
             )
         self.stream = stream
         self.chunk_tokens = chunk_tokens

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from cpc.data.atomic import write_atomically
-from cpc.data.headers import name_a_few
+from cpc.data.folders import refuse_doubles
+from cpc.data.headers import COUNT_COLUMNS, COUNT_LIMITS, name_a_few
 
 MANIFEST_NAME = "manifest.csv"
-COUNT_COLUMNS = ("num_samples", "sample_rate_hz", "num_channels")
 KNOWN_COLUMNS = ("path", "split", "speaker", *COUNT_COLUMNS)
 
 
@@ -83,8 +83,8 @@ class Manifest:
         if name not in self.columns:
             raise ValueError(
                 f"the manifest in {self.root} has no column {name!r}, only {_listed(self.columns)}: name one of these, "
-                "or add it (`cpc data index` with speaker_level, split_level, valid_share or named groups in "
-                "speaker_pattern)"
+                "or add it (`cpc data index` with --speaker_level, --split_level, --valid_share or named groups "
+                "in --speaker_pattern)"
             )
         return self.columns[name]
 
@@ -138,11 +138,13 @@ class Manifest:
             writer.writerows(zip(*columns.values(), strict=True))
 
     def _counts(self, name: str) -> np.ndarray:
-        values = self.column(name)
+        values, (lowest, highest) = self.column(name), COUNT_LIMITS[name]
         for path, value in zip(self.paths, values, strict=True):
-            if not (value.isascii() and value.isdigit()) or int(value) == 0:
+            is_number = value.isascii() and value.isdigit() and len(value) <= len(str(highest))
+            if not (is_number and lowest <= int(value) <= highest):
                 raise ValueError(
-                    f"{path}: {name} is {value!r}, but must be a positive whole number; index the folder again"
+                    f"{path}: {name} is {value[:40]!r}, but must be a whole number from {lowest} to {highest}; index "
+                    "the folder again"
                 )
         return np.array(values, dtype=np.int64)
 
@@ -152,11 +154,12 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
 
     Args:
         path: the CSV, or a folder that holds `manifest.csv`.
-        check_files: whether every file named must be there (about a second per 100 000 files on a local disk).
+        check_files: whether every file named must be there, under one name (about a second per 100 000 files on a local
+            disk).
 
     Raises:
         ValueError: if the file is missing or no CSV, has no `path` column, a ragged row, duplicated columns or paths, a
-            count that is no positive integer, no rows, or names files that are absent.
+            count out of its range, no rows, or names files that are absent, or one by two names.
     """
     path = Path(path)
     if path.is_dir():
@@ -171,6 +174,7 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
         absent = [str(file) for file in manifest.files if not file.is_file()]
         if absent:
             raise ValueError(f"{len(absent)} of the {len(manifest)} files in {path} are absent:\n{name_a_few(absent)}")
+        refuse_doubles(manifest.root, manifest.paths)
     return manifest
 
 

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from cpc.data.atomic_folder import build_atomically
 from cpc.data.audio import check_rates, read_blocks, resampled_length
-from cpc.data.headers import Header, name_a_few, read_header
+from cpc.data.headers import Header, check_rate, name_a_few, read_header
 from cpc.data.manifest import Manifest
 from cpc.data.parallel import map_in_order
 
@@ -51,14 +51,18 @@ class PackedAudio:
             num_bytes = (self.folder / "audio.int16").stat().st_size
             if index["format"] != _FORMAT or index["num_bytes"] != num_bytes:
                 raise ValueError(f"its format is {index['format']}, its size {num_bytes} of {index['num_bytes']} bytes")
-        except (OSError, ValueError, KeyError) as error:
+            self.sample_rate_hz: int = index["sample_rate_hz"]
+            check_rate(self.sample_rate_hz, "its samples are of")
+            self.num_samples = np.array(index["num_samples"], np.int64)
+            self.skipped: dict[int, str] = {int(row): reason for row, reason in index["skipped"].items()}
+            self._totals = np.array(index["totals"], np.int64)
+            self._totals_of_squares = np.array(index["totals_of_squares"], np.int64)
+            self._offsets = np.array(index["offsets"], np.int64)
+            places = np.stack([self._offsets, self.num_samples, num_bytes // 2 - self._offsets - self.num_samples])
+            if (places < 0).any():
+                raise ValueError(f"file {np.argmin(places.min(0))} lies outside of its samples")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"{self.folder} holds no complete pack: {error}") from error
-        self.sample_rate_hz: int = index["sample_rate_hz"]
-        self.num_samples = np.array(index["num_samples"], np.int64)
-        self.skipped: dict[int, str] = {int(row): reason for row, reason in index["skipped"].items()}
-        self._totals = np.array(index["totals"], np.int64)
-        self._totals_of_squares = np.array(index["totals_of_squares"], np.int64)
-        self._offsets = np.array(index["offsets"], np.int64)
         self._map: np.ndarray | None = None
 
     @property
@@ -117,7 +121,7 @@ class PackedAudio:
 def pack(
     manifest: Manifest,
     sample_rate_hz: int,
-    out: str | Path | None = None,
+    cache_dir: str | Path | None = None,
     *,
     skip_bad: bool = False,
     num_workers: int | None = None,
@@ -131,17 +135,19 @@ def pack(
     Args:
         manifest: the files.
         sample_rate_hz: rate to resample to.
-        out: folder that holds packs, each in a folder of its own; `.cpc_cache` beside the manifest unless given.
+        cache_dir: folder that holds packs, each in a folder of its own; `.cpc_cache` beside the manifest unless given.
         skip_bad: keep files that cannot be used as empty ones, and warn how many, instead of raising.
         num_workers: threads that decode; all cores unless given.
         progress: show a progress bar.
 
     Raises:
-        ValueError: naming the first few bad files (missing, damaged, truncated, NaN, constant). The good ones are
-            packed all the same, so that a second call with `skip_bad` has nothing left to do.
+        ValueError: on a rate that is no audio's; naming the first few bad files (missing, damaged, truncated, NaN,
+            constant). The good ones are packed all the same, so that a second call with `skip_bad` has nothing left to
+            do.
         OSError: if the disk is full; nothing stays behind.
     """
-    packs = manifest.root / ".cpc_cache" if out is None else Path(out)
+    check_rate(sample_rate_hz, "`sample_rate_hz` is")
+    packs = manifest.root / ".cpc_cache" if cache_dir is None else Path(cache_dir)
     folder = packs / _key(manifest, sample_rate_hz)
     if not _is_complete(folder):
         _build(manifest, sample_rate_hz, folder, num_workers or os.cpu_count() or 1, progress)
@@ -150,7 +156,7 @@ def pack(
         found = f"{len(packed.skipped)} of {packed.num_files} files cannot be used:\n"
         found += name_a_few(list(packed.skipped.values()))
         if not skip_bad or len(packed.skipped) == packed.num_files:
-            raise ValueError(f"{found}\nrepair or remove them, or set skip_bad to go on without them")
+            raise ValueError(f"{found}\nrepair or remove them, or set `skip_bad` to go on without them")
         warnings.warn(f"went on without {found}", stacklevel=2)
     return packed
 
@@ -195,7 +201,7 @@ def _build(manifest: Manifest, sample_rate_hz: int, folder: Path, num_workers: i
         return list(tqdm(results, total=len(manifest), desc=title, unit="file", disable=not progress))
 
     try:
-        with build_atomically(folder, _is_complete, "out") as unfinished:
+        with build_atomically(folder, _is_complete, "cache_dir") as unfinished:
             headers = for_all(_header_reader(manifest, sample_rate_hz), "pack: headers")
             # A file that cannot be read takes no room.
             known = [header if isinstance(header, Header) else Header(0, 1, 1, "") for header in headers]
@@ -234,7 +240,7 @@ def _build(manifest: Manifest, sample_rate_hz: int, folder: Path, num_workers: i
         raise OSError(
             error.errno,
             f"{error.strerror}: the packed audio takes {num_bytes / 1e9:.3f} GB, {free / 1e9:.3f} GB are free; "
-            "make room, or name a place on another disk with out",
+            "make room, or name a place on another disk with `cache_dir`",
             str(folder.parent),
         ) from error
     clipped = [str(paths[row]) for row, file in enumerate(files) if file.num_clipped]
@@ -255,7 +261,7 @@ def _header_reader(manifest: Manifest, sample_rate_hz: int) -> Callable[[int], H
     def read(row: int) -> Header | str:
         try:
             header = read_header(files[row])
-            check_rates(header.sample_rate_hz, sample_rate_hz)
+            check_rates(files[row], header.sample_rate_hz, sample_rate_hz)
         except ValueError as error:
             return str(error)
         for name, values in expected.items():

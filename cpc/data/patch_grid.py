@@ -49,7 +49,7 @@ class PatchGrid:
         """
         if image_size < self.patch_size:
             raise ValueError(
-                f"images of {image_size} pixels are smaller than patch_size={self.patch_size}: raise data.image_size, "
+                f"images of {image_size} pixels are smaller than patch_size={self.patch_size}: raise `image_size`, "
                 "or lower the encoder's patch_size"
             )
         side, rest = divmod(image_size - self.patch_size, self.stride)
@@ -57,7 +57,7 @@ class PatchGrid:
             fitting = image_size - rest
             raise ValueError(
                 f"patches of {self.patch_size} pixels every {self.stride} leave the last {rest} pixels of images of "
-                f"{image_size} out: set data.image_size to {fitting} or {fitting + self.stride}, or change the stride"
+                f"{image_size} out: set `image_size` to {fitting} or {fitting + self.stride}, or change the stride"
             )
         return side + 1
 

@@ -94,7 +94,7 @@ def write_image_corpora(out: str | Path, *, seed: int = 0) -> dict[str, Path]:
         _check_existing(out, parameters)
         return files
     arrays: dict[str, dict[str, Any]] = {"photographs": _photographs(sources, seed), "digits": _digits()}
-    with build_atomically(out, _is_complete, "--corpus") as unfinished:
+    with build_atomically(out, _is_complete) as unfinished:
         for name, of_corpus in arrays.items():
             np.savez(unfinished / f"{name}.npz", **of_corpus)
         provenance = {
@@ -219,7 +219,7 @@ def _digits() -> dict[str, np.ndarray]:
 
 def _check_existing(out: Path, parameters: dict[str, Any]) -> None:
     """Whether the corpora in `out` are those asked for."""
-    advice = "remove the folder, or name another one with --corpus"
+    advice = "remove the folder, or name another one"
     record = out / PROVENANCE_NAME
     if not record.is_file():
         raise ValueError(f"{out} holds other files and no embedded images (no {PROVENANCE_NAME} in it): {advice}")

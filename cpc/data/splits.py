@@ -30,7 +30,7 @@ def draw_splits(units: Sequence[str], *, valid_share: float, test_share: float, 
     if len(places) <= len(held_out):
         raise ValueError(
             f"{', '.join(sorted(places))}: these {len(places)} are too few for one each in "
-            f"{', '.join(['train', *reversed(held_out)])}; add some, or set valid_share or test_share to 0"
+            f"{', '.join(['train', *reversed(held_out)])}; add some, or set `valid_share` or `test_share` to 0"
         )
     ordered = sorted(places, key=places.__getitem__)
     split_of = dict.fromkeys(ordered, "train")

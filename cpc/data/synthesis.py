@@ -140,7 +140,7 @@ def synthesize(
 
 def _existing(out: Path, parameters: dict[str, Any]) -> Manifest:
     """The corpus that is in `out`, if it is the one asked for."""
-    advice = "remove the folder, or name another one with out"
+    advice = "remove the folder, or name another one"
     record = out / PROVENANCE_NAME
     if not record.is_file():
         raise ValueError(f"{out} holds other files and no finished corpus (no {PROVENANCE_NAME} in it): {advice}")
@@ -214,7 +214,7 @@ def _read_aloud(script: _Script, sentences: tuple[str, ...], folder: Path, seed:
             else:
                 raise ValueError(
                     f"{speaker.name} has read all {num_spoken} sentences of the {split} split in {spoken_seconds:.0f} "
-                    f"of {seconds:.0f} seconds: lower minutes or raise num_speakers"
+                    f"of {seconds:.0f} seconds: lower `minutes` or raise `num_speakers`"
                 )
     return utterances
 

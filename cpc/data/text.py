@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
+from cpc.data.folders import find_files, refuse_doubles
 from cpc.data.headers import name_a_few
 from cpc.data.prose import sentences
 from cpc.data.splits import draw_splits
@@ -85,7 +86,8 @@ class Text:
         """SHA-256 of names, contents and splits."""
         found = hashlib.sha256()
         for name, lines in self._contents:
-            found.update(f"{name}\n{' '.join(map(str, self._split_of[name]))}\n".encode())
+            head = f"{name}\n{' '.join(map(str, self._split_of[name]))}\n"
+            found.update(head.encode("utf-8", "surrogateescape"))
             for line in lines:
                 found.update(line.encode() + b"\n")
         return found.hexdigest()
@@ -150,10 +152,9 @@ def _files(source: str | Path) -> dict[str, Path | None]:
     """Files by their name below the source; None stands for the embedded prose."""
     path = Path(source)
     if path.is_dir():
-        files: dict[str, Path | None] = {str(each.relative_to(path)): each for each in sorted(path.rglob("*.txt"))}
-        if not files:
-            raise ValueError(f"{source} holds no *.txt file: name a file, or a folder of such files")
-        return files
+        names = find_files(path, {".txt"}, "text")
+        refuse_doubles(path, names)
+        return {name: path / name for name in names}
     if path.is_file():
         return {path.name: path}
     if str(source) == EMBEDDED:

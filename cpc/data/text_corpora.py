@@ -48,7 +48,7 @@ def prepare_text_from_command_line(prepare: Callable[..., TokenCorpus], argument
 
     try:
         corpus = jsonargparse.auto_cli(prepare, args=arguments, allow_abbrev=False)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
     for split in corpus.text.splits:
         counts = corpus.counts(split)

@@ -34,6 +34,7 @@ class WindowDataset(Dataset[Batch]):
         group_ids: `[num_files]` the speaker of each file, or -1 where unknown; unknown unless given.
         labels: frame labels of a window: called with (file, start, num_latents), returns int64 `[num_latents]`.
         num_latents: T, latents per window; needed if `labels` are given.
+        split: of the corpus, for messages.
 
     Example:
         `DataLoader(dataset, batch_sampler=UniformBatches(...), collate_fn=dataset.collate)`
@@ -47,6 +48,7 @@ class WindowDataset(Dataset[Batch]):
         group_ids: np.ndarray | None = None,
         labels: FrameLabels | None = None,
         num_latents: int = 0,
+        split: str | None = None,
     ) -> None:
         if window_samples < 1:
             raise ValueError(f"window_samples={window_samples}, but a window has at least 1 sample")
@@ -61,6 +63,7 @@ class WindowDataset(Dataset[Batch]):
         self.sequence_ids = np.arange(num_files) if sequence_ids is None else np.asarray(sequence_ids, np.int64)
         self.group_ids = np.full(num_files, -1) if group_ids is None else np.asarray(group_ids, np.int64)
         self.labels = labels
+        self.split = split
         self.num_latents = num_latents if labels is not None else 0
 
     def __getitem__(self, window: Window) -> Batch:

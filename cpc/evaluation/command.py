@@ -85,7 +85,7 @@ def evaluate(
         without_meaning = [name for name, value in of_draws.items() if value is not None and value != ()]
         if without_meaning:
             raise ValueError(
-                f"--{', --'.join(without_meaning)}: {model_folder} is a model of text, which is read from end to end "
+                f"`{'`, `'.join(without_meaning)}`: {model_folder} is a model of text, which is read from end to end "
                 "against all classes; leave this out"
             )
         found = evaluate_text(model, config, protocol, source, cache_dir=cache_dir, skip_bad=skip_bad)

@@ -43,7 +43,7 @@ class HeldOutText:
         num_lanes, num_tokens = protocol.batch_size * world_size, len(self.stream) - 1
         if num_tokens < num_lanes:
             raise ValueError(
-                f"split {protocol.split!r} has {num_tokens} tokens for {num_lanes} lanes: lower batch_size, or hold "
+                f"split {protocol.split!r} has {num_tokens} tokens for {num_lanes} lanes: lower `batch_size`, or hold "
                 "more out"
             )
         self.num_batches = -(-num_tokens // (num_lanes * protocol.chunk_tokens))

@@ -197,12 +197,12 @@ def protocol_of(
     legal = _options_of(kind)
     foreign = [name for name in given if name not in legal]
     if foreign:
-        raise ValueError(f"--{', --'.join(foreign)}: {model_folder} is a model of {modality}, which has no such option")
+        raise ValueError(f"`{'`, `'.join(foreign)}`: {model_folder} is a model of {modality}, which has no such option")
     values = {name: value for name, value in of_the_run.items() if name in legal} | given
     missing = [name for name, option in legal.items() if option.default is MISSING and name not in values]
     if missing:
         raise ValueError(
-            f"{model_folder} does not say how the batches of its run were drawn: give --{', --'.join(missing)}"
+            f"{model_folder} does not say how the batches of its run were drawn: give `{'`, `'.join(missing)}`"
         )
     return kind(**values)
 

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import flask
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash.exceptions import DependencyException
 
 from cpc.monitor import charts as drawn
 from cpc.monitor.figure import GRAPH_CONFIG, MANY
@@ -44,10 +46,24 @@ def build_app(library: Library) -> Dash:
         prevent_initial_callbacks=False,
     )
     app.layout = _page
+    _refuse_what_no_page_asks(app)
     _keep_runs_up_to_date(app, library)
     _let_the_reader_choose(app, library)
     _draw_charts(app, library)
     return app
+
+
+def _refuse_what_no_page_asks(app: Dash) -> None:
+    """Where Dash would answer 500, and print a traceback: paths of no file, and calls of no callback."""
+    app.server.register_error_handler(DependencyException, lambda _: flask.Response("404: no such file\n", 404))
+
+    @app.server.before_request
+    def refuse_unknown_callbacks() -> flask.Response | None:
+        if (flask.request.method, flask.request.path) != ("POST", "/_dash-update-component"):
+            return None
+        call = flask.request.get_json(silent=True)
+        is_known = isinstance(call, dict) and str(call.get("output")) in app.callback_map
+        return None if is_known else flask.Response("400: no callback; load the page again\n", 400)
 
 
 def _page() -> html.Div:

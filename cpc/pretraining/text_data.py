@@ -9,6 +9,7 @@ from torch import Tensor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from cpc.data.batch import Batch
+from cpc.data.batches import naming
 from cpc.data.lanes import LaneOrder, TrainingLanes
 from cpc.data.text import DEFAULT_SHARE, EMBEDDED
 from cpc.data.token_corpus import TokenCorpus, entropy_nats
@@ -127,7 +128,8 @@ class TextData(PretrainingData):
         model.encoder.vocabulary = self.corpus.vocabulary.description
         ranks = {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
         stream, furthest = self.corpus.stream(self.train_split)[1:], model.steps[-1].k
-        self._lanes = TrainingLanes(stream, self.batch_size, self.chunk_tokens, furthest, **ranks)
+        with naming(self.train_split):
+            self._lanes = TrainingLanes(stream, self.batch_size, self.chunk_tokens, furthest, **ranks)
         sampler = model.classes.sampler
         if sampler is not None:
             # a token that training text lacks, such as a character's <unk>, may still be met held out

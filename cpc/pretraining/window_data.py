@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from cpc.data.batches import Window
+from cpc.data.batches import Window, naming
 from cpc.data.resuming import ENDLESS
 from cpc.evaluation import HeldOut
 from cpc.losses.contrast import check_rows
@@ -116,10 +116,12 @@ class WindowData(PretrainingData):
         for index in range(min(NUM_CHECKED_BATCHES, -(-self._train_batches.windows_per_pass // self.batch_size))):
             identities = self._identities(model.encoder, self._train, self._train_batches.batch(index))
             for strategy in model.training_strategies:
-                check_rows(strategy, *identities)
+                with naming(self.train_split):
+                    check_rows(strategy, *identities)
         for strategy in measured:
             for batch in self.held_out.batches(strategy):
-                check_rows(strategy, *self._identities(model.encoder, self.held_out.windows, batch))
+                with naming(self.eval_split):
+                    check_rows(strategy, *self._identities(model.encoder, self.held_out.windows, batch))
 
 
 def _any_same_speaker(strategies: tuple[str, ...]) -> bool:

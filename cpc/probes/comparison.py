@@ -54,7 +54,7 @@ class Extraction:
 
     def __post_init__(self) -> None:
         if self.max_ram_bytes < 0:
-            raise ValueError(f"max_ram_bytes={self.max_ram_bytes} is negative: give what features may take of memory")
+            raise ValueError(f"features may take {self.max_ram_bytes / 1e9:g} GB of memory: this cannot be negative")
         if self.scratch_dir is not None and not Path(self.scratch_dir).is_dir():
             raise ValueError(f"scratch_dir={str(self.scratch_dir)!r} is no folder: make it, or name another one")
 

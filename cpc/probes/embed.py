@@ -5,6 +5,7 @@ T frames, D feature dim.
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,6 +16,7 @@ from tqdm import tqdm
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.data.atomic import write_atomically, write_json
 from cpc.data.audio import read_blocks
+from cpc.data.folders import find_files
 from cpc.data.headers import AUDIO_SUFFIXES, name_a_few
 from cpc.probes.features import Features, Precision
 
@@ -59,7 +61,8 @@ def embed(
             without audio, two inputs with one output, or outputs that exist already. While writing: on a bad file,
             unless `skip_bad`.
     """
-    targets = plan_outputs(paths, out, features, format, _find_audio, overwrite=overwrite)
+    find_audio = partial(find_files, suffixes=AUDIO_SUFFIXES, kind="audio")
+    targets = plan_outputs(paths, out, features, format, find_audio, overwrite=overwrite)
     model = load_pretrained(model_folder, device=device)
     if model.encoder.modality != "audio":
         raise ValueError(
@@ -108,8 +111,8 @@ def plan_outputs(
     existing = [str(target) for target in targets if target.exists() or target.with_suffix(".json").exists()]
     if existing and not overwrite:
         raise ValueError(
-            f"{len(existing)} of {len(targets)} outputs exist already:\n{name_a_few(existing)}\nset overwrite to "
-            "replace them, or name another folder with out"
+            f"{len(existing)} of {len(targets)} outputs exist already:\n{name_a_few(existing)}\nset `overwrite` to "
+            "replace them, or name another folder with `out`"
         )
     return targets
 
@@ -139,7 +142,7 @@ def write_features(
             values = read(path)
         except ValueError as error:
             if not skip_bad:
-                raise ValueError(f"{error}; set skip_bad to go on without such files") from error
+                raise ValueError(f"{error}; set `skip_bad` to go on without such files") from error
             bad.append(str(error))
             continue
         _write(target, values, {**sidecar, "source": str(path)}, format)
@@ -170,19 +173,6 @@ def _targets(
             )
         targets[target] = file
     return targets
-
-
-def _find_audio(folder: Path) -> list[str]:
-    files = [file for file in sorted(folder.rglob("*")) if _is_audio(file.relative_to(folder)) and file.is_file()]
-    if not files:
-        raise ValueError(
-            f"no audio below {folder}; files are known by their suffix: {' '.join(sorted(AUDIO_SUFFIXES))}"
-        )
-    return [str(file.relative_to(folder)) for file in files]
-
-
-def _is_audio(path: Path) -> bool:
-    return path.suffix.lower() in AUDIO_SUFFIXES and not any(part.startswith(".") for part in path.parts)
 
 
 def _write(target: Path, values: np.ndarray, sidecar: dict[str, Any], format: str) -> None:

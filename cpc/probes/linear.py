@@ -61,7 +61,9 @@ class ProbeProtocol:
         if self.hidden not in (0, 1):
             raise ValueError(f"hidden={self.hidden}, but a probe has 0 (linear) or 1 hidden layer")
         if self.hidden_dim is not None and not self.hidden:
-            raise ValueError(f"hidden_dim={self.hidden_dim}, but the linear probe has no hidden layer: set hidden=1")
+            raise ValueError(
+                f"hidden_dim={self.hidden_dim}, but the linear probe has no hidden layer: set `hidden` to 1"
+            )
         if (self.learning_rate is not None and self.learning_rate <= 0) or self.l2 < 0:
             raise ValueError(f"learning_rate={self.learning_rate} must be positive and l2={self.l2} not negative")
 

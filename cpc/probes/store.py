@@ -175,7 +175,7 @@ def _allocate(
     if num_bytes > free:
         raise OSError(
             f"{num_bytes / 1e9:.1f} GB of features do not fit in {folder}, where {free / 1e9:.1f} GB are free: name "
-            "another disk with scratch_dir, store them as float16, or probe with less audio (train_minutes)"
+            "another disk with `scratch_dir`, store them as float16, or probe with less audio (`train_minutes`)"
         )
     with tempfile.TemporaryFile(dir=folder, prefix="cpc-features-") as file:  # has no name, so a kill leaves nothing
         return np.memmap(file, dtype, "w+", shape=shape)

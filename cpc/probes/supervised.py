@@ -55,7 +55,9 @@ class SupervisedProtocol:
         if (self.seconds is None) == (self.num_steps is None):
             raise ValueError(f"one budget is needed: seconds={self.seconds} or num_steps={self.num_steps}")
         if (self.seconds or self.num_steps or 0) <= 0:
-            raise ValueError(f"seconds={self.seconds}, num_steps={self.num_steps}: the budget must be positive")
+            raise ValueError(
+                f"seconds={self.seconds}, num_steps={self.num_steps}: the supervised baseline's budget must be positive"
+            )
 
     def record(self) -> dict[str, Any]:
         """As JSON."""

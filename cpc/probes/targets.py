@@ -132,7 +132,8 @@ class Task:
         task.train = np.intersect1d(self.train, rows)
         if not len(task.train):
             raise ValueError(
-                f"none of the {len(rows)} training files chosen has a label for task {self.name!r}: raise train_minutes"
+                f"none of the {len(rows)} training files chosen has a label for task {self.name!r}: raise "
+                "`train_minutes`"
             )
         return task
 
@@ -219,7 +220,7 @@ class Task:
             option = "train_split" if split == self.train_split else "test_split"
             raise ValueError(
                 f"task {self.name!r} needs split {split!r}, but the manifest in {self.manifest.root} has only {there}: "
-                f"name one of these with --{option}"
+                f"name one of these with `{option}`"
             )
         return rows
 
@@ -234,7 +235,7 @@ class Task:
             source = self.manifest.root / ALIGNMENTS_NAME if alignments is None else Path(alignments)
             if not source.exists():
                 raise ValueError(
-                    f"task 'phones' needs alignments, and there is no {source}: name them with --alignments"
+                    f"task 'phones' needs alignments, and there is no {source}: name them with `alignments`"
                 )
             alignments = read_alignments(source)
         paths = self.manifest.paths
@@ -260,14 +261,14 @@ class Task:
         if len(in_train) < 2:
             raise ValueError(
                 f"task {self.name!r} has a single class in split {self.train_split!r}, {self.classes[0]!r}: there is "
-                "nothing to tell apart; name another task or --train_split"
+                "nothing to tell apart; name another task or `train_split`"
             )
         if not in_train & in_test:
             splits = self.manifest.columns["split"]
             values = self.manifest.columns.get(self.name, [""] * len(splits))
             fitting = {split for split, value in zip(splits, values, strict=True) if value in in_train}
             others = sorted(fitting - {self.train_split, self.test_split})
-            advice = f"--test_split {others[0]}" if others else "another --train_split or --test_split"
+            advice = f"`test_split` {others[0]}" if others else "another `train_split` or `test_split`"
             raise ValueError(
                 f"task {self.name!r}: splits {self.train_split!r} ({len(in_train)} labels, such as "
                 f"{self.classes[0]!r}) and {self.test_split!r} ({len(in_test)}, such as {min(in_test)!r}) have none in "

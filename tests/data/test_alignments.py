@@ -328,3 +328,32 @@ def test_the_librispeech_fixture_of_cpc_audio():
         assert frame_labels(segments, len(ids), 0.01, 0.005, classes).tolist() == ids
         duration_seconds = soundfile.info(file).duration
         assert 0 <= duration_seconds - segments[-1].end_seconds < 0.03  # a label or two short, never longer
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.csv", "path,start,end,label\na.wav,0,{},p\n", r"a\.csv, line 2: .*no finite number"),
+        ("a.ctm", "a 1 0 {} p\n", r"a\.ctm, line 1: .*no finite number"),
+        ("a.phn", "0 {} p\n", r"a\.phn, line 1: .*no finite number"),
+    ],
+)
+@pytest.mark.parametrize("number", ["nan", "inf", "1e400"])
+def test_times_without_end_are_refused(tmp_path, name, text, message, number):
+    with pytest.raises(ValueError, match=message):
+        _ = read_alignments(write(tmp_path / name, text.format(number))).labels
+
+
+def test_absurd_numbers_are_named_with_their_line(tmp_path):
+    phones = write(tmp_path / "a.txt", f"b 1 2\na 1 {10**20} 2\n")
+    with pytest.raises(ValueError, match=r"a\.txt, line 2: '10+' is no label id"):
+        _ = read_alignments(phones).labels
+    for count in ("1e400", "-1", "1.5"):
+        grid = write(tmp_path / "a.TextGrid", f'"ooTextFile" "TextGrid" 0 1\n<exists> {count} "IntervalTier" "phones"')
+        with pytest.raises(ValueError, match=r"a\.TextGrid, line 2: expected a count, found (inf|-1|1\.5)"):
+            _ = read_alignments(grid).labels
+    table = write(tmp_path / "a.csv", f"path,start,end,label\na,0,1,{'9' * 5000}\n")
+    assert read_alignments(table).labels == ["9" * 5000]
+    write(table, f"path,start,end,label\na,0,1,{'p' * 200_000}\n")
+    with pytest.raises(ValueError, match=r"a\.csv, line 2: is no CSV \(field larger"):
+        read_alignments(table)

@@ -9,6 +9,7 @@ import torch
 import torchaudio
 
 from cpc.data.audio import Audio, AudioFiles, read_audio, read_blocks, resampled_length
+from cpc.data.headers import read_header
 from cpc.data.index import index_folder
 from cpc.data.manifest import read_manifest
 
@@ -183,7 +184,7 @@ def test_bad_files_are_named_before_anything_is_read(tmp_path: Path) -> None:
         AudioFiles([good, tmp_path / "b.wav", tmp_path / "c.wav"], 16000)
     with pytest.raises(ValueError, match=r"c\.wav: there is no such file"):
         read_audio(tmp_path / "c.wav", 16000)
-    with pytest.raises(ValueError, match="is a folder"):
+    with pytest.raises(ValueError, match="Is a directory"):
         read_audio(tmp_path, 16000)
     soundfile.write(tmp_path / "none.wav", np.zeros(0), 16000)
     with pytest.raises(ValueError, match="holds no samples"):
@@ -196,7 +197,7 @@ def test_rates_without_a_common_pattern_are_refused(tmp_path: Path) -> None:
         AudioFiles([path], 16000)
     with pytest.raises(ValueError, match="from 44101 Hz to 16000 Hz"):
         read_audio(path, 16000)
-    with pytest.raises(ValueError, match="positive"):
+    with pytest.raises(ValueError, match="legal are 1000 to"):
         AudioFiles([path], 0)
 
 
@@ -210,3 +211,26 @@ def test_real_speech_by_region() -> None:
         whole = decoded_at_once(path, 16000)
         assert audio.num_samples[index] == len(whole)
         np.testing.assert_allclose(audio.read(index, 700, 1200), whole[700:1900], atol=1e-4)
+
+
+@pytest.mark.parametrize(("rate", "wanted"), [(1, 16000), (999, 999), (16000, 500), (4_000_000, 8000)])
+def test_absurd_rates_are_refused_and_the_file_named(tmp_path: Path, rate: int, wanted: int) -> None:
+    path = write(tmp_path / "a.wav", speechlike(4000, 1), rate)
+    known = (np.array([4000]), np.array([rate]))  # as a manifest holds them: no header is read
+    for use in (lambda: list(read_blocks(path, wanted)), lambda: AudioFiles([path], wanted, *known)):
+        with pytest.raises(ValueError, match=r"a\.wav: .*(legal are 1000|absurdly long)"):
+            use()
+
+
+def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.wav"
+    path.write_text("what libsndfile says is the same for a file that it may not open")
+    with pytest.raises(ValueError, match=r"a\.wav: cannot be decoded, it is damaged"):
+        read_header(path)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)  # root, who runs tests, may read whatever its mode
+    with pytest.raises(ValueError, match=r"a\.wav: cannot be read \(Permission denied\)$"):
+        read_header(path)

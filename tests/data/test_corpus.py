@@ -108,7 +108,7 @@ def test_missing_speakers_are_named_before_any_audio_is_decoded(folder: Path) ->
 def test_options_of_packing_are_refused_without_packing(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"cache_dir='elsewhere' .*packed=False"):
         Corpus(folder, Hop160(), WINDOW, packed=False, cache_dir="elsewhere")
-    with pytest.raises(ValueError, match=r"skip_bad .*packed=False"):
+    with pytest.raises(ValueError, match=r"skip_bad` .*packed=False"):
         Corpus(folder, Hop160(), WINDOW, packed=False, skip_bad=True)
 
 
@@ -130,3 +130,13 @@ def test_speakers_and_sequences_keep_their_numbers_in_every_split(folder: Path) 
     for windows in splits.values():
         for sequence, group in zip(windows.sequence_ids, windows.group_ids, strict=True):
             assert corpus.speakers[group] in corpus.manifest.paths[sequence]
+
+
+@pytest.mark.parametrize("split", ["valid", None])
+def test_what_is_wrong_with_batches_names_their_split(folder: Path, split: str | None) -> None:
+    corpus = Corpus(folder, Hop160(), WINDOW)
+    windows, whose = corpus.windows(split), "all files" if split is None else "split 'valid'"
+    with pytest.raises(ValueError, match=f"^{whose}: speakers_per_batch=4, but there are 2 speakers; lower `speak"):
+        corpus.batches(windows, "same_speaker", 8, 1, 0, speakers_per_batch=4)
+    with pytest.raises(ValueError, match=f"^{whose}: batch_size=0"):
+        corpus.batches(windows, "uniform", 0, 1, 0)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -324,14 +325,14 @@ def test_files_that_cannot_be_used_are_named_or_left_out(tmp_path: Path) -> None
             {"augmentation": "v1"},
             "augmentation='v1' changes patches one by one, but the encoder has fully_convolutional=True",
         ),
-        (PATCHES, 12, {"packed": False, "cache_dir": "here"}, "cache_dir and skip_bad are about packed images"),
-        (PATCHES, 12, {"packed": False, "skip_bad": True}, "cache_dir and skip_bad are about packed images"),
-        (PATCHES, 4, {}, "images of 4 pixels are smaller than patch_size=8: raise data.image_size"),
+        (PATCHES, 12, {"packed": False, "cache_dir": "here"}, "`cache_dir` and `skip_bad` are about packed images"),
+        (PATCHES, 12, {"packed": False, "skip_bad": True}, "`cache_dir` and `skip_bad` are about packed images"),
+        (PATCHES, 4, {}, "images of 4 pixels are smaller than patch_size=8: raise `image_size`"),
         (
             PATCHES,
             14,
             {},
-            "leave the last 2 pixels of images of 14 out: set data.image_size to 12 or 16, or change the stride",
+            "leave the last 2 pixels of images of 14 out: set `image_size` to 12 or 16, or change the stride",
         ),
         (PATCHES, 12, {"augmentation": "v3"}, "augmentation='v3' is not one of none, v1, v2"),
     ],
@@ -375,3 +376,20 @@ def test_a_pack_is_shared_by_all_that_ask_for_its_size(
     corpus = ImageCorpus(source, Geometry(4, 2), 12, load_size=SIDE, augmentation="v2", cache_dir=tmp_path)
     assert corpus.images.folder == folder
     assert pack_images(corpus.table, SIDE, 3, tmp_path).folder == folder
+
+
+def test_what_is_wrong_with_batches_names_their_split(tmp_path: Path) -> None:
+    for name in ("train/a/1", "train/a/2", "train/a/3", "valid/a/4"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (12, 12)).save(tmp_path / f"{name}.png")
+    corpus = ImageCorpus(tmp_path, PATCHES, 12)
+    with pytest.raises(ValueError, match=r"^split 'train': batch_size=4 on 1 processes is more than the 3 images"):
+        corpus.batches(corpus.windows("train"), "uniform", 4, 1, 0)
+    with pytest.raises(ValueError, match=r"^split 'valid': 1 held-out images are too few"):
+        corpus.held_out_batch_size(corpus.windows("valid"), 4, 1)
+
+
+def test_a_name_that_is_not_utf_8() -> None:
+    names = [os.fsdecode(b"caf\xe9%d.png" % number) for number in range(4)]
+    batches = ImageBatches(names, np.arange(4), 2, 2, 0)
+    assert sorted(image for index in range(2) for image, _ in batches.batch(index)) == [0, 1, 2, 3]

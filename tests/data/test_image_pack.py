@@ -281,7 +281,7 @@ def test_a_full_disk_is_said_clearly_and_leaves_nothing(root: Path, monkeypatch:
     packs = root / ".cpc_cache"
     with monkeypatch.context() as patch:
         patch.setattr(cpc.data.image_pack.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-        with pytest.raises(OSError, match=r"No space left.*take 0\.000 GB, 0\.000 GB are free.*with cache_dir"):
+        with pytest.raises(OSError, match=r"No space left.*take 0\.000 GB, 0\.000 GB are free.*with `cache_dir`"):
             pack_images(table, 16, 3, progress=False)
     assert files_in(packs) == []
 
@@ -309,7 +309,7 @@ def test_an_interrupt_while_decoding_leaves_nothing(table: ImageTable, monkeypat
 
 def test_a_place_that_cannot_be_written_names_the_option(table: ImageTable, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match=r"name another place with cache_dir"):
+    with pytest.raises(OSError, match=r"name another place with `cache_dir`"):
         pack_images(table, 16, 3, tmp_path / "file", progress=False)
 
 

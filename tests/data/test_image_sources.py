@@ -1,5 +1,6 @@
 import pickle
 import re
+import zipfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -216,7 +217,9 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "few_labels": ({"images": RGB, "labels": [0, 1]}, r"labels is int64 \[2\], but must be whole numbers \[6\]"),
     "real_sequence": ({"images": RGB, "sequence": np.zeros(6)}, r"sequence is float64 \[6\], but must be whole"),
     "real_labels": ({"images": RGB, "labels": np.zeros(6)}, r"labels is float64 \[6\], but must be whole"),
-    "low_label": ({"images": RGB, "labels": [0, -2, 0, 0, 0, 0]}, "a label is -2, but -1 is the lowest"),
+    "low_label": ({"images": RGB, "labels": [0, -2, 0, 0, 0, 0]}, "labels go from -2 to 0, but legal are -1"),
+    "huge_label": ({"images": RGB, "labels": [10**15] + [0] * 5}, "labels go from 0 to 10+, but legal are -1"),
+    "wrapped_label": ({"images": RGB, "labels": np.array([2**64 - 1] + [0] * 5, np.uint64)}, "labels go from 0 to 184"),
     "high_label": ({"images": RGB, "labels": [2] * 6, "classes": ["a", "b"]}, "a label is 2, but .* 2 classes.* to 1"),
     "no_class": ({"images": RGB, "classes": [1, 2]}, r"classes is int64 \[2\], but must be strings"),
     "same_class": ({"images": RGB, "classes": ["a", "a"]}, "a class stands twice"),
@@ -460,7 +463,7 @@ def test_a_draw_that_cannot_be(tmp_path: Path, names: list[str]) -> None:
     if len(names) == 2:
         assert read_image_source(tmp_path).splits == ["test", "test"]
     else:
-        with pytest.raises(ValueError, match=r"a/1\.png: these 1 are too few .* valid; add some, or set valid_share"):
+        with pytest.raises(ValueError, match=r"a/1\.png: these 1 are too few .* valid; add some, or set `valid_share`"):
             read_image_source(tmp_path)
 
 
@@ -509,3 +512,40 @@ def test_tables_that_are_wrong_are_refused(
     assert len(ImageTable(**fields)) == 3
     with pytest.raises(ValueError, match=complaint):
         ImageTable(**change(fields))
+
+
+def test_fewer_images_than_promised_take_no_memory(tmp_path: Path) -> None:
+    header = {"descr": "|u1", "fortran_order": False, "shape": (10**12, 8, 8)}
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive, archive.open("images.npy", "w") as stream:
+        np.lib.format.write_array_header_1_0(stream, header)
+        stream.write(bytes(64))
+    with pytest.raises(
+        ValueError, match=r"a\.npz: cannot be read as an npz file \(fewer images than its shape \[10{12}, 8"
+    ):
+        read_image_source(tmp_path / "a.npz")
+
+
+def test_one_image_under_two_names_is_refused(tmp_path: Path) -> None:
+    write_images(tmp_path / "files", "train/cat/1.png", "train/dog/2.png", "valid/dog/3.png")
+    (tmp_path / "files/valid/cat").symlink_to("../train/cat")  # a folder is followed once: no double
+    read_image_source(tmp_path / "files")
+    (tmp_path / "files/valid/dog/1.png").symlink_to("../../train/cat/1.png")
+    with pytest.raises(ValueError, match=r"two names(?s:.*)train/cat/1\.png and valid/dog/1\.png"):
+        read_image_source(tmp_path / "files")
+    (tmp_path / "arrays").mkdir()
+    save(tmp_path / "arrays/train.npz", images=RGB)
+    (tmp_path / "arrays/valid.npz").symlink_to("train.npz")
+    with pytest.raises(ValueError, match=r"two names(?s:.*)train\.npz and valid\.npz"):
+        read_image_source(tmp_path / "arrays")
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.png"])
+def test_what_may_not_be_read_is_not_called_damaged(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / name).write_text("nothing")
+    source = tmp_path / name if name == "a.npz" else tmp_path
+    monkeypatch.setattr(Path, "open", refuse)  # root, who runs tests, may read whatever its mode
+    with pytest.raises(ValueError, match=rf"{name}: cannot be read \(Permission denied\)$"):
+        pixels(read_image_source(source, valid_share=0.0), 0)

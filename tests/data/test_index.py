@@ -92,7 +92,7 @@ def test_index_follows_linked_folders_once(corpus: Path, tmp_path: Path) -> None
 
 def test_index_never_replaces_a_manifest_unasked(corpus: Path) -> None:
     index_folder(corpus, progress=False)
-    with pytest.raises(ValueError, match=r"manifest\.csv exists already; set overwrite"):
+    with pytest.raises(ValueError, match=r"manifest\.csv exists already; set `overwrite`"):
         index_folder(corpus, progress=False)
     write_noise(corpus / "test/cleo/8.wav")
     assert len(index_folder(corpus, overwrite=True, progress=False)) == 7
@@ -167,7 +167,7 @@ def test_a_folder_without_audio_is_an_error_that_says_what_is_there(tmp_path: Pa
         ({"num_workers": 0}, "num_workers=0"),
         (
             {"split_level": 0, "valid_share": 0.1},
-            r"valid_share=0\.1, .*split_level or speaker_pattern name them already",
+            r"valid_share=0\.1, .*`split_level` or `speaker_pattern` name them already",
         ),
         ({"speaker_pattern": "(?P<split>train|test)", "split_by": "speaker"}, "split_by='speaker', seed=0 draw"),
         ({"valid_share": 0.6, "test_share": 0.4}, r"valid_share=0\.6 and test_share=0\.4: .*together less than 1"),
@@ -289,3 +289,31 @@ def test_a_real_corpus_by_its_levels(tmp_path: Path) -> None:
     assert len(manifest.select("an4_clstk")) == 948
     assert len(set(manifest.select("an4test_clstk").column("speaker"))) == 10
     assert manifest.num_samples.sum() / 16000 == pytest.approx(2903, abs=1)
+
+
+def test_a_file_at_an_absurd_rate_is_refused(tmp_path: Path) -> None:
+    write_noise(tmp_path / "good.wav")
+    write_noise(tmp_path / "slow.wav", rate=1)
+    write_noise(tmp_path / "fast.wav", rate=20_000_000)
+    with pytest.raises(
+        ValueError, match=r"fast\.wav: is of 20000000 Hz(?s:.*)slow\.wav: is of 1 Hz, but legal are 1000"
+    ):
+        index_folder(tmp_path, **UNSPLIT, progress=False)
+    with pytest.warns(UserWarning, match="left out 2 of 3"):
+        manifest = index_folder(tmp_path, **UNSPLIT, skip_bad=True, progress=False)
+    assert manifest.paths == ["good.wav"]
+
+
+def test_a_file_and_a_link_to_it_are_refused(tmp_path: Path) -> None:
+    write_noise(tmp_path / "train/a.wav")
+    (tmp_path / "valid").mkdir()
+    (tmp_path / "valid/a.wav").symlink_to("../train/a.wav")
+    with pytest.raises(ValueError, match=r"two names(?s:.*)train/a\.wav and valid/a\.wav"):
+        index_folder(tmp_path, split_level=0, progress=False)
+
+
+def test_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
+    write_noise(tmp_path / "a.wav").rename(tmp_path / os.fsdecode(b"caf\xe9.wav"))
+    manifest = index_folder(tmp_path, **UNSPLIT, progress=False)
+    assert [os.fsencode(path) for path in manifest.paths] == [b"caf\xe9.wav"]
+    assert manifest.num_samples.tolist() == [1000]

@@ -38,7 +38,7 @@ def test_two_processes_read_what_one_would() -> None:
 
 
 def test_too_little_text_for_the_lanes_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"101 tokens make 20 lanes of 5, shorter than data\.chunk_tokens=6"):
+    with pytest.raises(ValueError, match=r"101 tokens make 20 lanes of 5, shorter than chunk_tokens=6"):
         TrainingLanes(STREAM, num_lanes=20, chunk_tokens=6)
 
 

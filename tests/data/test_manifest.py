@@ -51,6 +51,11 @@ def test_a_failed_write_leaves_the_old_manifest(tmp_path: Path) -> None:
         ("path,num_samples\na.wav,12\nb.wav,1.5\n", r"b\.wav: num_samples is '1\.5'"),
         ("path,sample_rate_hz\na.wav,\n", r"a\.wav: sample_rate_hz is ''"),
         ("path,num_channels\na.wav,0\n", r"a\.wav: num_channels is '0'"),
+        (f"path,num_samples\na.wav,{10**20}\n", r"a\.wav: num_samples is '10+', .* from 1 to 1099511627776"),
+        (f"path,num_samples\na.wav,{'9' * 5000}\n", r"a\.wav: num_samples is '9{40}', but"),
+        ("path,num_samples\na.wav,-5\n", r"a\.wav: num_samples is '-5'"),
+        ("path,num_samples\na.wav,NaN\n", r"a\.wav: num_samples is 'NaN'"),
+        ("path,sample_rate_hz\na.wav,1\n", r"a\.wav: sample_rate_hz is '1', .* from 1000 to 10000000"),
         ("path\na.wav\nb.wav\na.wav\n", r"1 paths stand more than once.*\n  a\.wav"),
         ("path,x,x\na.wav,1,2\n", r"names a column twice"),
         ("path\n", r"no rows"),
@@ -80,3 +85,13 @@ def test_select_and_column_say_what_there_is(tmp_path: Path) -> None:
         manifest.codes("speaker")
     with pytest.raises(ValueError, match="no manifest"):
         read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("other", ["./a.wav", "deep/../a.wav", "link.wav"])
+def test_a_file_that_is_trained_on_is_not_held_out_under_another_name(tmp_path: Path, other: str) -> None:
+    (tmp_path / "a.wav").touch()
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "link.wav").symlink_to("a.wav")
+    path = write_csv(tmp_path / "m.csv", f"path,split\na.wav,train\n{other},valid\n")
+    with pytest.raises(ValueError, match=f"two names(?s:.*)a.wav and {other}"):
+        read_manifest(path)

@@ -1,3 +1,4 @@
+import json
 import os
 import pickle
 import resource
@@ -231,7 +232,7 @@ def test_a_full_disk_is_said_clearly_and_leaves_nothing(corpus: Manifest, monkey
     packs = corpus.root / ".cpc_cache"
     with monkeypatch.context() as patch:
         patch.setattr(cpc.data.pack.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-        with pytest.raises(OSError, match=r"No space left.*takes 0\.000 GB, 0\.000 GB are free.*with out"):
+        with pytest.raises(OSError, match=r"No space left.*takes 0\.000 GB, 0\.000 GB are free.*with `cache_dir`"):
             pack(corpus, 16000, progress=False)
     assert files_in(packs) == []
 
@@ -259,7 +260,7 @@ def test_a_failure_while_decoding_leaves_nothing(corpus: Manifest, monkeypatch: 
 
 def test_a_place_that_cannot_be_written_names_the_option(corpus: Manifest, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match=r"name another place with out"):
+    with pytest.raises(OSError, match=r"name another place with `cache_dir`"):
         pack(corpus, 16000, tmp_path / "file", progress=False)
 
 
@@ -273,3 +274,31 @@ def test_a_pack_travels_light_and_opens_its_map_where_it_arrives(corpus: Manifes
     assert chosen.num_samples.tolist() == audio.num_samples[[3, 1]].tolist()
     np.testing.assert_array_equal(chosen.read(1, 100, 50), expected)
     assert chosen.statistics == audio.subset([3, 1]).statistics
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sample_rate_hz": 1},
+        {"sample_rate_hz": "fast"},
+        {"num_samples": None},
+        {"num_samples": [10**20] * 4},
+        {"offsets": [-1, 0, 0, 0]},
+        {"offsets": [0, 0, 0, 10**9]},
+        {"skipped": []},
+    ],
+)
+def test_an_index_that_makes_no_sense_is_no_pack(corpus: Manifest, change: dict[str, object]) -> None:
+    folder = pack(corpus, 16000, progress=False).folder
+    index = json.loads((folder / "index.json").read_text())
+    (folder / "index.json").write_text(json.dumps(index | change))
+    with pytest.raises(ValueError, match="holds no complete pack"):
+        PackedAudio(folder)
+    pack(corpus, 16000, progress=False)
+    assert json.loads((folder / "index.json").read_text()) == index
+
+
+def test_a_rate_that_is_no_audio_is_refused_before_anything_is_read(corpus: Manifest) -> None:
+    with pytest.raises(ValueError, match="`sample_rate_hz` is 500 Hz, but legal are 1000"):
+        pack(corpus, 500, progress=False)
+    assert not (corpus.root / ".cpc_cache").exists()

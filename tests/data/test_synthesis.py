@@ -402,7 +402,7 @@ def test_impossible_durations_are_refused(tmp_path, monkeypatch):
             synthesize(tmp_path / "corpus", **(SMALL | {"minutes": minutes}))
     few = synthesis.prose.sentences()[:60]
     monkeypatch.setattr(synthesis.prose, "sentences", lambda: few)
-    with pytest.raises(ValueError, match=r"has read all .* sentences of the .* split .*lower minutes or raise num_sp"):
+    with pytest.raises(ValueError, match=r"has read all .* sentences of the .* split .*lower `minutes` or raise `num"):
         synthesize(tmp_path / "corpus", **(SMALL | {"minutes": 10.0}))
     assert list(tmp_path.iterdir()) == []
 

@@ -1,5 +1,6 @@
 """Which lines of which files make which split, and what is refused."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -102,7 +103,7 @@ def test_the_first_byte_that_is_not_utf8_is_named(tmp_path: Path, capsys: pytest
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no such file or folder"):
         Text(tmp_path / "absent")
-    with pytest.raises(ValueError, match=r"holds no \*\.txt file"):
+    with pytest.raises(ValueError, match=r"no text below"):
         Text(tmp_path)
     write(tmp_path / "blank" / "train.txt", "", "  ")
     with pytest.raises(ValueError, match="holds no line: give it text"):
@@ -134,3 +135,17 @@ def test_penn_treebank_has_its_published_size() -> None:
     text = Text(PTB)
     num_words = {split: sum(len(line.split()) for line in text.lines(split)) for split in text.splits}
     assert num_words == {"train": 887521, "valid": 70390, "test": 78669}
+
+
+def test_one_text_under_two_names_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "train.txt", *numbered(0, 30))
+    (tmp_path / "valid.txt").symlink_to("train.txt")
+    with pytest.raises(ValueError, match=r"two names(?s:.*)train\.txt and valid\.txt"):
+        Text(tmp_path)
+
+
+def test_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
+    write(tmp_path / os.fsdecode(b"caf\xe9.txt"), *numbered(0, 90))
+    text = Text(tmp_path)
+    assert sorted(text.splits) == ["test", "train", "valid"]
+    assert len(text.digest) == 64

@@ -123,7 +123,7 @@ def test_evaluate_draws_as_the_run_did_unless_told_otherwise(model: cpc.CPC, man
 
 def test_a_model_of_unknown_training_must_be_told_how(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
     save_pretrained(model, tmp_path)
-    with pytest.raises(ValueError, match="give --split, --sampler, --speakers_per_batch, --window_samples"):
+    with pytest.raises(ValueError, match="give `split`, `sampler`, `speakers_per_batch`, `window_samples`"):
         evaluate(tmp_path, manifest, batch_size=4)
     told = {"split": "valid", "window_samples": 1600, "batch_size": 4, "sampler": "uniform", "speakers_per_batch": 1}
     report = evaluate(tmp_path, manifest, num_batches=1, **told)

@@ -1,6 +1,7 @@
 """Who is let in, on which port, and what the page may load."""
 
 import http.client
+import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ pytest.importorskip("flask", reason="the extra 'dashboard' is not installed")
 
 import flask
 
+from cpc.monitor.library import Library
 from cpc.monitor.server import COOKIE, Server, is_loopback
 
 
@@ -109,3 +111,51 @@ def test_a_closed_server_frees_its_port(app: flask.Flask) -> None:
 def test_loopback_addresses() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.1.2.3", "::1", "localhost")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "192.168.0.1", "example.org", "localhost.example.org")))
+
+
+@pytest.fixture
+def monitor(library: Library) -> Iterator[Server]:
+    """The real page."""
+    from cpc.monitor.app import build_app
+
+    server = Server(build_app(library).server, port=0)
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize("path", ["../..", "dash/../../x", "dash/nothing.js", "nothing/x.js", "%ff/x.js"])
+def test_paths_of_no_file_are_not_found(monitor: Server, path: str, capfd: pytest.CaptureFixture[str]) -> None:
+    status, text, headers = asked(monitor.port, f"/_dash-component-suites/{path}")
+    assert (status, text) == (404, "404: no such file\n")
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_call_of_no_callback_is_refused_and_the_others_answered(
+    monitor: Server, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def called(body: str) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", monitor.port, timeout=10)
+        connection.request("POST", "/_dash-update-component", body, {"Content-Type": "application/json"})
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
+    for body in ("", "{", "[]", "null", "{}", '{"output": []}', '{"output": "of.an-older-page", "inputs": []}'):
+        assert called(body) == 400, body
+    callbacks = json.loads(asked(monitor.port, "/_dash-dependencies")[1])
+    (listing,) = [each for each in callbacks if "markup-of-runs" in each["output"] and not each["clientside_function"]]
+    values = {"sort": ["name", False], "hidden": [], "unit": "nats", "search": "", "tick": 0}
+    call = {
+        "output": listing["output"],
+        "outputs": [
+            dict(zip(("id", "property"), output.split("."), strict=True))
+            for output in listing["output"].strip(".").split("...")
+        ],
+        "inputs": [each | {"value": values[each["id"]]} for each in listing["inputs"]],
+        "state": [each | {"value": None} for each in listing["state"]],
+        "changedPropIds": ["tick.n_intervals"],
+    }
+    assert called(json.dumps(call)) == 200
+    assert capfd.readouterr().err == ""

@@ -20,6 +20,7 @@ from cpc.checkpoint import read_config
 from cpc.cli import main
 from cpc.data.batches import UniformBatches
 from cpc.data.index import index_folder
+from cpc.data.manifest import Manifest, read_manifest
 from cpc.data.records import read_records
 from cpc.evaluation import EVALUATION_SEED, evaluate
 from cpc.pretraining.command import _WITHOUT_EFFECT, parse, pretrain
@@ -540,3 +541,36 @@ def test_bad_audio_is_named(run: Callable[..., Path], tmp_path: Path, capsys: py
 
 def event_names(folder: Path) -> list[str]:
     return [record["event"] for record in read_records(folder / "events.jsonl")]
+
+
+def test_messages_name_options_as_they_are_typed(
+    tmp_path: Path, manifest: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = shutil.copytree(manifest, tmp_path / "corpus", ignore=shutil.ignore_patterns(".cpc_cache"))
+    (corpus / ".cpc_cache").touch()  # where a pack goes, nothing can be written
+    with pytest.raises(SystemExit):
+        pretrain_small(tmp_path, corpus)
+    assert "nothing can be written here; name another place with --data.cache_dir" in capsys.readouterr().err
+
+
+def test_what_is_wrong_with_batches_names_their_split(
+    tmp_path: Path, manifest: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = read_manifest(manifest)
+    of_many = [
+        f"{speaker}{row % 4}" if split == "train" else speaker
+        for row, (split, speaker) in enumerate(zip(whole.column("split"), whole.column("speaker"), strict=True))
+    ]
+    Manifest(whole.root, whole.columns | {"speaker": of_many}).write(tmp_path / "manifest.csv")
+    sampled = ["--data.sampler=same_speaker", "--model.negatives=same_speaker", "--data.batch_size=8"]
+    for options, message in (
+        (
+            [*sampled, "--data.speakers_per_batch=4"],
+            "split 'valid': speakers_per_batch=4, but there are 2 speakers; lower --data.speakers_per_batch to that",
+        ),
+        ([*sampled, "--data.speakers_per_batch=3"], "split 'train': batch_size=8 with speakers_per_batch=3"),
+        (["--data.batch_size=1", "--model.negatives=mixed_excluding"], "split 'train': negatives='mixed_excluding'"),
+    ):
+        with pytest.raises(SystemExit):
+            pretrain_small(tmp_path, tmp_path / "manifest.csv", *options)
+        assert message in capsys.readouterr().err

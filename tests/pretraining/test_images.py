@@ -345,8 +345,8 @@ def test_a_folder_of_photographs_is_enough(
         (["--data.image_size=32"], "data.image_size=32 gives 3 rows of patches, but the model predicts 3 rows ahead"),
         (["--model.skip_steps=2"], "data.image_size=40 gives 4 rows of patches, but the model predicts 4 rows ahead"),
         (["--model.skip_steps=-1"], "skip_steps=-1 must not be negative"),
-        (["--data.image_size=8"], "images of 8 pixels are smaller than patch_size=16: raise data.image_size"),
-        (["--data.image_size=43"], "leave the last 3 pixels of images of 43 out: set data.image_size to 40 or 48"),
+        (["--data.image_size=8"], "images of 8 pixels are smaller than patch_size=16: raise --data.image_size"),
+        (["--data.image_size=43"], "leave the last 3 pixels of images of 43 out: set --data.image_size to 40 or 48"),
         (["--data.load_size=39"], "load_size=39 is smaller than image_size=40"),
         (["--data.augmentation=v3"], "data.augmentation"),
         (
@@ -370,7 +370,10 @@ def test_a_folder_of_photographs_is_enough(
         (["--data.source=nowhere"], "there is no folder or npz file nowhere"),
         (["--data.eval_split=dev"], "of split 'dev', only of test, train, valid"),
         (["--data.train_split=valid"], "data.train_split and data.eval_split are both 'valid'"),
-        (["--data.packed=false", "--data.skip_bad=true"], "cache_dir and skip_bad are about packed images"),
+        (
+            ["--data.packed=false", "--data.skip_bad=true"],
+            "--data.cache_dir and --data.skip_bad are about packed images",
+        ),
         (
             ["--trainer.callbacks=cpc.probes.OnlineProbe"],
             "an online probe of images has the task 'class', not 'speaker'",
@@ -516,7 +519,7 @@ def test_evaluate_takes_other_sizes_and_refuses_what_images_have_not(
 
 def test_a_model_of_unknown_training_must_be_told_how(finished_once: Path, source: Path, tmp_path: Path) -> None:
     cpc.save_pretrained(cpc.load_pretrained(finished_once), tmp_path / "bare")
-    with pytest.raises(ValueError, match=r"how the batches of its run were drawn: give --split, --image_size$"):
+    with pytest.raises(ValueError, match=r"how the batches of its run were drawn: give `split`, `image_size`$"):
         evaluate(tmp_path / "bare", source, batch_size=4)
     told = evaluate(tmp_path / "bare", source, batch_size=4, split="valid", image_size=40, num_batches=1)
     assert (told["load_size"], told["augmentation"], told["bounds"][0]["step"]) == (None, "none", None)

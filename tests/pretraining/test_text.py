@@ -285,6 +285,9 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         model__classes__init_args__table__has_sparse_gradients=True,
     )
     refused("chunk_tokens=0 must be at least 1", data__chunk_tokens=0)
+    refused(
+        "split 'train': .* tokens make 10000 lanes .* lower `batch_size` or `chunk_tokens`", data__batch_size=10_000
+    )
     refused("there is no online probe of text", trainer__callbacks=[{"class_path": "cpc.probes.OnlineProbe"}])
     transformer = {"class_path": "cpc.contexts.CausalTransformer", "init_args": {"dim": 16, "num_heads": 2}}
     refused(r"its state would grow with every chunk; set model\.context\.init_args\.window", model__context=transformer)
@@ -292,10 +295,10 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_evaluate_says_what_it_does_not_know(run_dir: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match=r"--negatives: .* is a model of text, which is read from end to end"):
+    with pytest.raises(ValueError, match=r"`negatives`: .* is a model of text, which is read from end to end"):
         evaluate(run_dir, folder, strategies=["mixed"])
     for name, value in (("seed", 0), ("bank_latents", 5)):
-        with pytest.raises(ValueError, match=rf"--{name}: .* is a model of text, which is read from end to end"):
+        with pytest.raises(ValueError, match=rf"`{name}`: .* is a model of text, which is read from end to end"):
             evaluate(run_dir, folder, **{name: value})
     for name in ("batch_size", "chunk_tokens"):
         with pytest.raises(ValueError, match=f"{name}=0 must be at least 1"):

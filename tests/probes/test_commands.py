@@ -72,7 +72,7 @@ def test_probe(
 
     message = refusal(command, capsys)
     assert "broken.wav" in message
-    assert "skip_bad" in message
+    assert "set --skip_bad" in message
     with pytest.warns(UserWarning, match=r"went on without 1 of 37 files.*\n.*broken\.wav"):
         main([*command, "--skip_bad"])
 
@@ -99,10 +99,10 @@ def test_probe(
     ("options", "message"),
     [
         (["--device", "nowhere"], "device='nowhere' cannot be used"),
-        (["--hidden_dim", "8"], "set hidden=1"),
+        (["--hidden_dim", "8"], "set --hidden to 1"),
         (["--scratch_dir", "nowhere"], "scratch_dir='nowhere' is no folder"),
-        (["--max_ram_gb", "-1"], "is negative"),
-        (["--supervised_seconds", "0"], "the budget must be positive"),
+        (["--max_ram_gb", "-1"], "-1 GB of memory: this cannot be negative"),
+        (["--supervised_seconds", "0"], "budget must be positive"),
         (["--precision", "float8"], "invalid choice"),
     ],
 )
@@ -125,7 +125,7 @@ def test_embed(
         main([*command, "--skip_bad"])
     assert f"1 files written to {tmp_path / 'out'}" in capsys.readouterr().out
     exact = np.load(tmp_path / "out" / "good.npy")
-    assert "set overwrite" in refusal([*command, "--skip_bad"], capsys)
+    assert "set --overwrite" in refusal([*command, "--skip_bad"], capsys)
     with pytest.warns(UserWarning, match="left out 1 of 2 files"):
         main([*command, "--skip_bad", "--overwrite", "--precision", "bfloat16", "--device", "cpu"])
     rough = np.load(tmp_path / "out" / "good.npy")

@@ -131,22 +131,22 @@ def test_speakers_that_do_not_meet_say_which_split_to_take(manifest: Manifest) -
         speaker + ("2" if split == "test" else "")
         for speaker, split in zip(manifest.column("speaker"), manifest.column("split"), strict=True)
     ]
-    with pytest.raises(ValueError, match=r"'train' .* and 'test' .* none in\s+common.*try --test_split valid"):
+    with pytest.raises(ValueError, match=r"'train' .* and 'test' .* none in\s+common.*try `test_split` valid"):
         Task("speaker", changed(manifest, speaker=with_strangers), test_split="test")
 
 
 @pytest.mark.parametrize(
     ("columns", "arguments", "message"),
     [
-        ({"split": ["train"] * 36}, {"name": "first"}, r"needs split 'test', .* has only train.*--test_split"),
-        ({"split": ["test"] * 36}, {"name": "first"}, r"needs split 'train', .* has only test.*--train_split"),
+        ({"split": ["train"] * 36}, {"name": "first"}, r"needs split 'test', .* has only train.*`test_split`"),
+        ({"split": ["test"] * 36}, {"name": "first"}, r"needs split 'train', .* has only test.*`train_split`"),
         ({"first": ["same"] * 36}, {"name": "first"}, "single class in split 'train', 'same'"),
         ({"first": [""] * 36}, {"name": "first"}, "no file of the training part"),
         ({}, {"name": "word"}, "no column 'word'"),
         ({}, {"name": "path"}, "another column"),
         ({}, {"name": "first", "test_split": "train"}, "are both 'train'"),
         ({}, {"name": "phones", "pool": "mean"}, "pool='frames'"),
-        ({}, {"name": "phones", "alignments": "nowhere.csv"}, "--alignments"),
+        ({}, {"name": "phones", "alignments": "nowhere.csv"}, "`alignments`"),
     ],
 )
 def test_mistakes_are_named(

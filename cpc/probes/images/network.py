@@ -59,7 +59,7 @@ class NetworkProtocol:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
         if self.seconds is not None and self.seconds <= 0:
-            raise ValueError(f"seconds={self.seconds}: the budget must be positive")
+            raise ValueError(f"seconds={self.seconds}: the supervised network's budget must be positive")
         if self.learning_rate <= 0 or self.weight_decay < 0:
             raise ValueError(
                 f"learning_rate={self.learning_rate} must be positive and weight_decay={self.weight_decay} not negative"

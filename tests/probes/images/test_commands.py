@@ -88,7 +88,7 @@ EMPTY = {"label_efficiency": None, "bound": []}
         (["--scratch_dir", "there", "--dtype", "float16"], "--scratch_dir, --dtype: "),
         (["--features", "mfcc"], "legal are z, z_grid, c, c_grid"),
         (["--label_shares", "0.5", "0"], "a share of labels, 0.0, must lie above 0"),
-        (["--supervised_seconds", "0"], "the budget must be positive"),
+        (["--supervised_seconds", "0"], "budget must be positive"),
         (["--test_split", "train"], "train_split and test_split are both 'train'"),
         (["--max_ram_gb", "0.000001"], "more than max_ram_gb=1e-06"),
         (["--device", "nowhere"], "device='nowhere' cannot be used"),
@@ -136,13 +136,13 @@ def test_embed(model_folder: Path, folder: Path, tmp_path: Path, capsys: pytest.
     command = ["embed", str(model_folder), str(folder), "--out", str(tmp_path / "out")]
     message = refusal(command, capsys)
     assert "broken.png" in message
-    assert "skip_bad" in message
+    assert "set --skip_bad" in message
     with pytest.warns(UserWarning, match="left out 1 of 3 files"):
         main([*command, "--skip_bad", "--overwrite"])
     assert f"2 files written to {tmp_path / 'out'}" in capsys.readouterr().out
     exact = np.load(tmp_path / "out" / "a" / "one.npy")
     assert exact.shape == (2, 2, 10)
-    assert "set overwrite" in refusal([*command, "--skip_bad"], capsys)
+    assert "set --overwrite" in refusal([*command, "--skip_bad"], capsys)
     with pytest.warns(UserWarning, match="left out 1 of 3 files"):
         main([*command, "--skip_bad", "--overwrite", "--precision", "bfloat16", "--device", "cpu"])
     rough = np.load(tmp_path / "out" / "a" / "one.npy")
