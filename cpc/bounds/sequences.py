@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.bounds.estimators import split_by_sequence
-from cpc.candidates import allowed_matrix, draw_negatives
+from cpc.candidates import allowed_matrix, check_num_valid, draw_negatives
 from cpc.losses.contrast import check_rows
 
 
@@ -72,13 +72,13 @@ def scored_rows(
         generator: source of the draws.
 
     Raises:
-        ValueError: if no sequence is longer than the first step, if the strategy leaves a row without negatives, or,
-            for a baseline, with those of fewer than two sequences.
+        ValueError: as `contrast`, or if a baseline would have the candidates of fewer than two sequences.
     """
     num_steps, num_sequences, num_latents, _ = queries.shape
     device = latents.device
     if num_valid is None:
         num_valid = torch.full((num_sequences,), num_latents, device=device)
+    check_num_valid(num_valid, num_latents)
     if sequence_id is None:
         sequence_id = torch.arange(num_sequences, device=device)
     check_rows(strategy, num_valid, sequence_id, group_id, skip_steps)

@@ -13,6 +13,7 @@ from cpc.candidates.strategies import (
     allowed_matrix,
     allowed_past,
     bounds_information,
+    check_num_valid,
     reading_of,
 )
 
@@ -28,6 +29,7 @@ __all__ = [
     "allowed_matrix",
     "allowed_past",
     "bounds_information",
+    "check_num_valid",
     "draw_excess_nats",
     "draw_negatives",
     "reading_of",

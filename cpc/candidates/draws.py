@@ -53,15 +53,16 @@ def draw_negatives(
 
 
 def draw_excess_nats(num_negatives: int, num_eligible: Int[Tensor, " M"]) -> Float[Tensor, " M"]:
-    """How far `log N - L` may lie above the information because draws with replacement repeat: log(N / (1 + D)).
+    """How far `log N - L` may lie above the information because draws with replacement repeat: log(N E[1 / (1 + D)]).
 
-    D is the number of distinct negatives that R draws from a pool of P come to, P (1 - (1 - 1/P)^R) in the mean. For R
-    small against P this is about R / (2 P); docs/theory.md derives it.
+    D is the number of distinct negatives among R draws from a pool of P, and E[1 / (1 + D)] the sum of (i / P)^R over
+    i = 1 .. P, divided by P + 1. For R small against P the excess is about R / (2 P); docs/theory.md derives it.
 
     Args:
         num_negatives: R.
         num_eligible: P of each row, at least 1.
     """
+    powers = num_negatives * torch.arange(1, int(num_eligible.max()) + 1, dtype=torch.float64).log()
+    log_sum = powers.logcumsumexp(0).to(num_eligible.device)[num_eligible - 1]
     pool = num_eligible.double()
-    num_distinct = -pool * torch.expm1(num_negatives * torch.log1p(-1 / pool))
-    return math.log1p(num_negatives) - num_distinct.log1p()
+    return math.log1p(num_negatives) + log_sum - num_negatives * pool.log() - pool.log1p()

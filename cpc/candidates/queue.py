@@ -10,6 +10,8 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from cpc.candidates.strategies import check_num_valid
+
 
 class Past(NamedTuple):
     """Stored latents and whose they are; without gradients.
@@ -108,7 +110,7 @@ class LatentQueue(nn.Module):
             num_valid: how many latents of each sequence are signal; None: all.
 
         Raises:
-            ValueError: on latents of another width, or `num_valid` of anything but sequences.
+            ValueError: on latents of another width, or `num_valid` of anything but sequences or beyond their length.
         """
         if latents.shape[-1] != self.dim:
             raise ValueError(f"latents have {latents.shape[-1]} channels, the queue has dim={self.dim}")
@@ -118,6 +120,7 @@ class LatentQueue(nn.Module):
         new = rearrange(latents, "b ... d -> (b ...) d")
         owner = torch.arange(len(new), device=new.device) // (len(new) // len(latents))
         if num_valid is not None:
+            check_num_valid(num_valid, latents.shape[1])
             time = torch.arange(len(new), device=new.device) % latents.shape[1]
             is_signal = time < num_valid[owner]
             new, owner = new[is_signal], owner[is_signal]

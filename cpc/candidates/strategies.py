@@ -41,6 +41,20 @@ def allowed_matrix(
     return _RULES[strategy](same, speaker)
 
 
+def check_num_valid(num_valid: Int[Tensor, " B"], num_latents: int) -> None:
+    """Refuse sequences that are said to have more latents than they have: a row's target would be another sequence's.
+
+    Raises:
+        ValueError: naming the counts.
+    """
+    fewest, most = (int(end) for end in num_valid.aminmax())
+    if fewest < 0 or most > num_latents:
+        raise ValueError(
+            f"num_valid={most if most > num_latents else fewest} of {num_latents} latents: it counts latents, from 0 "
+            f"to {num_latents}, not samples; give encoder.num_latents(samples)"
+        )
+
+
 def allowed_past(
     strategy: str,
     sequence_id: Int[Tensor, " B"],

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.bounds import BoundTally
-from cpc.candidates import LatentBank
+from cpc.candidates import LatentBank, check_num_valid
 from cpc.data.batch import Batch
 from cpc.data.corpus import Corpus
 from cpc.data.image_corpus import ImageCorpus
@@ -102,6 +102,7 @@ def bank_contrast(
 ) -> Contrast:
     """`cpc.losses.contrast` with a bank in place of the batch: no gradients, and no draws."""
     num_steps, num_sequences, num_latents, _ = queries.shape
+    check_num_valid(num_valid, num_latents)
     time = torch.arange(num_latents, device=latents.device)
     sums = torch.zeros(6, num_steps, num_sequences, device=latents.device)
     losses = []

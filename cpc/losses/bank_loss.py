@@ -156,8 +156,7 @@ def _exact(
     positive_scores = torch.einsum("md,md->m", queries, positives)
     rounding = tie_width(queries, rearrange(positives, "m d -> m 1 d"))
     of_bank = log_partition(queries, bank, positive_scores, rounding, sequence_id=sequence_id, targets=targets)
-    # log(1 + Z / exp s+), which stays precise where the loss is tiny
-    loss_nats = F.softplus(of_bank.log_total - positive_scores)
+    loss_nats = F.softplus(of_bank.log_odds)  # log(1 + Z / exp s+), which stays precise where the loss is tiny
     shared = 1 / (1 + of_bank.num_ties.float())
     accuracy = torch.where(of_bank.highest > positive_scores + rounding, 0.0, shared)
     return BankLoss(loss_nats.mean(), loss_nats.detach(), num_negatives + 1, accuracy, num_negatives, None, None)

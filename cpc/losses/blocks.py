@@ -4,10 +4,12 @@ M queries (rows), N candidates, A of them with the extra ones behind, B sequence
 block's.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 # Gathering a block's vectors costs about a tenth of its three products.
@@ -59,6 +61,16 @@ def blocks(
     ]
     num_scores = sum(len(part.positives) * part.columns.numel() for part in parts if part.columns is not None)
     return parts if num_scores < _WORTHWHILE_SHARE * len(positives) * pool.shape[1] else [whole]
+
+
+def only_met(vectors: Float[Tensor, "*N D"], is_met: Callable[[], Bool[Tensor, "..."]]) -> Float[Tensor, "*N D"]:
+    """Zeros for the vectors that no row meets, where any of all is not finite; they get gradients of 0.
+
+    Padding may hold anything, and its slope of 0 times nan is nan. What a row meets stays as it is.
+    """
+    if bool(vectors.detach().sum().isfinite()):  # one pass; a sum that overflows costs no more than the next line
+        return vectors
+    return vectors.where(rearrange(is_met(), "... n -> ... n 1"), 0)
 
 
 def _block(pool: Tensor, members: Tensor, query_sequence: Tensor, positives: Tensor, negatives: Tensor | None) -> Block:

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from cpc.losses.blocks import only_met
 from cpc.losses.products import Products
 from cpc.losses.slopes import rank_accuracy
 from cpc.losses.terms import TERMS
@@ -89,8 +90,13 @@ def candidate_loss(
     dtype = torch.float64 if queries.dtype == torch.float64 else torch.float32
     with torch.autocast(queries.device.type, enabled=False):
         queries, targets, candidates = queries.to(dtype), targets.to(dtype), candidates.to(dtype)
+        targets = only_met(targets, lambda: shifts.targets < torch.inf)
+        met = shifts.candidates
+        if met is not None:
+            shared = met.ndim == candidates.ndim  # [M, N] with [N, D]
+            candidates = only_met(candidates, lambda: (met < torch.inf).any(0) if shared else met < torch.inf)
         target_scores = torch.einsum("md,mtd->mt", queries, targets)
-        width = None if shifts.own is not None else tie_width(queries, targets, target_bias)
+        width = tie_width(queries, targets, target_bias)
         if target_bias is not None:
             target_scores = target_scores + target_bias
         num_rows = len(queries)
@@ -119,7 +125,7 @@ class MeanCandidateLoss(torch.autograd.Function):
         weight: Tensor,
         shifts: Shifts,
         form: str,
-        width: Tensor | None,
+        width: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         products = (_OwnCandidates if candidates.ndim == 3 else _SharedCandidates)(candidates, len(queries))
         gradients = [
@@ -132,11 +138,16 @@ class MeanCandidateLoss(torch.autograd.Function):
             scores = products.scores(queries[rows], rows)
             if bias is not None:
                 scores += _of_rows(bias, rows)
-            accuracy[rows] = _remove(scores, shifts, rows, target_scores[rows], width)
+            if shifts.own is None:
+                of_tile = target_scores[rows]
+            else:
+                of_tile = scores.gather(1, shifts.own[rows])  # from the same product: equal scores are equal
+                scores.scatter_(1, shifts.own[rows], -torch.inf)
+            accuracy[rows] = _remove(scores, shifts, rows, of_tile, width[rows])
             if shifts.candidates is not None:
                 scores -= _of_rows(shifts.candidates, rows)
             weights = None if shifts.weights is None else _of_rows(shifts.weights, rows)
-            terms = TERMS[form](scores, target_scores[rows] - shifts.targets[rows], weights)
+            terms = TERMS[form](scores, of_tile - shifts.targets[rows], weights)
             loss_nats[rows] = terms.loss
             scale = rearrange(weight[rows] * terms.factor, "m -> m 1")
             if of_queries is not None:
@@ -212,17 +223,13 @@ def _of_rows(of_candidates: Tensor, rows: slice) -> Tensor:
     return rearrange(of_candidates, "n -> 1 n") if of_candidates.ndim == 1 else of_candidates[rows]
 
 
-def _remove(scores: Tensor, shifts: Shifts, rows: slice, target_scores: Tensor, width: Tensor | None) -> Tensor:
+def _remove(scores: Tensor, shifts: Shifts, rows: slice, target_scores: Tensor, width: Tensor) -> Tensor:
     """Give those that a row does not meet a score of minus infinity; returns the accuracy `[m]` among the rest."""
-    if shifts.own is not None:
-        target_scores = scores.gather(1, shifts.own[rows])  # from the same product, so that equal scores are ties
-        scores.scatter_(1, shifts.own[rows], -torch.inf)
     if shifts.candidates is not None:
         scores.masked_fill_(_of_rows(shifts.candidates, rows) == torch.inf, -torch.inf)
     best_target = target_scores.masked_fill(shifts.targets[rows] == torch.inf, -torch.inf).amax(1, keepdim=True)
     others = scores if shifts.hits is None else scores.masked_fill(shifts.hits[rows], -torch.inf)
-    of_rows = 0.0 if width is None else rearrange(width[rows], "m -> m 1")
-    return rank_accuracy(best_target, others.amax(1, keepdim=True), others, of_rows)
+    return rank_accuracy(best_target, others.amax(1, keepdim=True), others, rearrange(width, "m -> m 1"))
 
 
 def tie_width(

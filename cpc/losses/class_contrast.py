@@ -10,6 +10,7 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from cpc.candidates.strategies import check_num_valid
 from cpc.losses.class_table_loss import ClassTableLoss
 from cpc.losses.contrast import Contrast
 
@@ -39,7 +40,8 @@ def class_contrast(
         generator: source of the draws.
 
     Raises:
-        ValueError: if there are too few labels for the furthest step, or none is known.
+        ValueError: if there are too few labels for the furthest step, none is known, or `num_valid` counts more places
+            than there are.
     """
     num_steps, num_sequences, num_places, _ = queries.shape
     if labels.shape[1] < num_places + max(ahead) - 1:
@@ -47,6 +49,8 @@ def class_contrast(
             f"{num_places} places and {max(ahead)} steps ahead need {num_places + max(ahead) - 1} labels, got "
             f"{labels.shape[1]}"
         )
+    if num_valid is not None:
+        check_num_valid(num_valid, num_places)
     sequence = repeat(torch.arange(num_sequences, device=queries.device), "b -> (b t)", t=num_places)
     losses: list[Tensor] = []
     dtype = torch.float64 if queries.dtype == torch.float64 else torch.float32

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cpc.candidates.draws import draw_excess_nats, draw_negatives
 from cpc.candidates.queue import Past
-from cpc.candidates.strategies import allowed_matrix, allowed_past
+from cpc.candidates.strategies import allowed_matrix, allowed_past, check_num_valid
 from cpc.losses.info_nce import Sequences, info_nce_of_rows
 
 
@@ -77,8 +77,9 @@ def contrast(
         compute: precision of the products' operands, as in `info_nce`.
 
     Raises:
-        ValueError: if no sequence is longer than the first step, the strategy leaves a row without negatives, or there
-            are past latents but no `sequence_id` to know a sequence's own by.
+        ValueError: if `num_valid` counts more latents than there are, no sequence is longer than the first step, the
+            strategy leaves a row without negatives, or there are past latents but no `sequence_id` to know a sequence's
+            own by.
     """
     num_steps, num_sequences, num_latents, _ = queries.shape
     if latents.shape != queries.shape[1:]:
@@ -86,6 +87,7 @@ def contrast(
     device = latents.device
     if num_valid is None:
         num_valid = torch.full((num_sequences,), num_latents, device=device)
+    check_num_valid(num_valid, num_latents)
     if past is not None and sequence_id is None:
         raise ValueError("past latents without sequence_id: a sequence could not be told from its own past; give it")
     if sequence_id is None:

@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from cpc.losses.blocks import Block
 from cpc.losses.products import Products
+from cpc.losses.slopes import loss_and_factor
 from cpc.losses.tiles import tiles_of
 
 
@@ -62,9 +63,10 @@ class MeanInfoNCE(torch.autograd.Function):
                 rows = tile if block.rows is None else block.rows[tile]
                 tile_query = rows if query is None else query[rows]
                 tile_queries = queries[tile_query].to(candidates.dtype)
-                loss_nats[rows], accuracy[rows] = tiles.contrast(tile_queries, tile)
+                log_odds, accuracy[rows] = tiles.contrast(tile_queries, tile)
+                loss_nats[rows], factor = loss_and_factor(log_odds)
                 if needs_gradient:
-                    row_weight = rearrange(weight[rows], "m -> m 1")
+                    row_weight = rearrange(weight[rows] * factor, "m -> m 1")
                     query_gradient[tile_query] = (tiles.query_gradient() * row_weight).to(gradient_dtype)
                     tiles.add_candidate_gradient(tile_queries * row_weight, block_gradient)
             if needs_gradient and block.columns is not None:

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.draws import draw_negatives
-from cpc.losses.blocks import blocks
+from cpc.losses.blocks import blocks, only_met
 from cpc.losses.checks import check_extra, check_shapes, check_values
 from cpc.losses.fused import MeanInfoNCE
 from cpc.losses.products import Products, RoundedProducts
@@ -171,11 +171,21 @@ def info_nce_of_rows(
     dtype = _score_dtype(queries)
     if dtype == torch.float64 and compute != "float32":
         raise ValueError(f"compute={compute!r} rounds operands, but the queries are float64: pass float32 ones")
+
+    def is_met() -> Tensor:
+        if negatives is None:
+            found = pool[sequences.of_row.unique()].any(0)
+        else:
+            found = torch.zeros_like(pool[0])
+            found[negatives.flatten()] = True
+        found[positives] = True
+        return found
+
     with torch.autocast(queries.device.type, enabled=False):
         loss, loss_nats, accuracy = MeanInfoNCE.apply(
             queries,
-            candidates.to(dtype),
-            None if extra is None else extra.detach().to(dtype),
+            only_met(candidates.to(dtype), lambda: is_met()[: len(candidates)]),
+            None if extra is None else only_met(extra.detach().to(dtype), lambda: is_met()[len(candidates) :]),
             query,
             weight.to(dtype),
             None if bias is None else bias.to(dtype),

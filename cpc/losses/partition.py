@@ -1,7 +1,7 @@
-"""The exact log partition of queries over a bank of any size, in tiles, with its gradient from the same pass.
+"""The exact partition of queries over a bank of any size, in tiles, with its gradient from the same pass.
 
-log Z(q) = log sum over latents of exp(q . z). Its gradient is the softmax's mean latent, which adds up beside the sum
-as in online softmax (Milakov and Gimelshein 2018, arXiv:1805.02867): two products, one pass over the bank.
+Z(q) = sum over latents of exp(q . z). The gradient of its log is the softmax's mean latent, which adds up beside the
+sum as in online softmax (Milakov and Gimelshein 2018, arXiv:1805.02867): two products, one pass over the bank.
 
 M queries (rows), n latents of the bank, D latent dim; m counts a tile's rows.
 """
@@ -16,21 +16,23 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cpc.candidates.bank import LatentBank
+from cpc.losses.blocks import only_met
+from cpc.losses.slopes import log_odds_against
 
 TILE_ROWS, TILE_LATENTS = 1024, 4096  # 16 MiB of float32 scores
 
 
 class Partition(NamedTuple):
-    """Of each row, over the latents that it meets; only `log_total` carries gradients.
+    """Of each row, over the latents that it meets; only `log_odds` carries gradients.
 
     Attributes:
-        log_total: `[M]`, log Z; -inf where a row meets none.
+        log_odds: `[M]`, against the positive: log Z less its score; -inf where a row meets none.
         highest: `[M]`, the best score.
         num_ties: `[M]`, how many score as the positive.
         num_met: `[M]`.
     """
 
-    log_total: Tensor
+    log_odds: Tensor
     highest: Tensor
     num_ties: Tensor
     num_met: Tensor
@@ -53,14 +55,12 @@ def log_partition(
     Args:
         queries: divided by the temperature already, float32 or float64.
         bank: the latents.
-        positive_scores: what ties are counted with.
+        positive_scores: what Z is relative to, and ties are counted with.
         tie_width: how far from it a tie may lie.
         sequence_id: latents of this sequence are left out; -1: none. None: none at all.
         targets: this latent is left out; -1: none. None: none at all.
     """
-    return Partition(
-        *_LogPartition.apply(queries, bank, positive_scores.detach(), tie_width.detach(), sequence_id, targets)
-    )
+    return Partition(*_LogPartition.apply(queries, bank, positive_scores, tie_width.detach(), sequence_id, targets))
 
 
 class _LogPartition(torch.autograd.Function):
@@ -75,7 +75,7 @@ class _LogPartition(torch.autograd.Function):
         targets: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         needs_gradient = ctx.needs_input_grad[0]
-        log_total, highest = torch.empty_like(positive_scores), torch.empty_like(positive_scores)
+        log_odds, highest = torch.empty_like(positive_scores), torch.empty_like(positive_scores)
         num_ties = torch.zeros_like(positive_scores, dtype=torch.long)
         num_met = torch.full_like(num_ties, len(bank))
         mean_latent = torch.zeros_like(queries if needs_gradient else queries[:0])
@@ -93,18 +93,18 @@ class _LogPartition(torch.autograd.Function):
                     num_met[rows] -= left_out.sum(1)
                 found.add(bank.latents[places].to(queries), left_out)
             highest[rows], num_ties[rows] = found.highest, found.num_ties
-            log_total[rows] = found.highest + found.total.log()
+            log_odds[rows] = log_odds_against(positive_scores[rows], found.highest, found.total.log())
             if found.mean_latent is not None:
                 mean_latent[rows] = found.mean_latent / rearrange(found.total.clamp(min=1), "m -> m 1")
         ctx.save_for_backward(mean_latent)
         ctx.mark_non_differentiable(highest, num_ties, num_met)
-        return log_total, highest, num_ties, num_met
+        return log_odds, highest, num_ties, num_met
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (mean_latent,) = ctx.saved_tensors
-        return mean_latent * rearrange(gradients[0], "m -> m 1"), None, None, None, None, None
+        return mean_latent * rearrange(gradients[0], "m -> m 1"), None, -gradients[0], None, None, None
 
 
 class _Rows:
@@ -121,6 +121,7 @@ class _Rows:
     def add(self, latents: Tensor, left_out: Tensor | None) -> None:
         scores = self.queries @ latents.T
         if left_out is not None:
+            latents = only_met(latents, lambda: ~left_out.all(0))
             scores.masked_fill_(left_out, -torch.inf)
         best = scores.amax(1)
         can_tie = best >= self.lowest_tie  # few rows of a trained critic

@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from cpc.losses.slopes import softmax_in_place, without_denormals
+from cpc.losses.slopes import log_odds_against, loss_and_factor, softmax_in_place, without_denormals
 
 
 class Terms(NamedTuple):
@@ -39,21 +39,21 @@ def softmax_terms(
     With several targets the wanted distribution is uniform over them, as in TensorFlow's `sampled_softmax_loss`.
     """
     assert term_weight is None, "in a softmax the weight of a term is a shift of its score"
-    best = scores.amax(1)
+    best, best_target = scores.amax(1), target_scores.amax(1)
     probabilities, log_total = softmax_in_place(scores)
-    if bool((best == -torch.inf).any()):  # rows all of whose candidates are gone: their loss is the targets' alone
-        probabilities[best == -torch.inf] = 0
-    log_candidates = torch.where(best == -torch.inf, best, best + rearrange(log_total, "m 1 -> m"))
-    log_targets = target_scores.logsumexp(1)
+    log_total = rearrange(log_total, "m 1 -> m")
+    is_alone = best == -torch.inf
+    if bool(is_alone.any()):  # rows all of whose candidates are gone: their loss is the targets' alone
+        probabilities[is_alone], log_total[is_alone] = 0, 0
     is_target = target_scores > -torch.inf
     wanted = is_target.to(scores) / is_target.sum(1, keepdim=True)
+    target_scores = target_scores - rearrange(best_target, "m -> m 1")  # large scores cancel before anything is added
+    log_targets = target_scores.logsumexp(1)  # of one target: 0
     mean_target = torch.where(is_target, target_scores * wanted, 0).sum(1)
-    # of one target: softplus(candidates - target), which stays precise where the loss is tiny
-    loss = F.softplus(log_candidates - log_targets) + (log_targets - mean_target)
-    factor = torch.sigmoid(log_candidates - log_targets)
+    of_targets, factor = loss_and_factor(log_odds_against(best_target, best, log_total - log_targets))
     among_targets = torch.softmax(target_scores, 1)
     target_slopes = (among_targets - wanted) - among_targets * rearrange(factor, "m -> m 1")
-    return Terms(loss, probabilities, factor, target_slopes)
+    return Terms(of_targets + (log_targets - mean_target), probabilities, factor, target_slopes)
 
 
 def softmax_of_odds_terms(

@@ -36,15 +36,15 @@ class Tiles:
 
     @abstractmethod
     def contrast(self, queries: Tensor, tile: slice) -> tuple[Tensor, Tensor]:
-        """Loss and accuracy `[m]` of a tile, given its queries `[m, D]`."""
+        """Log odds against the positive and accuracy `[m]` of a tile, given its queries `[m, D]`."""
 
     @abstractmethod
     def query_gradient(self) -> Tensor:
-        """`[m, D]`: d loss / d query of the rows last contrasted."""
+        """`[m, D]`: d loss / d query of the rows last contrasted, but for the factor 1 - p."""
 
     @abstractmethod
     def add_candidate_gradient(self, queries: Tensor, total: Tensor) -> None:
-        """Add the share of the first n candidates to `total` `[n, D]`; `queries` come with each row's weight."""
+        """Add the share of the first n candidates to `total` `[n, D]`; `queries` come with weight and 1 - p."""
 
 
 class ScoredTiles(Tiles):
@@ -66,12 +66,12 @@ class ScoredTiles(Tiles):
             scores += self.bias
         positive = block.positives[tile]
         if block.negatives is None:
-            loss, accuracy, self.slopes = against_all(scores, positive, block.pool, block.sequence[tile])
+            log_odds, accuracy, self.slopes = against_all(scores, positive, block.pool, block.sequence[tile])
         else:
             drawn = torch.cat([rearrange(positive, "m -> m 1"), block.negatives[tile].long()], 1)
-            loss, accuracy, slopes = against_drawn(scores.gather(1, drawn))
+            log_odds, accuracy, slopes = against_drawn(scores.gather(1, drawn))
             self.slopes = scores.zero_().scatter_add_(1, drawn, slopes)
-        return loss, accuracy
+        return log_odds, accuracy
 
     def query_gradient(self) -> Tensor:  # noqa: D102
         return self.products.query_gradient(self.slopes)
@@ -99,8 +99,8 @@ class GatheredTiles(Tiles):
         scores = torch.einsum("mrd,md->mr", self.vectors, queries)
         if self.bias is not None:
             scores += self.bias[self.drawn]
-        loss, accuracy, self.slopes = against_drawn(scores)
-        return loss, accuracy
+        log_odds, accuracy, self.slopes = against_drawn(scores)
+        return log_odds, accuracy
 
     def query_gradient(self) -> Tensor:  # noqa: D102
         return torch.einsum("mr,mrd->md", self.slopes, self.vectors)

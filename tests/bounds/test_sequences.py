@@ -70,6 +70,11 @@ def test_a_baseline_needs_two_other_sequences(batch: tuple[Tensor, Tensor]) -> N
         next(scored_rows(*batch, strategy="mixed_excluding", sequence_id=IDS // 2, with_baseline=True))
 
 
+def test_more_latents_than_there_are_are_refused(batch: tuple[Tensor, Tensor]) -> None:
+    with pytest.raises(ValueError, match="num_valid=7 of 6 latents"):
+        next(scored_rows(*batch, strategy="mixed", num_valid=NUM_VALID + 1))
+
+
 def test_a_strategy_without_negatives_is_refused(batch: tuple[Tensor, Tensor]) -> None:
     with pytest.raises(ValueError, match="same_speaker_excluding"):
         next(scored_rows(*batch, strategy="same_speaker_excluding", sequence_id=IDS, group_id=GROUPS))

@@ -1,5 +1,6 @@
 """What repeated draws may add to log N - L, and that they do."""
 
+import itertools
 import math
 
 import pytest
@@ -10,13 +11,27 @@ from cpc.candidates import draw_excess_nats, reading_of
 from cpc.losses import contrast
 
 
-@pytest.mark.parametrize(("num_negatives", "pool"), [(1, 1), (7, 1), (1, 9), (3, 4), (12, 6), (500, 20)])
-def test_the_excess_is_that_of_the_distinct_draws(num_negatives: int, pool: int) -> None:
-    """The mean count of distinct draws, by enumeration over the number of draws: each is new with chance 1 - D / P."""
-    num_distinct = 0.0
+@pytest.mark.parametrize(
+    ("num_negatives", "pools"), [(1, (1, 9)), (7, (1, 2)), (3, (8, 4, 1)), (5, (6, 3)), (2, (40,))]
+)
+def test_the_excess_is_the_mean_over_all_draws(num_negatives: int, pools: tuple[int, ...]) -> None:
+    """By enumeration of every draw with replacement: log(N E[1 / (1 + D)]), D the distinct ones of each."""
+    expected = []
+    for pool in pools:
+        draws = itertools.product(range(pool), repeat=num_negatives)
+        shares = [1 / (1 + len(set(draw))) for draw in draws]
+        expected.append(math.log((1 + num_negatives) * math.fsum(shares) / len(shares)))
+    assert draw_excess_nats(num_negatives, torch.tensor(pools)).tolist() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("num_negatives", "pool"), [(128, 1016), (500, 20), (4096, 64), (3, 50_000)])
+def test_the_excess_of_many_draws_follows_the_law_of_their_distinct_ones(num_negatives: int, pool: int) -> None:
+    """By the law of D, draw after draw: the next is new with chance 1 - D / P."""
+    distinct = torch.arange(min(num_negatives, pool) + 1, dtype=torch.float64)
+    law = (distinct == 0).double()
     for _ in range(num_negatives):
-        num_distinct += 1 - num_distinct / pool
-    expected = math.log((1 + num_negatives) / (1 + num_distinct))
+        law = law * distinct / pool + torch.cat([law.new_zeros(1), (law * (1 - distinct / pool))[:-1]])
+    expected = math.log((1 + num_negatives) * float((law / (1 + distinct)).sum()))
     assert draw_excess_nats(num_negatives, torch.tensor([pool])).item() == pytest.approx(expected, abs=1e-9)
 
 

@@ -183,6 +183,10 @@ def test_an_encoder_in_motion_reads_information_where_there_is_none() -> None:
             r"not of \(2, 2, 2, 3\)",
         ),
         (
+            lambda: LatentQueue(4, 3).push(torch.zeros(2, 2, 3), torch.arange(2), num_valid=torch.tensor([2, 3])),
+            "num_valid=3 of 2 latents",
+        ),
+        (
             lambda: contrast(torch.zeros(1, 2, 4, 3), torch.zeros(2, 4, 3), past=LatentQueue(4, 3).past()),
             "past latents without sequence_id",
         ),

@@ -56,6 +56,8 @@ def test_a_bank_of_the_batch_itself_is_mixed_excluding() -> None:
             assert found.num_candidates[k, b] == sum(r[2] for r in mine)
             assert found.log_num_candidates[k, b].item() == pytest.approx(sum(math.log(r[2]) for r in mine), rel=1e-5)
             assert found.accuracy[k, b].item() == pytest.approx(sum(r[3] for r in mine))
+    with pytest.raises(ValueError, match="num_valid=7 of 6 latents"):
+        bank_contrast(queries, z, bank, num_valid + 1, ids)
 
 
 def test_a_bank_holds_the_latents_of_one_pass(model: cpc.CPC, manifest: Path) -> None:

@@ -61,6 +61,8 @@ def test_a_step_without_rows_is_left_out() -> None:
     assert found.loss.item() == pytest.approx(math.log(5))
     with pytest.raises(ValueError, match="nothing to be found"):
         class_contrast(queries, torch.full((1, 5), -100), classes, ahead=[1, 3])
+    with pytest.raises(ValueError, match="num_valid=4 of 3 latents"):
+        class_contrast(queries, labels, classes, ahead=[1, 3], num_valid=torch.tensor([4]))
     with pytest.raises(ValueError, match="need 6 labels, got 5"):
         class_contrast(queries, labels, classes, ahead=[1, 4])
 

@@ -132,6 +132,9 @@ def test_bad_input_is_named() -> None:
         )
     with pytest.raises(ValueError, match="longest sequence has 1 latents"):
         contrast(queries, latents, num_valid=torch.ones(B, dtype=torch.long))
+    for num_valid in (9, -1):
+        with pytest.raises(ValueError, match=rf"num_valid={num_valid} of 6 latents.*from 0 to 6, not samples"):
+            contrast(queries, latents, num_valid=torch.tensor([num_valid, 6, 6, 3, 6]))
     with pytest.raises(ValueError, match=r"queries \(3, 5, 6, 4\)"):
         inspect.unwrap(contrast)(queries, latents[:, :5])  # without the tests' own shape checks
 

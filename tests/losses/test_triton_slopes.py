@@ -1,5 +1,10 @@
 """The GPU's kernel on the CPU, in Triton's interpreter, against the torch code it stands for."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -25,6 +30,26 @@ def test_the_kernel_equals_the_torch_code(with_pool: bool, num_columns: int, mon
     found = kernel.against_all(scores.clone(), positive, pool, sequence)
     for name, mine, wanted in zip(("loss", "accuracy", "slopes"), found, expected, strict=True):
         torch.testing.assert_close(mine, wanted, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_the_kernel_compiles_for_a_gpu(tmp_path: Path) -> None:
+    """Down to machine code, which needs no GPU: the interpreter accepts more than the compiler does."""
+    code = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from cpc.losses.triton_slopes import _against_all
+
+kinds = "*fp32 *i64 *u8 *i64 *fp32 *fp32 i32 i32 fp32 fp32 constexpr constexpr".split()
+signature = dict(zip(_against_all.arg_names, kinds, strict=True))
+source = ASTSource(_against_all, signature, {"has_pool": True, "block": 1024})
+print(len(triton.compile(source, target=GPUTarget("cuda", 80, 32)).asm["cubin"]))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
+    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert int(found.stdout) > 0
 
 
 def test_a_whole_loss_through_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

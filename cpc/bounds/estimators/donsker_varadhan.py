@@ -36,7 +36,8 @@ def donsker_varadhan(
         ValueError: if a row has no negative, or the diagonal is too short.
     """
     parted = part(scores, positives, candidates)
-    return Reading(parted.positive, parted.log_mean_exp_negatives, is_log=True)
+    positive = parted.positive.double()  # large scores cancel only between rows: float32 would round each row's log
+    return Reading(positive, positive + parted.relative.log_mean_exp_negatives, is_log=True)
 
 
 def smile(

@@ -32,5 +32,5 @@ def leave_one_out(log_conditional: Float[Tensor, "M N"]) -> Reading:
     if num_rows != num_columns:
         raise ValueError(f"log_conditional [{num_rows}, {num_columns}] must be square: pair i is its entry (i, i)")
     parted = part(rearrange(log_conditional, "x y -> y x"), None, None)
-    joint = parted.positive - parted.log_mean_exp_negatives
+    joint = -parted.relative.log_mean_exp_negatives
     return Reading(joint, torch.full_like(joint, -math.inf), is_log=False)

@@ -3,6 +3,7 @@
 M rows (queries), N candidates.
 """
 
+from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -35,7 +36,8 @@ def tuba(
         ValueError: if a row has no negative, or the diagonal is too short.
     """
     parted = part(scores, positives, candidates)
-    return Reading(1 + parted.positive - log_baseline, parted.log_mean_exp_negatives - log_baseline, is_log=False)
+    relative = parted._replace(negatives=parted.negatives - rearrange(log_baseline, "m -> m 1"))
+    return Reading(1 + (parted.positive - log_baseline), relative.log_mean_exp_negatives, is_log=False)
 
 
 def nwj(

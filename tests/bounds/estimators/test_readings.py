@@ -147,6 +147,19 @@ def test_scores_that_say_nothing_read_nothing(name: str) -> None:
     assert ESTIMATORS[name].read(scores, **options).nats.item() == pytest.approx(0, abs=1e-12)
 
 
+@pytest.mark.parametrize("name", ["info_nce", "tuba", "interpolated", "dv", "leave_one_out"])
+def test_a_level_of_all_scores_costs_no_digits(name: str, generator: torch.Generator) -> None:
+    """In float32, whose numbers near 1e4 lie 1e-3 apart: what cancels does so before anything is added."""
+    scores = torch.randint(-16, 16, (5, 5), generator=generator) / 8
+
+    def reading(level: float, dtype: torch.dtype) -> float:
+        baseline = torch.tensor([level + 0.25] * 5, dtype=dtype)
+        options = {"log_baseline": baseline} if ESTIMATORS[name].needs_baseline else {}
+        return float(ESTIMATORS[name].read(scores.to(dtype) + level, **options).nats)
+
+    assert reading(1e4, torch.float32) == pytest.approx(reading(0.0, torch.float64), abs=2e-6)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", [*LOOPS, "leave_one_out"])
 def test_large_scores(name: str, dtype: torch.dtype) -> None:

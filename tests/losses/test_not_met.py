@@ -1,0 +1,142 @@
+"""What no row meets may hold anything: losses and gradients are those without it, and its own gradients are 0."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from cpc.candidates import LatentBank, Past
+from cpc.candidates.samplers import Draw
+from cpc.losses import bank_loss, candidate_loss, contrast, info_nce
+from cpc.losses.candidate_loss import Shifts
+from cpc.losses.tiles import GATHER_BEYOND
+
+Found = tuple[Tensor, list[Tensor]]
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def with_gradients(loss: Callable[..., Tensor], *inputs: Tensor) -> Found:
+    leaves = [each.clone().requires_grad_() for each in inputs]
+    found = loss(*leaves)
+    return found.detach(), list(torch.autograd.grad(found, leaves))
+
+
+def filled(vectors: Tensor, is_met: Tensor, value: float) -> Tensor:
+    return vectors.masked_fill(~is_met[..., None], value)
+
+
+def check(clean: Found, dirty: Found) -> None:
+    assert bool(clean[0].isfinite())
+    torch.testing.assert_close(dirty, clean)
+
+
+VALUES = pytest.mark.parametrize("value", [math.nan, math.inf, -3e38])
+
+
+@VALUES
+@pytest.mark.parametrize("strategy", ["mixed", "sequence_only", "mixed_excluding"])
+@pytest.mark.parametrize("num_negatives", [None, 5])
+def test_padding_of_sequences(value: float, strategy: str, num_negatives: int | None) -> None:
+    """Latents, and the queries of rows that do not exist; so little padding that no block leaves it out."""
+    num_valid = torch.tensor([12, 11, 12])
+    is_met = torch.arange(12) < num_valid[:, None]
+    has_row = torch.stack([torch.arange(12) + k < num_valid[:, None] for k in (1, 2)])
+
+    def loss(queries: Tensor, latents: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
+        options = {"num_negatives": num_negatives, "generator": generator}
+        return contrast(queries, latents, strategy=strategy, num_valid=num_valid, **options).loss
+
+    queries, latents = random(2, 3, 12, 4), random(3, 12, 4, seed=1)
+    dirty = with_gradients(loss, filled(queries, has_row, value), filled(latents, is_met, value))
+    check(with_gradients(loss, queries, latents), dirty)
+    assert not dirty[1][1][~is_met].any()
+
+
+@VALUES
+@pytest.mark.parametrize("options", [{}, {"num_negatives": 3}, {"negatives": torch.tensor([[0, 4], [1, 2]])}])
+@pytest.mark.parametrize("num_more", [0, 3 * GATHER_BEYOND])
+def test_candidates(value: float, options: dict, num_more: int) -> None:
+    """Masked, or not drawn, whether scores are selected or vectors gathered."""
+    is_met = torch.tensor([True, True, True, False, True, True] + [False] * num_more)
+
+    def loss(queries: Tensor, candidates: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
+        places = torch.tensor([5, 4])
+        return info_nce(queries, candidates, places, valid=is_met, generator=generator, **options).loss
+
+    inputs = random(2, 4), random(len(is_met), 4, seed=1)
+    check(with_gradients(loss, *inputs), with_gradients(loss, inputs[0], filled(inputs[1], is_met, value)))
+
+
+def test_candidates_that_are_valid_and_not_drawn() -> None:
+    negatives = torch.tensor([[0, 4], [1, 2]])
+    is_met = torch.tensor([True, True, True, False, True, True])
+
+    def loss(queries: Tensor, candidates: Tensor) -> Tensor:
+        return info_nce(queries, candidates, torch.tensor([5, 4]), negatives=negatives).loss
+
+    inputs = random(2, 4), random(6, 4, seed=1)
+    check(with_gradients(loss, *inputs), with_gradients(loss, inputs[0], filled(inputs[1], is_met, math.nan)))
+
+
+def test_past_latents_of_ones_own_sequence() -> None:
+    def loss(stored: Tensor) -> Callable[..., Tensor]:
+        past = Past(stored, torch.zeros(2).long(), torch.tensor([-1, -1]), torch.ones(2).long())
+        return lambda q, z: contrast(q, z, sequence_id=torch.zeros(1).long(), past=past).loss
+
+    inputs, stored = (random(1, 1, 40, 3), random(1, 40, 3, seed=1)), random(2, 3, seed=2)
+    check(with_gradients(loss(stored), *inputs), with_gradients(loss(stored * math.nan), *inputs))
+
+
+@VALUES
+@pytest.mark.parametrize("drawn", [None, "shared", "own"])
+def test_a_bank(value: float, drawn: str | None) -> None:
+    """Latents of the rows' own sequence, in a bank of which everything or a draw is met."""
+    sequences = torch.tensor([0, 1, 2, 0, 3, 4])
+    draw = None
+    if drawn is not None:
+        ids = torch.tensor([1, 3, 4]) if drawn == "shared" else torch.tensor([[1, 3, 4], [3, 0, 5]])
+        draw = Draw(ids, torch.zeros(ids.shape), torch.zeros(2))
+
+    def loss(latents: Tensor) -> Callable[..., Tensor]:
+        bank, own = LatentBank(latents, sequences), torch.zeros(2, dtype=torch.long)
+        return lambda queries, positives: bank_loss(queries, positives, bank, draw, sequence_id=own).loss
+
+    inputs, latents = (random(2, 4), random(2, 4, seed=1)), random(6, 4, seed=2)
+    dirty = filled(latents, sequences != 0, value)
+    check(with_gradients(loss(latents), *inputs), with_gradients(loss(dirty), *inputs))
+
+
+@VALUES
+@pytest.mark.parametrize("form", ["softmax", "logistic"])
+@pytest.mark.parametrize("own", [False, True])
+def test_classes(value: float, form: str, own: bool) -> None:
+    """Places of a draw that are empty, and those of targets that a row does not have."""
+    target_shifts, shifts = torch.tensor([[0.0, torch.inf], [0.0, 0.0]]), torch.tensor([0.0, torch.inf, 0.3])
+    shifts = shifts.expand(2, -1) if own else shifts
+
+    def loss(queries: Tensor, targets: Tensor, candidates: Tensor) -> Tensor:
+        return candidate_loss(queries, targets, candidates, form=form, shifts=Shifts(target_shifts, shifts)).loss
+
+    queries, targets = random(2, 4), random(2, 2, 4, seed=1)
+    candidates = random(2, 3, 4, seed=2) if own else random(3, 4, seed=2)
+    dirty = filled(targets, target_shifts < torch.inf, value), filled(candidates, shifts < torch.inf, value)
+    check(with_gradients(loss, queries, targets, candidates), with_gradients(loss, queries, *dirty))
+
+
+@pytest.mark.parametrize("place", [0, 2, 4])
+def test_what_a_row_meets_is_not_hidden(place: int) -> None:
+    """A positive, a negative, and one that some rows alone meet."""
+    latents = random(2, 3, 4)
+    latents.view(6, 4)[place] = math.nan
+    assert bool(contrast(random(1, 2, 3, 4), latents, strategy="mixed_excluding").loss.isnan())
+    draw = Draw(torch.tensor([0, 1]), torch.zeros(2), torch.zeros(1))
+    bank = LatentBank(latents.view(6, 4)[[place, 1]])
+    for of_bank in (None, draw):
+        assert bool(bank_loss(random(1, 4), random(1, 4), bank, of_bank).loss.isnan())
