@@ -29,12 +29,12 @@ class Protocol:
         """Refuse what no batch can be made of.
 
         Raises:
-            ValueError: if a size is below 1, naming it.
+            ValueError: if a size is no number or below 1, naming it.
         """
         for name in ("batch_size", *self._sizes):
             value = getattr(self, name)
-            if value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}={value!r} must be a number of at least 1")
 
     @property
     def _sizes(self) -> tuple[str, ...]:
