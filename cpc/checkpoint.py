@@ -16,7 +16,8 @@ import os
 import zipfile
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 import numpy as np
 import torch
@@ -93,6 +94,9 @@ def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("
         name: build(value, trusted_packages=trusted_packages) if _is_description(value) else _as_given(value)
         for name, value in description["init_args"].items()
     }
+    for name, parameter in inspect.signature(cls).parameters.items():
+        if name in arguments and not _is_of(arguments[name], parameter.annotation, parameter.default):
+            raise ValueError(f"{path} takes {parameter}, not {name}={arguments[name]!r:.80}")
     try:
         return cls(**arguments)
     except ValueError:
@@ -201,7 +205,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no JSON, cut off or edited? {error}") from error
     version = config.get("format_version") if isinstance(config, dict) else None
-    if not isinstance(version, int) or version > FORMAT_VERSION:
+    if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         raise ValueError(f"{path} has format_version {version}, this cpc reads up to {FORMAT_VERSION}; upgrade cpc")
     wrong = [f"{name} ({kind.__name__})" for name, kind in _ENTRIES.items() if not isinstance(config.get(name), kind)]
     if not wrong and not isinstance(config["provenance"].get("evaluation", {}), dict):
@@ -300,7 +304,7 @@ class _Budget(TorchDispatchMode):
         """Count what an operation without operands will allocate, before it does."""
         if not any(isinstance(arg, Tensor) for arg in args):
             sizes = next((arg for arg in args if isinstance(arg, list | tuple)), args)
-            self.left -= max(math.prod(size for size in sizes if isinstance(size, int)), 2**14)  # the cost of a tensor
+            self.left -= max(math.prod(size for size in sizes if type(size) is int), 2**14)  # the cost of a tensor
             if self.left < 0:
                 raise ValueError("its sizes ask for far more numbers than the file of its weights holds")
         return func(*args, **(kwargs or {}))
@@ -313,6 +317,16 @@ def _kind(tensor: Tensor) -> tuple[tuple[int, ...], str]:
 
 def _is_description(value: Any) -> bool:
     return isinstance(value, dict) and set(value) == {"class_path", "init_args"}
+
+
+def _is_of(value: Any, annotation: Any, default: Any) -> bool:
+    """Whether a number, word or flag is such as an argument asks for; what else it may be shows when it is used."""
+    if value is default or value == default:
+        return True
+    if get_origin(annotation) in (Union, UnionType):
+        return any(_is_of(value, each, default) for each in get_args(annotation))
+    kinds = {int: (int,), float: (int, float), str: (str,), bool: (bool,), type(None): ()}.get(annotation)
+    return kinds is None or (isinstance(value, kinds) and isinstance(value, bool) == (annotation is bool))
 
 
 def _as_given(value: Any) -> Any:

@@ -34,7 +34,7 @@ class Protocol:
         for name in ("batch_size", *self._sizes):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}={value!r} must be a number of at least 1")
+                raise ValueError(f"{name}={value!r} must be at least 1")
 
     @property
     def _sizes(self) -> tuple[str, ...]:
