@@ -1,6 +1,6 @@
 """Publish a model as a folder, and get it back: model.safetensors and config.json; read what a run resumes from.
 
-Files may come from anywhere: to read one runs no code that it brings along (docs/reliability.md).
+Files may come from anywhere: to read one runs no code that it brings along (docs/records.md).
 
 config.json names every part by class and arguments, in the dialect of the YAML configs, so a folder needs no code of
 the run that wrote it. It also names its weights, by their sha256: two files cannot be replaced at once, so new weights
@@ -16,7 +16,7 @@ import os
 import zipfile
 from pathlib import Path
 from pickle import UnpicklingError
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 import numpy as np
@@ -102,8 +102,8 @@ def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("
     except ValueError:
         raise
     except Exception as error:  # what a part does not foresee breaks it in a dozen ways
-        given = str(description["init_args"])[:300]
-        raise ValueError(f"{path} does not take the arguments {given}: {error}") from error
+        given, reason = str(description["init_args"])[:300], f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ValueError(f"{path} does not take the arguments {given}: {reason}") from error
 
 
 def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any] | None = None) -> None:
@@ -325,8 +325,9 @@ def _is_of(value: Any, annotation: Any, default: Any) -> bool:
         return True
     if get_origin(annotation) in (Union, UnionType):
         return any(_is_of(value, each, default) for each in get_args(annotation))
-    kinds = {int: (int,), float: (int, float), str: (str,), bool: (bool,), type(None): ()}.get(annotation)
-    return kinds is None or (isinstance(value, kinds) and isinstance(value, bool) == (annotation is bool))
+    kinds = {int: (int,), float: (int, float), str: (str,), bool: (bool,), dict: (dict,), tuple: (tuple,), NoneType: ()}
+    of_value = kinds.get(get_origin(annotation) or annotation)
+    return of_value is None or (isinstance(value, of_value) and isinstance(value, bool) == (annotation is bool))
 
 
 def _as_given(value: Any) -> Any:

@@ -128,8 +128,8 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
     )
     trainer: pl.Trainer = command.trainer
     trainer.callbacks += [*([Progress()] if config.trainer.enable_progress_bar else []), Tracker(), folder]
+    purge_step = None if checkpoint is None else step_of(checkpoint) + 1  # what will be logged again
     if config.trainer.logger is None or config.trainer.logger is True:
-        purge_step = None if checkpoint is None else step_of(checkpoint) + 1  # what will be logged again
         trainer.logger = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=purge_step)
     former_handler = signal.getsignal(signal.SIGINT)
     try:
