@@ -1,4 +1,6 @@
-"""Publish a model as a folder, and get it back: model.safetensors and config.json.
+"""Publish a model as a folder, and get it back: model.safetensors and config.json; read what a run resumes from.
+
+Files may come from anywhere: to read one runs no code that it brings along (docs/records.md).
 
 config.json names every part by class and arguments, in the dialect of the YAML configs, so a folder needs no code of
 the run that wrote it. It also names its weights, by their sha256: two files cannot be replaced at once, so new weights
@@ -9,18 +11,30 @@ import hashlib
 import importlib
 import inspect
 import json
+import math
 import os
+import zipfile
 from pathlib import Path
-from typing import Any
+from pickle import UnpicklingError
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
 
+import numpy as np
+import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from cpc.data.atomic import write_json
 from cpc.model import CPC
 
 FORMAT_VERSION = 1
 _WEIGHTS, _WAITING_WEIGHTS, _CONFIG = "model.safetensors", "model.safetensors.new", "config.json"
+_ENTRIES = {"architecture": dict, "sha256": str, "provenance": dict}  # of a config.json that cpc reads, and their types
+_SAVED = {"global_step": int, "state_dict": dict, "loops": dict, "cpc": dict}  # in a checkpoint
+# What checkpoints may name beside torch's own: earlier versions saved the state of numpy's generator as an array.
+SAFE_GLOBALS: list[Any] = [np.empty(0).__reduce__()[0], np.ndarray, np.dtype, np.dtypes.UInt32DType]
 
 
 def describe(module: nn.Module) -> dict[str, Any]:
@@ -61,7 +75,9 @@ def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("
     Raises:
         ValueError: on a class outside the trusted packages, an unknown class, or arguments that it does not take.
     """
-    path = description["class_path"]
+    path = description.get("class_path")
+    if not _is_description(description) or not isinstance(path, str) or not isinstance(description["init_args"], dict):
+        raise ValueError(f"{str(description)[:80]} describes no part: it needs a class_path and its init_args")
     module_name, _, class_name = path.rpartition(".")
     if module_name.split(".")[0] not in trusted_packages:
         raise ValueError(
@@ -78,10 +94,16 @@ def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("
         name: build(value, trusted_packages=trusted_packages) if _is_description(value) else _as_given(value)
         for name, value in description["init_args"].items()
     }
+    for name, parameter in inspect.signature(cls).parameters.items():
+        if name in arguments and not _is_of(arguments[name], parameter.annotation, parameter.default):
+            raise ValueError(f"{path} takes {parameter}, not {name}={arguments[name]!r:.80}")
     try:
         return cls(**arguments)
-    except TypeError as error:
-        raise ValueError(f"{path} does not take the arguments {sorted(arguments)}: {error}") from error
+    except ValueError:
+        raise
+    except Exception as error:  # what a part does not foresee breaks it in a dozen ways
+        given, reason = str(description["init_args"])[:300], f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ValueError(f"{path} does not take the arguments {given}: {reason}") from error
 
 
 def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any] | None = None) -> None:
@@ -123,21 +145,39 @@ def load_pretrained(folder: str | Path, *, device: str = "cpu", trusted_packages
         trusted_packages: packages whose classes a config.json may name.
 
     Raises:
-        ValueError: naming the folder, if there is no model in it, or weights and description do not fit; naming the
-            device, if it cannot be used.
+        ValueError: naming the file, if there is no model in the folder, one of its files is damaged, weights and
+            description do not fit, or a weight is not finite; naming the device, if it cannot be used.
     """
+    folder = _model_folder(folder)
     config = read_config(folder)
-    weights = _weights(_model_folder(folder), config["sha256"])
-    model = build(config["architecture"], trusted_packages=trusted_packages)
-    found, expected = load_file(weights), model.state_dict()
+    weights = _weights(folder, config["sha256"])
+    try:
+        found = load_file(weights)
+        with _Budget(weights.stat().st_size):
+            model = build(config["architecture"], trusted_packages=trusted_packages)
+    except SafetensorError as error:
+        raise ValueError(f"{weights} cannot be read, damaged or another kind of file? {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{folder / _CONFIG} describes no model that can be built: {error}") from error
+    if not isinstance(model, CPC):
+        raise ValueError(f"{folder / _CONFIG} describes a {type(model).__name__}, no CPC model")
+    for name, fact in {"modality": model.encoder.modality, **model.encoder.geometry}.items():
+        if config.get(name, fact) != fact:
+            raise ValueError(
+                f"{folder / _CONFIG} has {name} {config[name]!r}, but its encoder {fact!r}: edited? Export again"
+            )
+    expected = model.state_dict()
     differing = sorted(found.keys() ^ expected.keys()) + [
-        f"{name}: {tuple(found[name].shape)} in the file, {tuple(tensor.shape)} in the architecture"
+        f"{name}: {_kind(found[name])} in the file, {_kind(tensor)} in the architecture"
         for name, tensor in expected.items()
-        if name in found and found[name].shape != tensor.shape
+        if name in found and _kind(found[name]) != _kind(tensor)
     ]
     if differing:
         raise ValueError(f"{weights} does not fit its architecture: {'; '.join(differing[:5])}")
     model.load_state_dict(found)
+    broken = not_finite(model)
+    if broken:
+        raise ValueError(f"{weights} holds values that are not finite, in {', '.join(broken[:5])}: export again")
     try:
         return model.to(device).eval()
     except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
@@ -162,15 +202,63 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no JSON, cut off or edited? {error}") from error
-    version = config.get("format_version")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
+    version = config.get("format_version") if isinstance(config, dict) else None
+    if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         raise ValueError(f"{path} has format_version {version}, this cpc reads up to {FORMAT_VERSION}; upgrade cpc")
-    missing = [name for name in ("architecture", "sha256") if name not in config]
-    if missing:
-        raise ValueError(f"{path} has no entry {', '.join(missing)}: not written by cpc, or edited; export again")
+    wrong = [f"{name} ({kind.__name__})" for name, kind in _ENTRIES.items() if not isinstance(config.get(name), kind)]
+    if not wrong and not isinstance(config["provenance"].get("evaluation", {}), dict):
+        wrong = ["provenance.evaluation (dict)"]
+    if wrong:
+        raise ValueError(f"{path} lacks {', '.join(wrong)}: not written by cpc, or edited; export again")
     return config
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """What a run saved to go on from: every byte is compared with its checksum, tensors are mapped, no code is run.
+
+    Raises:
+        ValueError: naming the file, if it is damaged, holds more than tensors and plain values, or was not written by
+            `cpc pretrain`.
+        OSError: if there is no such file.
+    """
+    names: list[str] = []
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:  # torch compares no checksums
+                raise zipfile.BadZipFile("a checksum differs")
+        with torch.serialization.safe_globals(SAFE_GLOBALS):
+            names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+            found = None if names else torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except OSError:
+        raise
+    except UnpicklingError:
+        names = names or ["objects"]
+    except Exception as error:  # a damaged file breaks its reader in a dozen ways
+        raise ValueError(f"{path} cannot be read: cut off, damaged, or no checkpoint at all") from error
+    if names:
+        raise ValueError(
+            f"{path} holds {', '.join(names)}, by which reading it could run code: refused. A checkpoint of cpc "
+            "pretrain is made of tensors, numbers and text alone"
+        )
+    found = found if isinstance(found, dict) else {}
+    missing = [name for name, kind in _SAVED.items() if not isinstance(found.get(name), kind)]
+    if missing:
+        raise ValueError(f"{path} was not written by cpc pretrain: it holds no {', '.join(missing)}")
+    return found
+
+
+def not_finite(model: nn.Module) -> list[str]:
+    """The names of the weights and statistics that are infinite or not a number.
+
+    The laws of samplers may hold the logarithm of a probability of zero.
+    """
+    return [
+        name
+        for name, values in model.state_dict().items()
+        if not (values.isfinite() | (values.isneginf() & name.startswith("classes.sampler."))).all()
+    ]
 
 
 def _model_folder(folder: str | Path) -> Path:
@@ -202,8 +290,44 @@ def _settle(folder: Path) -> None:
             waiting.unlink()
 
 
+class _Budget(TorchDispatchMode):
+    """Ends the building of a model that asks for far more numbers, or tensors, than its file of weights accounts for.
+
+    A bound, not an estimate: networks are built with classifiers that are cut off, samplers with tables of their own.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        super().__init__()
+        self.left = 4 * num_bytes + 2**28  # numbers
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        """Count what an operation without operands will allocate, before it does."""
+        if not any(isinstance(arg, Tensor) for arg in args):
+            sizes = next((arg for arg in args if isinstance(arg, list | tuple)), args)
+            self.left -= max(math.prod(size for size in sizes if type(size) is int), 2**14)  # the cost of a tensor
+            if self.left < 0:
+                raise ValueError("its sizes ask for far more numbers than the file of its weights holds")
+        return func(*args, **(kwargs or {}))
+
+
+def _kind(tensor: Tensor) -> tuple[tuple[int, ...], str]:
+    """Shape and type; weights of any precision are cast."""
+    return tuple(tensor.shape), "floating point" if tensor.is_floating_point() else str(tensor.dtype)
+
+
 def _is_description(value: Any) -> bool:
     return isinstance(value, dict) and set(value) == {"class_path", "init_args"}
+
+
+def _is_of(value: Any, annotation: Any, default: Any) -> bool:
+    """Whether a number, word or flag is such as an argument asks for; what else it may be shows when it is used."""
+    if value is default or value == default:
+        return True
+    if get_origin(annotation) in (Union, UnionType):
+        return any(_is_of(value, each, default) for each in get_args(annotation))
+    kinds = {int: (int,), float: (int, float), str: (str,), bool: (bool,), dict: (dict,), tuple: (tuple,), NoneType: ()}
+    of_value = kinds.get(get_origin(annotation) or annotation)
+    return of_value is None or (isinstance(value, of_value) and isinstance(value, bool) == (annotation is bool))
 
 
 def _as_given(value: Any) -> Any:

@@ -134,9 +134,9 @@ class MLP(Predictor):
         return self.heads(self.hidden(c))
 
     def _allocate(self, context_dim: int, latent_dim: int) -> None:
-        widths = [context_dim] + [self.hidden_dim] * self.num_layers
-        layers = [[nn.Linear(widths[i], widths[i + 1]), nn.ReLU()] for i in range(self.num_layers)]
-        self.hidden = nn.Sequential(*(module for layer in layers for module in layer))
+        self.hidden = nn.Sequential()
+        for layer in range(self.num_layers):
+            self.hidden.extend([nn.Linear(self.hidden_dim if layer else context_dim, self.hidden_dim), nn.ReLU()])
         self.heads = Bilinear(self.num_steps)
         self.heads.connect(self.hidden_dim, latent_dim)
 

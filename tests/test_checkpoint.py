@@ -1,18 +1,37 @@
+import hashlib
+import inspect
 import json
 import os
+import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import cpc
 from cpc import checkpoint
-from cpc.checkpoint import build, describe
+from cpc.candidates import ClassTable
+from cpc.candidates.samplers import TwoLevel, Unigram
+from cpc.checkpoint import build, describe, read_checkpoint
 from cpc.contexts import GRU, LSTM, CausalConv, CausalTransformer, GridContext, PixelCNN, RowGRU
-from cpc.encoders import MFCC, AudioEncoder, LogMel, PatchEncoder, ResNetTrunk, TinyTrunk, VectorEncoder
+from cpc.encoders import (
+    MFCC,
+    AudioEncoder,
+    LogMel,
+    PatchEncoder,
+    ResNetTrunk,
+    SparseEncoder,
+    TinyTrunk,
+    TokenEncoder,
+    VectorEncoder,
+)
+from cpc.losses.class_table_loss import ClassTableLoss
 from cpc.model import CPC
 from cpc.predictors import MLP, Bilinear, TransformerPredictor
 
@@ -171,6 +190,212 @@ def test_files_of_two_exports_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "one" / "model.safetensors").replace(tmp_path / "other" / "model.safetensors")
     with pytest.raises(ValueError, match=r"not the file that config\.json describes: .*of another export"):
         cpc.load_pretrained(tmp_path / "other")
+
+
+def refused_checkpoint(path: Path, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as refusal:
+        read_checkpoint(path)
+    assert str(path) in str(refusal.value)
+    assert len(str(refusal.value).splitlines()) == 1  # and none of torch's advice to read it all the same
+
+
+SAVED = {"global_step": 7, "state_dict": {"w": torch.arange(1000.0)}, "loops": {}, "cpc": {"ranks": []}}
+
+
+@pytest.mark.parametrize("is_zip", [True, False], ids=["as torch saves", "of old"])
+def test_a_checkpoint_with_code_is_refused_and_the_code_not_run(tmp_path: Path, is_zip: bool) -> None:
+    path, touched = tmp_path / "last.ckpt", tmp_path / "touched"
+    torch.save(SAVED | {"callbacks": Code(touched)}, path, _use_new_zipfile_serialization=is_zip)
+    refused_checkpoint(path, r"holds posix\.mkdir, .*could run code: refused" if is_zip else "cannot be read: cut off")
+    assert not touched.exists()
+    torch.load(path, weights_only=False)
+    assert touched.exists(), "the file would have done it"
+
+
+class Code:
+    """Makes a folder as soon as it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (str(self.folder),)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    torch.save(SAVED, path)
+    whole = path.read_bytes()
+    assert torch.equal(read_checkpoint(path)["state_dict"]["w"], SAVED["state_dict"]["w"])
+    middle = whole.index(torch.arange(100.0, 110.0).numpy().tobytes())
+    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]  # torch.load does not see it
+    for content in (b"", whole[: len(whole) // 2], whole[:-10], flipped, b"hello", bytes(5000), b"PK\x03\x04"):
+        path.write_bytes(content)
+        refused_checkpoint(path, "cannot be read: cut off, damaged, or no checkpoint at all")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("photograph", "of a cat")
+    refused_checkpoint(path, "cannot be read")
+    for other in ([1, 2], {"w": torch.ones(2)}, SAVED | {"global_step": "seven"}):
+        torch.save(other, path)
+        refused_checkpoint(path, "was not written by cpc pretrain: it holds no global_step")
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.ckpt"):
+        read_checkpoint(tmp_path / "nowhere.ckpt")
+
+
+def test_a_checkpoint_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """It holds numpy's generator as numpy gives it, with an array."""
+    state = np.random.get_state()
+    torch.save(SAVED | {"numpy": state}, tmp_path / "last.ckpt")
+    np.testing.assert_array_equal(read_checkpoint(tmp_path / "last.ckpt")["numpy"][1], state[1])
+    torch.save(SAVED | {"numpy": np.array([print])}, tmp_path / "last.ckpt")
+    refused_checkpoint(tmp_path / "last.ckpt", "could run code")
+
+
+def rewrite(folder: Path, config: Any = None, weights: dict[str, torch.Tensor] | bytes | None = None) -> None:
+    """A model folder whose hash is right all the same: what somebody who means ill would hand over."""
+    if isinstance(weights, dict):
+        save_file(weights, folder / "model.safetensors")
+    elif weights is not None:
+        (folder / "model.safetensors").write_bytes(weights)
+    if config is None:
+        config = json.loads((folder / "config.json").read_text())
+        config["sha256"] = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+
+
+def refused_model(folder: Path, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as refusal:
+        cpc.load_pretrained(folder)
+    assert str(folder) in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("predictor.linear.weight", lambda w: w.index_fill(0, torch.tensor([1]), torch.nan), "not finite"),
+        ("encoder.input_std", lambda w: -torch.inf * w, "not finite"),
+        ("context.layers.bias_hh_l0", lambda w: w.double() + 1e300, "not finite"),  # once it is float32
+        ("predictor.linear.weight", lambda w: w.long(), "torch.int64.* in the file, .*floating point"),
+        ("is_initialised", lambda w: w.float(), "floating point.* in the file, .*torch.bool"),
+        ("context.layers.bias_hh_l0", lambda w: w[:3], r"\(3,\).* in the file, .*\(18,\)"),
+    ],
+)
+def test_weights_that_cannot_be_right_are_refused_by_name(tmp_path: Path, name: str, change: Any, message: str) -> None:
+    cpc.save_pretrained(small(), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    rewrite(tmp_path, weights=weights | {name: change(weights[name])})
+    refused_model(tmp_path, message)
+    refused_model(tmp_path, re.escape(name))
+
+
+def test_weights_of_another_precision_are_cast(tmp_path: Path) -> None:
+    cpc.save_pretrained(small(), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    rewrite(tmp_path, weights={k: w.bfloat16() if w.is_floating_point() else w for k, w in weights.items()})
+    assert cpc.load_pretrained(tmp_path).predictor.weights.dtype == torch.float32
+
+
+def test_a_law_may_know_the_logarithm_of_zero(tmp_path: Path) -> None:
+    law = Unigram(torch.arange(9))
+    classes = ClassTableLoss(ClassTable(9, 4), "sampled_softmax", law, 3)
+    cpc.save_pretrained(CPC(TokenEncoder(9, 4), GRU(4), Bilinear(1), classes=classes), tmp_path)
+    back = cpc.load_pretrained(tmp_path).classes.sampler
+    assert back.log_q[0] == -torch.inf
+    assert torch.equal(back.log_q, law.log_q)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no weights at all", bytes(64), b"\xff" * 100, (10**9).to_bytes(8, "little") + b"{}"],
+)
+def test_broken_safetensors_are_named(tmp_path: Path, content: bytes) -> None:
+    cpc.save_pretrained(small(), tmp_path)
+    rewrite(tmp_path, weights=content)
+    refused_model(tmp_path, r"model\.safetensors cannot be read")
+
+
+def nested(depth: int) -> Any:
+    found: Any = 8
+    for _ in range(depth):
+        found = {"class_path": "cpc.contexts.GRU", "init_args": {"dim": found}}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ((), [], "format_version None"),
+        ((), None, "format_version None"),
+        (("format_version",), 0, "format_version 0"),
+        (("sha256",), None, r"lacks sha256 \(str\)"),
+        (("architecture",), "CPC", r"lacks architecture \(dict\)"),
+        (("provenance",), None, r"lacks provenance \(dict\)"),
+        (("provenance",), {"evaluation": []}, r"lacks provenance\.evaluation"),
+        (("modality",), "smell", "has modality 'smell', but its encoder 'audio'"),
+        (("sample_rate_hz",), 8000, "has sample_rate_hz 8000, but its encoder 16000"),
+        (("architecture",), {}, "describes no part"),
+        (("architecture",), nested(1), "describes a GRU, no CPC model"),
+        (("architecture", "class_path"), 3, "describes no part"),
+        (("architecture", "init_args"), None, "describes no part"),
+        (("architecture", "init_args", "encoder"), None, "does not take the arguments"),
+        (("architecture", "init_args", "context"), nested(300), "no model that can be built"),
+        (("architecture", "init_args", "shared_across_steps"), "no", "takes shared_across_steps: bool"),
+        (("architecture", "init_args", "encoder", "init_args", "dim"), "8", "takes dim: int"),
+        (("architecture", "init_args", "encoder", "init_args", "dim"), None, "takes dim: int"),
+        (("architecture", "init_args", "encoder", "init_args", "dim"), -4, "dim=-4.* must all be at least 1"),
+        (("architecture", "init_args", "encoder", "init_args", "dim"), 10**6, "far more numbers"),
+        (("architecture", "init_args", "encoder", "init_args", "dim"), 10**18, "far more numbers"),
+        (("architecture", "init_args", "encoder", "init_args", "dim"), 10**30, "does not take"),
+        (("architecture", "init_args", "context", "init_args", "num_layers"), 10**9, "far more numbers"),
+        (("architecture", "init_args", "encoder", "init_args", "kernels"), [10, "8", 4, 4, 4], "does not take"),
+    ],
+)
+def test_a_tampered_config_is_refused(
+    tmp_path: Path, unchecked_types: None, place: tuple[str, ...], value: Any, message: str
+) -> None:
+    cpc.save_pretrained(small(), tmp_path)
+    whole = json.loads((tmp_path / "config.json").read_text())
+    inner = whole
+    for name in place[:-1]:
+        inner = inner[name]
+    if place:
+        inner[place[-1]] = value
+    rewrite(tmp_path, config=whole if place else value if value is not None else "null")
+    refused_model(tmp_path, message)
+
+
+def test_absurd_nesting_is_refused(tmp_path: Path) -> None:
+    cpc.save_pretrained(small(), tmp_path)
+    rewrite(tmp_path, config="[" * 100_000)
+    refused_model(tmp_path, r"config\.json is no JSON")
+
+
+@pytest.mark.parametrize("value", [0, -4])
+@pytest.mark.parametrize(
+    "part",
+    [
+        *(AudioEncoder, LogMel, MFCC, VectorEncoder, SparseEncoder, TokenEncoder, TinyTrunk, ResNetTrunk),
+        *(GRU, LSTM, CausalConv, CausalTransformer, PixelCNN, RowGRU, Bilinear, MLP, TransformerPredictor, TwoLevel),
+    ],
+)
+def test_sizes_below_one_are_refused_by_name(part: type[nn.Module], value: int, unchecked_types: None) -> None:
+    """Every argument that is a number of something, of every part, on the way into a model."""
+    arguments = {"num_heads": 2, "input_dim": 3, "num_features": 3, "num_tokens": 3, "num_classes": 3}
+    signature = inspect.signature(part).parameters
+    given = {name: number for name, number in arguments.items() if name in signature}
+    given |= {"dim": 8} if "dim" in signature else {}
+    sizes = [name for name, each in signature.items() if each.annotation in (int, int | None)]
+    assert sizes
+
+    def connected(**changed: int) -> None:
+        made = part(**given | changed)
+        if hasattr(made, "connect"):
+            made.connect(*[8] * len(inspect.signature(made.connect).parameters))
+
+    connected()
+    for name in set(sizes) - {"num_deltas", "seed"}:  # 0 of them is a number, too
+        with pytest.raises(ValueError, match=rf"\b{name}={value}\b"):
+            connected(**{name: value})
 
 
 def edited(folder: Path, **changes: object) -> None:

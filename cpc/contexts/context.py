@@ -34,7 +34,7 @@ class Context(nn.Module):
         """Allocate the parameters for latents of width `input_dim`; `CPC` calls it with its encoder's `dim`.
 
         Raises:
-            ValueError: if latents of another width were connected before.
+            ValueError: if latents of another width were connected before, or a width is below 1.
         """
         if self.input_dim == input_dim:
             return
@@ -43,8 +43,9 @@ class Context(nn.Module):
                 f"this {type(self).__name__} is connected to latents of width {self.input_dim} and cannot take "
                 f"width {input_dim} as well: build one context per encoder"
             )
-        if input_dim < 1:
-            raise ValueError(f"latents of width {input_dim} cannot be connected: input_dim must be at least 1")
+        for name, width in (("input_dim", input_dim), ("dim", self.dim)):
+            if width < 1:
+                raise ValueError(f"{name}={width} of {type(self).__name__} must be at least 1")
         self._allocate(input_dim)
         self.input_dim = input_dim
 

@@ -47,7 +47,11 @@ class CausalConv(Context):
         self.kernel_size = kernel_size
         self.dilation_growth = dilation_growth
         self.dropout = dropout
-        self.receptive_field = 1 + (kernel_size - 1) * sum(dilation_growth**i for i in range(num_layers))
+
+    @property
+    def receptive_field(self) -> int:
+        """How many latents a context sees, its own among them."""
+        return 1 + (self.kernel_size - 1) * sum(self.dilation_growth**i for i in range(self.num_layers))
 
     def _allocate(self, input_dim: int) -> None:
         self.projection = nn.Identity() if input_dim == self.dim else nn.Linear(input_dim, self.dim)

@@ -78,6 +78,8 @@ class TransformerLayer(nn.Module):
     ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
+        if feedforward_dim < 1:
+            raise ValueError(f"feedforward_dim={feedforward_dim} must be at least 1")
         self.num_heads = num_heads
         self.dropout = dropout
         self.window = window

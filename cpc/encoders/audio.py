@@ -37,7 +37,7 @@ class AudioEncoder(nn.Module):
             window's own, which lets every latent see the whole window (not causal: for comparisons only); `none`.
 
     Raises:
-        ValueError: on unequal numbers of layers or an unknown norm or standardisation.
+        ValueError: on unequal numbers of layers, a size below 1, or an unknown norm or standardisation.
     """
 
     modality = "audio"
@@ -57,6 +57,11 @@ class AudioEncoder(nn.Module):
             raise ValueError(
                 f"kernels, strides and paddings describe one layer each, got {len(kernels)}, {len(strides)} and "
                 f"{len(paddings)} of them"
+            )
+        if min((dim, sample_rate_hz, *kernels, *strides)) < 1 or min(paddings, default=0) < 0:
+            raise ValueError(
+                f"dim={dim}, sample_rate_hz={sample_rate_hz}, kernels={tuple(kernels)} and strides={tuple(strides)} "
+                f"must all be at least 1, paddings={tuple(paddings)} at least 0"
             )
         if norm not in ("affine", "layer", "none", "batch"):
             raise ValueError(f"norm={norm!r} is not one of 'affine', 'layer', 'none', 'batch'")

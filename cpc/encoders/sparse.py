@@ -31,8 +31,8 @@ class SparseEncoder(nn.Module):
         self, num_features: int, dim: int = 128, normalise: bool = True, sparse_gradients: bool = False
     ) -> None:
         super().__init__()
-        if num_features < 1:
-            raise ValueError(f"num_features={num_features}: there is nothing to encode; it must be at least 1")
+        if min(num_features, dim) < 1:
+            raise ValueError(f"num_features={num_features} and dim={dim} must be at least 1")
         self.num_features = num_features
         self.dim = dim
         self.normalise = normalise

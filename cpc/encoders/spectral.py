@@ -196,9 +196,9 @@ DELTA_REACH = 2  # frames on either side that a slope is fitted to
 def _check_bands(num_mels: int, sample_rate_hz: int, fft_samples: int) -> None:
     """Refuse filters so narrow that no frequency of the FFT falls into them: such a band would be constant."""
     top_mel = 2595 * math.log10(1 + sample_rate_hz / 2 / 700)
-    edges_hz = [700 * (10 ** (top_mel * i / (num_mels + 1) / 2595) - 1) for i in range(num_mels + 2)]
     bin_hz = sample_rate_hz / fft_samples
-    for low, high in zip(edges_hz, edges_hz[2:], strict=False):
+    for band in range(num_mels):
+        low, high = (700 * (10 ** (top_mel * i / (num_mels + 1) / 2595) - 1) for i in (band, band + 2))
         if (math.floor(low / bin_hz) + 1) * bin_hz >= high:
             raise ValueError(
                 f"num_mels={num_mels} bands are too narrow for a window of {fft_samples} samples at {sample_rate_hz} "

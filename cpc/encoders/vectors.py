@@ -13,6 +13,10 @@ class VectorEncoder(nn.Module):
         input_dim: width of each observed vector.
         dim: width of the latents.
         hidden_dim: width of the hidden layer.
+        sample_rate_hz: of the vectors.
+
+    Raises:
+        ValueError: if a number is below 1.
     """
 
     modality = "vectors"
@@ -22,6 +26,11 @@ class VectorEncoder(nn.Module):
 
     def __init__(self, input_dim: int, dim: int = 64, hidden_dim: int = 128, sample_rate_hz: int = 1) -> None:
         super().__init__()
+        if min(input_dim, dim, hidden_dim, sample_rate_hz) < 1:
+            raise ValueError(
+                f"input_dim={input_dim}, dim={dim}, hidden_dim={hidden_dim} and sample_rate_hz={sample_rate_hz} must "
+                "all be at least 1"
+            )
         self.input_dim = input_dim
         self.dim = dim
         self.hidden_dim = hidden_dim

@@ -65,7 +65,8 @@ def evaluate(
 
     Raises:
         ValueError: on an unknown strategy, estimator, split or speaker column, named; if the model's config.json does
-            not say how batches were drawn, naming what to give; on options of another modality.
+            not say how batches were drawn, naming what to give; on options of another modality; if a loss is not
+            finite.
     """
     config = read_config(model_folder)
     model = load_pretrained(model_folder)
@@ -106,6 +107,14 @@ def evaluate(
             cache_dir=cache_dir,
             skip_bad=skip_bad,
         )
+    for bound in found["bounds"]:
+        of_steps = zip(bound["steps"], bound["loss_nats"], bound["num_rows"], strict=True)
+        broken = [str(k) for k, loss, num_rows in of_steps if loss is None and num_rows > 0]
+        if broken:
+            raise ValueError(
+                f"{model_folder}: the loss of {bound['strategy']} is not finite for k = {', '.join(broken)}: the "
+                "model's products overflow; nothing is written"
+            )
     report = {"model": str(model_folder), "model_sha256": config["sha256"], "source": str(source), **found}
     path = Path(model_folder) / "bound.json" if out is None else Path(out)
     write_json(report, path)

@@ -29,12 +29,14 @@ class Protocol:
         """Refuse what no batch can be made of.
 
         Raises:
-            ValueError: if a size is below 1, naming it.
+            ValueError: if a size is no number or below 1, or the split no word, naming it.
         """
+        if not isinstance(self.split, str):
+            raise ValueError(f"split={self.split!r} must name a split")
         for name in ("batch_size", *self._sizes):
             value = getattr(self, name)
-            if value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}={value!r} must be at least 1")
 
     @property
     def _sizes(self) -> tuple[str, ...]:
@@ -150,8 +152,11 @@ class TextProtocol(Protocol):
             raise ValueError(
                 "the model holds no vocabulary, so it cannot read text: it was not trained by cpc pretrain"
             )
-        text = self.text(source, skip_bad=skip_bad)
-        return TokenCorpus(text, vocabulary=Vocabulary(**encoder.vocabulary), cache_dir=cache_dir)
+        try:
+            vocabulary = Vocabulary(**encoder.vocabulary)
+        except TypeError as error:
+            raise ValueError(f"the vocabulary in the model's config.json is none: {error}") from error
+        return TokenCorpus(self.text(source, skip_bad=skip_bad), vocabulary=vocabulary, cache_dir=cache_dir)
 
 
 PROTOCOLS: dict[str, type[AudioProtocol] | type[ImageProtocol] | type[TextProtocol]] = {

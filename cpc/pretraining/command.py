@@ -17,6 +17,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from cpc.checkpoint import SAFE_GLOBALS
 from cpc.pretraining.audio_data import AudioData
 from cpc.pretraining.image_data import ImageData
 from cpc.pretraining.module import Pretraining
@@ -127,14 +128,13 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
     )
     trainer: pl.Trainer = command.trainer
     trainer.callbacks += [*([Progress()] if config.trainer.enable_progress_bar else []), Tracker(), folder]
+    purge_step = None if checkpoint is None else step_of(checkpoint) + 1  # what will be logged again
     if config.trainer.logger is None or config.trainer.logger is True:
-        purge_step = None if checkpoint is None else step_of(checkpoint) + 1  # what will be logged again
         trainer.logger = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=purge_step)
     former_handler = signal.getsignal(signal.SIGINT)
     try:
-        with _known_warnings_ignored():
-            # Own checkpoints hold generator states, which torch's weights-only reader refuses.
-            trainer.fit(command.model, command.datamodule, ckpt_path=checkpoint, weights_only=False)
+        with _known_warnings_ignored(), torch.serialization.safe_globals(SAFE_GLOBALS):
+            trainer.fit(command.model, command.datamodule, ckpt_path=checkpoint, weights_only=True)
     except SystemExit as error:  # what Lightning makes of Ctrl-C
         if isinstance(error.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from error

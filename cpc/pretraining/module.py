@@ -15,7 +15,7 @@ from cpc.bounds import Bound, BoundTally
 from cpc.bounds.averages import SUMMED
 from cpc.bounds.bound import FULL_SOFTMAX
 from cpc.candidates import LatentQueue
-from cpc.checkpoint import describe, with_defaults
+from cpc.checkpoint import describe, not_finite, with_defaults
 from cpc.data.batch import Batch
 from cpc.evaluation import HeldOut, HeldOutText, OnBatch, class_tally, held_out_tallies
 from cpc.losses.class_table_loss import ClassTableLoss
@@ -204,7 +204,7 @@ class Pretraining(pl.LightningModule):
         Raises:
             FloatingPointError: if a weight or a statistic is infinite or not a number.
         """
-        broken = [name for name, values in self.model.state_dict().items() if not torch.isfinite(values).all()]
+        broken = not_finite(self.model)
         if broken:
             raise FloatingPointError(
                 f"{', '.join(broken[:3])} {'is' if len(broken) == 1 else 'are'} not finite after step "
@@ -234,6 +234,7 @@ class Pretraining(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the architecture, the settings, and every rank's generators, unfinished tally and queue."""
         weights = checkpoint["state_dict"]
+        kind, key, *rest = np.random.get_state()
         queue = {name: weights.pop(name) for name in list(weights) if name.startswith("queue.")}
         checkpoint["cpc"] = {
             "architecture": self._architecture,
@@ -243,7 +244,7 @@ class Pretraining(pl.LightningModule):
                 {
                     "draws": self.draws.get_state(),
                     "python": random.getstate(),
-                    "numpy": np.random.get_state(),
+                    "numpy": (kind, key.tolist(), *rest),  # no array: a checkpoint holds tensors and plain values
                     "torch": torch.get_rng_state(),
                     "cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
                     "tally": self.tally.sums,

@@ -28,7 +28,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor
 
 from cpc.bounds import Bound
-from cpc.checkpoint import save_pretrained
+from cpc.checkpoint import read_checkpoint, save_pretrained
 from cpc.data.atomic import write_atomically
 from cpc.data.batch import Batch
 from cpc.data.records import append_record, drop_records_after
@@ -222,6 +222,7 @@ class RunFolder(Checkpoint):
         try:
             trainer.save_checkpoint(new)
             if trainer.is_global_zero:
+                read_checkpoint(new)  # the state of a callback may be such as no run could go on from
                 os.replace(new, path)
         except (OSError, RuntimeError) as error:  # torch wraps a failed write in a RuntimeError
             raise OSError(
@@ -244,5 +245,9 @@ class RunFolder(Checkpoint):
 
 
 def step_of(checkpoint: Path) -> int:
-    """Optimiser steps behind a checkpoint; its weights are not read."""
-    return int(torch.load(checkpoint, map_location="cpu", mmap=True, weights_only=False)["global_step"])
+    """Optimiser steps behind a checkpoint.
+
+    Raises:
+        ValueError: as `read_checkpoint`.
+    """
+    return read_checkpoint(checkpoint)["global_step"]

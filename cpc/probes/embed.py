@@ -59,7 +59,7 @@ def embed(
     Raises:
         ValueError: before anything is written: on a model of something else than audio, a missing path, a folder
             without audio, two inputs with one output, or outputs that exist already. While writing: on a bad file,
-            unless `skip_bad`.
+            or one whose features are not finite, unless `skip_bad`.
     """
     find_audio = partial(find_files, suffixes=AUDIO_SUFFIXES, kind="audio")
     targets = plan_outputs(paths, out, features, format, find_audio, overwrite=overwrite)
@@ -140,6 +140,8 @@ def write_features(
     for target, path in tqdm(targets.items(), desc="embed", unit="file", disable=not progress):
         try:
             values = read(path)
+            if not np.isfinite(values).all():
+                raise ValueError(f"{path}: its features are not finite, the model's products overflow")
         except ValueError as error:
             if not skip_bad:
                 raise ValueError(f"{error}; set `skip_bad` to go on without such files") from error

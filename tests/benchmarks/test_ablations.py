@@ -54,9 +54,11 @@ class Stand:
     def leave(self, step: int, sha256: str) -> None:
         for name in ("checkpoints", "model"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
-        torch.save({"global_step": step}, self.folder / "checkpoints" / "last.ckpt")
+        torch.save(
+            {"global_step": step, "state_dict": {}, "loops": {}, "cpc": {}}, self.folder / "checkpoints" / "last.ckpt"
+        )
         (self.folder / "model" / "config.json").write_text(
-            json.dumps({"format_version": 1, "architecture": {}, "sha256": sha256})
+            json.dumps({"format_version": 1, "architecture": {}, "sha256": sha256, "provenance": {}})
         )
         record = {"step": step, "split": "valid", "mi_bound_nats": [1.0, 2.0], "mi_ceiling_nats": [4.0, 4.0]}
         early = [record | {"step": s, "split": "train", "mi_bound_nats": [s / 10, s / 10]} for s in (5, 15, 25)]

@@ -3,7 +3,10 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +72,20 @@ def test_a_strategy_has_the_batches_it_means(
     assert held_out.drawn_as(strategy) == expected
     speakers = [{corpus.group_ids[file] for file, _ in batch} for batch in held_out.batches(strategy)]
     assert all(len(of_batch) == 1 for of_batch in speakers) == (expected[0] == "same_speaker")
+
+
+@pytest.mark.parametrize("options", [{}, {"strategies": ["mixed"], "bank": "valid"}])
+def test_a_loss_that_is_not_finite_is_not_written(
+    model: cpc.CPC, manifest: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """Of weights that are finite, each by itself."""
+    broken = deepcopy(model)
+    with torch.no_grad():
+        broken.predictor.linear.weight.fill_(3e38)
+    save_pretrained(broken, tmp_path, provenance={"evaluation": asdict(PROTOCOL)})
+    with pytest.raises(ValueError, match=r"the loss of mixed is not finite for k = 1, 2: .*nothing is written"):
+        evaluate(tmp_path, manifest, num_batches=1, **options)
+    assert not (tmp_path / "bound.json").exists()
 
 
 def test_one_pass_at_most(corpus: Corpus, capsys: pytest.CaptureFixture[str]) -> None:

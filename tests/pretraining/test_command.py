@@ -1,6 +1,7 @@
 """`cpc pretrain` in-process, on a handful of real audio files: what it writes and what it refuses."""
 
 import json
+import os
 import resource
 import shutil
 import signal
@@ -25,6 +26,7 @@ from cpc.data.records import read_records
 from cpc.evaluation import EVALUATION_SEED, evaluate
 from cpc.pretraining.command import _WITHOUT_EFFECT, parse, pretrain
 from cpc.pretraining.module import Pretraining
+from cpc.probes.tracker import Tracker
 
 SMALL = {
     "model": {
@@ -400,8 +402,46 @@ def test_another_number_of_workers_is_refused_on_resume(
     assert "data.num_workers is 1, and was 0 when the checkpoint was saved" in capsys.readouterr().err
 
 
+class Code:
+    """Makes a folder as soon as it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (str(self.folder),)
+
+
+@pytest.mark.parametrize("logger", ["true", "false"])
+@pytest.mark.parametrize("given", ["last", "best", "PATH"])
+def test_code_in_a_checkpoint_is_not_run(
+    run: Callable[..., Path], finished: Path, capsys: pytest.CaptureFixture[str], given: str, logger: str
+) -> None:
+    path = finished / "checkpoints" / ("last.ckpt" if given == "PATH" else f"{given}.ckpt")
+    touched = finished / "touched"
+    torch.save(torch.load(path) | {"callbacks": Code(touched)}, path)
+    ckpt_path = str(path) if given == "PATH" else given
+    with pytest.raises(SystemExit) as exit_:
+        run(f"--ckpt_path={ckpt_path}", "--trainer.max_steps=6", f"--trainer.logger={logger}")
+    assert exit_.value.code == 2
+    assert f"{path} holds posix.mkdir, by which reading it could run code: refused" in capsys.readouterr().err
+    assert not touched.exists()
+
+
+def test_a_state_that_could_not_be_read_again_is_not_saved(
+    run: Callable[..., Path], finished: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a callback of one's own may have it; the checkpoint of before stays."""
+    before = (finished / "checkpoints" / "last.ckpt").read_bytes()
+    monkeypatch.setattr(Tracker, "state_dict", lambda self: {"folder": finished})
+    with pytest.raises(SystemExit):
+        run("--ckpt_path=last", "--trainer.max_steps=6", "--eval_every_steps=100")
+    assert "best.new holds pathlib" in capsys.readouterr().err
+    assert (finished / "checkpoints" / "last.ckpt").read_bytes() == before
+
+
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=False)["state_dict"]
+    return torch.load(folder / "checkpoints" / "last.ckpt")["state_dict"]
 
 
 def test_an_infinite_loss_stops_the_run_and_keeps_the_last_good_checkpoint(
@@ -445,7 +485,7 @@ def test_a_broken_gradient_reaches_no_checkpoint(
     with pytest.raises(SystemExit):
         run("--checkpoint_every_steps=1", "--trainer.max_steps=50")
     assert "not finite after step 3: training stops here" in capsys.readouterr().err
-    assert torch.load(tmp_path / "run/checkpoints/last.ckpt", weights_only=False)["global_step"] == 2
+    assert torch.load(tmp_path / "run/checkpoints/last.ckpt")["global_step"] == 2
     assert all(tensor.isfinite().all() for tensor in weights(tmp_path / "run").values())
 
 

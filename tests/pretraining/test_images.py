@@ -238,13 +238,13 @@ def test_a_broken_run_continues_bit_for_bit(
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=False)["state_dict"]
+    return torch.load(folder / "checkpoints" / "last.ckpt")["state_dict"]
 
 
 def test_a_checkpoint_of_an_earlier_version_is_continued(run: Callable[..., Path], finished: Path) -> None:
     """Arguments that it has never heard of have their defaults; another value than the default is refused by name."""
     path = finished / "checkpoints" / "last.ckpt"
-    checkpoint = torch.load(path, weights_only=False)
+    checkpoint = torch.load(path)
     architecture = checkpoint["cpc"]["architecture"]["init_args"]
     for name in ("auxiliary_negatives", "shared_across_steps"):
         del architecture[name]
@@ -255,7 +255,7 @@ def test_a_checkpoint_of_an_earlier_version_is_continued(run: Callable[..., Path
     torch.save(checkpoint, path)
     run("--ckpt_path=last", "--trainer.max_steps=6")
     assert records(finished)[-1]["step"] == 6
-    states = torch.load(path, weights_only=False)["callbacks"].values()
+    states = torch.load(path)["callbacks"].values()
     assert [state["best_bound_nats"] for state in states if "best_bound_nats" in state] == [99.0]
     del architecture["skip_steps"]  # 1 in this run, 0 unless given
     torch.save(checkpoint, path)

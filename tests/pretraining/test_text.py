@@ -204,9 +204,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(folder: Path, tmp_path: Path, ch
         ckpt_path = "last" if broken.exists() else None
         pretrain(config(folder, broken, trainer__max_steps=max_steps, ckpt_path=ckpt_path, **change))
     for name in ("last.ckpt",):
-        first, second = (
-            torch.load(run / "checkpoints" / name, weights_only=False)["state_dict"] for run in (whole, broken)
-        )
+        first, second = (torch.load(run / "checkpoints" / name)["state_dict"] for run in (whole, broken))
         assert first.keys() == second.keys()
         for key in first:
             assert torch.equal(first[key], second[key]), key

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 import cpc
@@ -44,6 +45,22 @@ def test_single_files_and_safetensors(model_folder: Path, audio_folder: Path, tm
         "3.safetensors",
     ]
     assert load_file(tmp_path / "out" / "3.safetensors")["features"].shape[1] == 12
+
+
+def test_features_that_are_not_finite_are_not_written(
+    model: cpc.CPC, model_folder: Path, audio_folder: Path, tmp_path: Path
+) -> None:
+    """Of weights that are finite, each by itself."""
+    with torch.no_grad():
+        for layer in model.encoder.layers:
+            layer.weight.fill_(3e38)
+    cpc.save_pretrained(model, model_folder)
+    files = [audio_folder / "bob" / "0.flac"]
+    with pytest.raises(ValueError, match=r"bob/0\.flac: its features are not finite"):
+        embed(model_folder, files, tmp_path / "out", "z", progress=False)
+    with pytest.warns(UserWarning, match="left out 1 of 1 files"):
+        assert embed(model_folder, files, tmp_path / "out", "z", skip_bad=True, progress=False) == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_two_inputs_with_one_output_are_refused_before_anything_is_written(

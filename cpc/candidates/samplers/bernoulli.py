@@ -29,7 +29,7 @@ class Bernoulli(Sampler):
     q: Tensor
 
     def __init__(self, weights: Tensor | Sequence[float | int] | int, *, shared: bool = True) -> None:
-        given = torch.ones(weights) if isinstance(weights, int) else torch.as_tensor(weights)
+        given = torch.ones(max(weights, 0)) if isinstance(weights, int) else torch.as_tensor(weights)
         super().__init__(given.numel())
         self.weights = self.num_classes  # what builds it again: the law itself is in the buffer
         self.shared = shared

@@ -33,7 +33,7 @@ class QuerySampler(Sampler):
         temperature: the softmax's that the law is to resemble has scores h . c / temperature.
 
     Raises:
-        ValueError: unless the temperature is positive.
+        ValueError: if `dim` is below 1, or the temperature is not positive.
     """
 
     needs_queries = True
@@ -44,8 +44,8 @@ class QuerySampler(Sampler):
 
     def __init__(self, num_classes: int, dim: int, temperature: float = 1.0) -> None:
         super().__init__(num_classes)
-        if not temperature > 0:
-            raise ValueError(f"temperature={temperature} must be positive")
+        if dim < 1 or not temperature > 0:
+            raise ValueError(f"dim={dim} must be at least 1, and temperature={temperature} positive")
         self.dim = dim
         self.temperature = temperature
         self.register_buffer("is_ready", torch.tensor(False))

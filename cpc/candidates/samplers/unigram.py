@@ -40,7 +40,9 @@ class Unigram(LawSampler):
         counts: str | None = None,
     ) -> None:
         given = (
-            torch.ones(counts_of_classes) if isinstance(counts_of_classes, int) else torch.as_tensor(counts_of_classes)
+            torch.ones(max(counts_of_classes, 0))
+            if isinstance(counts_of_classes, int)
+            else torch.as_tensor(counts_of_classes)
         )
         super().__init__(given.numel(), shared=shared, replacement=replacement, counts=counts)
         self.counts_of_classes = self.num_classes  # what builds it again: the law itself is in the buffers
