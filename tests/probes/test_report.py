@@ -256,7 +256,7 @@ def test_less_training_audio(model_folder: Path, corpus_folder: Path, extraction
     ("arguments", "message"),
     [
         ({"tasks": "colour"}, "no column 'colour'"),
-        ({"tasks": "speaker", "test_split": "dev"}, "needs split 'dev'.*--test_split"),
+        ({"tasks": "speaker", "test_split": "dev"}, "needs split 'dev'.*`test_split`"),
         ({"tasks": "speaker", "baselines": ("chance",)}, "legal are majority, random, supervised"),
         ({"tasks": "speaker", "train_minutes": 0.0}, "train_minutes=0.0 must be positive"),
     ],
@@ -271,7 +271,7 @@ def test_mistakes_show_before_anything_is_computed(
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"scratch_dir": "nowhere"}, "scratch_dir='nowhere' is no folder"), ({"max_ram_bytes": -1}, "is negative")],
+    [({"scratch_dir": "nowhere"}, "scratch_dir='nowhere' is no folder"), ({"max_ram_bytes": -1}, "cannot be negative")],
 )
 def test_places_that_make_no_sense(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -163,7 +163,7 @@ def test_a_loss_that_is_no_number_is_named(model: cpc.CPC, task: ImageTask) -> N
         ({"num_epochs": 0}, "num_epochs=0 must be at least 1"),
         ({"min_steps": 0}, "min_steps=0 must be at least 1"),
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
-        ({"seconds": 0.0}, "seconds=0.0: the budget must be positive"),
+        ({"seconds": 0.0}, "seconds=0.0: the supervised network's budget must be positive"),
         ({"learning_rate": 0.0}, "learning_rate=0.0 must be positive"),
         ({"weight_decay": -1.0}, "weight_decay=-1.0 not negative"),
         ({"warmup_share": 1.0}, "warmup_share=1.0 must lie between 0 and 1"),
