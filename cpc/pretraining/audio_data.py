@@ -37,6 +37,7 @@ class AudioData(WindowData):
 
     modality = "audio"
     unit = "windows"
+    size_option = "data.window_samples"
 
     def __init__(
         self,
@@ -127,6 +128,9 @@ class AudioData(WindowData):
                 f"a window of data.window_samples={self.window_samples} gives {num_latents} latents, but the model "
                 f"predicts {furthest} steps ahead: lengthen the window or lower model.predictor.init_args.num_steps"
             )
+
+    def _size(self, encoder: Any) -> tuple[int, int, int]:
+        return self.window_samples, 1, encoder.num_latents(self.window_samples)
 
     def _identities(
         self, encoder: Any, windows: WindowDataset, drawn: list[Window]

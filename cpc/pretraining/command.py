@@ -2,11 +2,12 @@
 
 import argparse
 import logging
+import os
 import signal
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ import torch
 import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 
 from cpc.checkpoint import SAFE_GLOBALS
 from cpc.pretraining.audio_data import AudioData
 from cpc.pretraining.image_data import ImageData
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.progress import Progress
-from cpc.pretraining.run_folder import RunFolder, step_of
+from cpc.pretraining.run_folder import STOP_SIGNALS, RunFolder, how_to_continue, only_one_process, step_of
 from cpc.pretraining.text_data import TextData
 from cpc.probes.tracker import Tracker
 
@@ -62,6 +63,8 @@ _WITHOUT_EFFECT = {  # options of Lightning's Trainer that would do nothing here
 }
 
 
+_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")  # weights are float32: the loss and the bound are computed so
+
 DATA = {"audio": AudioData, "image": ImageData, "text": TextData}
 
 
@@ -78,7 +81,7 @@ class PretrainCommand(LightningCLI):
         parser.add_argument("--checkpoint_every_steps", type=int, default=500, help="save last.ckpt this often")
 
     def before_instantiate_classes(self) -> None:
-        """Refuse options of Lightning's trainer that would do nothing, and splits that are none."""
+        """Refuse options of Lightning's trainer that would do nothing or that it does not check, and splits of none."""
         for name in ("train_split", "eval_split"):
             if self.config.data[name] is None:  # a null in a file passes for any type
                 raise ValueError(f"data.{name}=null must name a split: all rows would hold the held-out ones too")
@@ -86,12 +89,36 @@ class PretrainCommand(LightningCLI):
         for name, instead in _WITHOUT_EFFECT.items():
             if self.config.trainer[name] != defaults[name]:
                 raise ValueError(f"trainer.{name}={self.config.trainer[name]} has no effect on cpc pretrain: {instead}")
+        clip, accumulated = self.config.trainer.gradient_clip_val, self.config.trainer.accumulate_grad_batches
+        if clip is not None and not clip >= 0:
+            raise ValueError(f"trainer.gradient_clip_val={clip} must not be negative; null or 0: gradients stay whole")
+        if accumulated < 1:
+            raise ValueError(f"trainer.accumulate_grad_batches={accumulated} must be at least 1")
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Lightning's trainer without its own progress bar and logger: `pretrain` adds those of the run."""
-        logger = self.config_init.trainer.logger
+        asked = self.config_init.trainer
+        logger = asked.logger
         own = {"enable_progress_bar": False, "logger": False if logger is None or logger is True else logger}
-        return super().instantiate_trainer(**own, **kwargs)
+        try:
+            trainer = super().instantiate_trainer(**own, **kwargs)
+        except (MisconfigurationException, ModuleNotFoundError, TypeError) as error:
+            names = ("accelerator", "devices", "num_nodes", "strategy", "precision")
+            given = ", ".join(f"trainer.{name}={asked[name]}" for name in names)
+            raise ValueError(f"{error} Given: {given}; `cpc doctor` shows what this machine has") from error
+        if trainer.precision not in _PRECISIONS:
+            raise ValueError(
+                f"trainer.precision={asked.precision}: weights, loss and bound are float32 here; choose one of "
+                f"{', '.join(_PRECISIONS)}"
+            )
+        started = os.environ.get("WORLD_SIZE", "1")  # by torchrun, say, and by Lightning for its own processes
+        if started not in ("1", str(trainer.world_size)):
+            raise ValueError(
+                f"WORLD_SIZE={started} in the environment, but the options make a trainer of {trainer.world_size}: "
+                "each process would train by itself; give --trainer.devices (processes per machine), "
+                "--trainer.num_nodes and --trainer.strategy ddp, or start a single process"
+            )
+        return trainer
 
 
 def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
@@ -101,22 +128,40 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
         The run's folder.
 
     Raises:
-        ValueError: before training, on options that cannot work together; they are named.
+        ValueError: before training, on options that cannot work together; they are named. If another process trains
+            in the run's folder.
         KeyboardInterrupt: after Ctrl-C; the first one lets the step end and saves.
+        SystemExit: after SIGTERM or SIGHUP, as after Ctrl-C: with 128 and the signal's number, as a shell has it.
     """
     torch.set_flush_denormal(True)  # before the first product, so that every thread inherits it
     command = parse(arguments)
-    config = command.config
+    config, trainer = command.config, command.trainer
     for name in ("record_every_steps", "eval_every_steps", "checkpoint_every_steps"):
         if config[name] < 1:
             raise ValueError(f"--{name}={config[name]} must be at least 1")
-    if command.trainer.max_steps < 1:
+    if trainer.max_steps < 1:
         raise ValueError("trainer.max_steps must be given: the schedule and the sampler need the number of steps")
     if config.run_dir is None:
         raise ValueError("--run_dir must name the run's folder")
     run_dir = Path(config.run_dir)
-    checkpoint = _checkpoint_to_continue(run_dir, config.ckpt_path)
+    checkpoint, begin = _checkpoint_to_continue(run_dir, config.ckpt_path)
+    with only_one_process(run_dir) if trainer.is_global_zero else nullcontext():
+        if checkpoint is None and trainer.is_global_zero and _holds_run(run_dir):  # rank 0 may just have begun it
+            raise ValueError(f"{run_dir} already holds a run: {how_to_continue(run_dir)}, or name another --run_dir")
+        _fit(command, run_dir, checkpoint, begin)
+    return run_dir
 
+
+def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, begin: int) -> None:
+    config, trainer = command.config, command.trainer
+    if begin > trainer.max_steps:
+        raise ValueError(
+            f"{checkpoint} is of step {begin}, beyond trainer.max_steps={trainer.max_steps}: raise it to go on, or "
+            "start a shorter run with another --run_dir"
+        )
+    if begin == trainer.max_steps:
+        print(f"{checkpoint} is of step {begin}, the last: raise --trainer.max_steps to go on", file=sys.stderr)
+        return
     for_a_new_run = config.clone()
     for_a_new_run.ckpt_path = None
     folder = RunFolder(
@@ -126,48 +171,50 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
         config.checkpoint_every_steps,
         config_yaml=command.parser.dump(for_a_new_run, skip_none=False),
     )
-    trainer: pl.Trainer = command.trainer
     trainer.callbacks += [*([Progress()] if config.trainer.enable_progress_bar else []), Tracker(), folder]
-    purge_step = None if checkpoint is None else step_of(checkpoint) + 1  # what will be logged again
     if config.trainer.logger is None or config.trainer.logger is True:
+        purge_step = None if checkpoint is None else begin + 1  # what will be logged again
         trainer.logger = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=purge_step)
-    former_handler = signal.getsignal(signal.SIGINT)
+    former_handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
         with _known_warnings_ignored(), torch.serialization.safe_globals(SAFE_GLOBALS):
             trainer.fit(command.model, command.datamodule, ckpt_path=checkpoint, weights_only=True)
-    except SystemExit as error:  # what Lightning makes of Ctrl-C
-        if isinstance(error.__context__, KeyboardInterrupt):
+    except SystemExit as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # what Lightning makes of Ctrl-C
             raise KeyboardInterrupt from error
+        if isinstance(error, SIGTERMException):  # it came before the first step, and Lightning would call it success
+            raise SystemExit(128 + signal.SIGTERM) from error
         raise
     finally:
-        signal.signal(signal.SIGINT, former_handler)
-    if folder.is_interrupted:
-        if trainer.is_global_zero:
+        for number, handler in former_handlers.items():
+            signal.signal(number, handler)
+    if folder.stopped_by is not None:
+        if not trainer.is_global_zero:
+            raise SystemExit(0)  # were another rank's process to fail, Lightning would kill rank 0 before it can say so
+        if folder.stopped_by == signal.SIGINT:
             raise KeyboardInterrupt
-        raise SystemExit(0)  # another rank's process: were it to fail, Lightning would kill rank 0 before it can say so
-    return run_dir
+        raise SystemExit(128 + folder.stopped_by)
 
 
-def _checkpoint_to_continue(run_dir: Path, ckpt_path: str | None) -> Path | None:
-    holds_run = any((run_dir / name).exists() for name in ("bound.jsonl", "checkpoints"))
+def _holds_run(run_dir: Path) -> bool:
+    return any((run_dir / name).exists() for name in ("bound.jsonl", "checkpoints"))
+
+
+def _checkpoint_to_continue(run_dir: Path, ckpt_path: str | None) -> tuple[Path | None, int]:
+    """What `--ckpt_path` names, and its step: read once before, since Lightning has no words for a damaged file."""
     if ckpt_path is None:
-        if holds_run and rank_zero_only.rank == 0:  # other ranks find what rank 0 has just begun
-            raise ValueError(
-                f"{run_dir} already holds a run: continue it with --ckpt_path last, or name another --run_dir"
-            )
-        return None
+        return None, 0
     known = {name: run_dir / "checkpoints" / f"{name}.ckpt" for name in ("last", "best")}
     path = known.get(ckpt_path, Path(ckpt_path))
     if not path.exists():
-        raise ValueError(
-            f"--ckpt_path {ckpt_path}: there is no {path}; "
-            + (
-                "that run had not saved yet: start anew with another --run_dir, or delete the folder"
-                if holds_run
-                else "check --run_dir"
-            )
-        )
-    return path
+        advice = how_to_continue(run_dir) if _holds_run(run_dir) else "check --run_dir"
+        raise ValueError(f"--ckpt_path {ckpt_path}: there is no {path}; {advice}")
+    try:
+        return path, step_of(path)
+    except ValueError as error:
+        others = [name for name, other in known.items() if other.exists() and other != path]
+        advice = f"; {run_dir} has another: --ckpt_path {others[0]}" if others else ""
+        raise ValueError(f"--ckpt_path {ckpt_path}: {error}{advice}") from error
 
 
 def modality_of(arguments: list[str] | dict[str, Any]) -> str:

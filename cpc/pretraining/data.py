@@ -6,6 +6,7 @@ from typing import Any
 import lightning.pytorch as pl
 from torch import Tensor
 
+from cpc.data.resuming import check_same_batches
 from cpc.evaluation import Protocol
 from cpc.model import CPC
 
@@ -24,12 +25,14 @@ class PretrainingData(pl.LightningDataModule):
         unit: what a batch is made of, in words.
         is_continuous: each batch goes on where the one before it ended, so that contexts do too.
         corpus: None before `setup`.
+        batches: the endless stream that is trained on, with the state that a resumed run goes on from.
         held_out: the held-out batches, with the `protocol` they were drawn by and their number `num_batches`.
     """
 
     modality: str
     unit: str
     is_continuous = False
+    batches: Any
     held_out: Any
 
     def __init__(self, batch_size: int, train_split: str, eval_split: str, num_workers: int) -> None:
@@ -60,6 +63,18 @@ class PretrainingData(pl.LightningDataModule):
     def settings(self) -> dict[str, Any]:
         """What may be other when a run is continued, by option: it is named then."""
         return {"data.eval_split": self.eval_split}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint's batches were made of."""
+        return {"fingerprint": self.batches.state_dict()["fingerprint"]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Refuse other data or batches before the loader meets them: Lightning would bury its reason.
+
+        Raises:
+            ValueError: naming what differs.
+        """
+        check_same_batches(state_dict["fingerprint"], self.state_dict()["fingerprint"])
 
     @abstractmethod
     def class_names(self, task: str) -> list[str]:

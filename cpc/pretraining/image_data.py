@@ -41,6 +41,7 @@ class ImageData(WindowData):
 
     modality = "image"
     unit = "images"
+    size_option = "data.image_size"
 
     def __init__(
         self,
@@ -141,6 +142,10 @@ class ImageData(WindowData):
                 "to predict unseen pixels alone",
                 stacklevel=2,
             )
+
+    def _size(self, encoder: PatchEncoder) -> tuple[int, int, int]:
+        side = encoder.grid.side(self.image_size)
+        return self.image_size**2, side, side  # times the channels
 
     def _identities(
         self, encoder: ImageGeometry, windows: ImageDataset, drawn: list[Window]

@@ -160,7 +160,7 @@ class Pretraining(pl.LightningModule):
             steps = ", ".join(broken)
             raise FloatingPointError(
                 f"the loss is {contrast.loss.item()} at training step {self.global_step}, from the predictions k = "
-                f"{steps}: training stops here and the last good checkpoint stands; "
+                f"{steps}: training stops here, checkpoints saved before are good; "
                 "lower model.learning_rate, clip gradients (trainer.gradient_clip_val) or look for broken data among "
                 f"the {self.trainer.datamodule.unit} with the sequence ids {batch.sequence_id.tolist()}"
             )
@@ -208,7 +208,7 @@ class Pretraining(pl.LightningModule):
         if broken:
             raise FloatingPointError(
                 f"{', '.join(broken[:3])} {'is' if len(broken) == 1 else 'are'} not finite after step "
-                f"{self.global_step}: training stops here and the last good checkpoint stands; lower "
+                f"{self.global_step}: training stops here, checkpoints saved before are good; lower "
                 "model.learning_rate or clip gradients (trainer.gradient_clip_val)"
             )
 
@@ -240,7 +240,7 @@ class Pretraining(pl.LightningModule):
             "architecture": self._architecture,
             "settings": self._settings(),
             "num_workers": self.trainer.datamodule.num_workers,
-            "ranks": self._of_all_ranks(
+            "ranks": self.of_all_ranks(
                 {
                     "draws": self.draws.get_state(),
                     "python": random.getstate(),
@@ -342,7 +342,8 @@ class Pretraining(pl.LightningModule):
         progress = (step - self.warmup_steps) / max(1, max_steps - self.warmup_steps)
         return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
-    def _of_all_ranks(self, value: Any) -> list[Any]:
+    def of_all_ranks(self, value: Any) -> list[Any]:
+        """The values that all ranks call this with."""
         values = [value] * self.trainer.world_size
         if self.trainer.world_size > 1:
             torch.distributed.all_gather_object(values, value)
@@ -351,7 +352,7 @@ class Pretraining(pl.LightningModule):
     def _gathered(self, tally: BoundTally) -> BoundTally:
         """The batches of all ranks, in one tally."""
         gathered = BoundTally(tally.steps)
-        gathered.sums = [batch for of_rank in self._of_all_ranks(tally.sums) for batch in of_rank]
+        gathered.sums = [batch for of_rank in self.of_all_ranks(tally.sums) for batch in of_rank]
         return gathered
 
 

@@ -6,17 +6,22 @@ run_dir/
   probe.jsonl             one line per evaluation of the online probe
   health.jsonl            one line per recorded step: gradient, speed, variance and rank of z and c
   events.jsonl            one line per start and end
+  lock                    who trains here, while somebody does
   checkpoints/last.ckpt   to resume from
   checkpoints/best.ckpt   the best held-out bound so far
   model/                  model.safetensors and config.json: cpc.load_pretrained(run_dir)
   tensorboard/
 """
 
+import fcntl
 import math
 import os
 import signal
+import socket
 import sys
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -25,6 +30,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from cpc.bounds import Bound
@@ -37,6 +43,7 @@ from cpc.probes.online import OnlineProbe
 from cpc.probes.tracker import Tracker, event_record
 
 _OF_HEALTH = ("windows_per_second", "learning_rate", "gradient_norm", "gradient_norm_max")  # beside those of z and c
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a scheduler, a terminal that is closed
 
 
 class RunFolder(Checkpoint):
@@ -67,8 +74,8 @@ class RunFolder(Checkpoint):
         self.checkpoint_every_steps = checkpoint_every_steps
         self.config_yaml = config_yaml
         self.best_bound_nats = -math.inf
-        self.is_interrupted = False  # by Ctrl-C on any rank
-        self._was_asked_to_stop = False  # by Ctrl-C on this one
+        self.stopped_by: int | None = None  # the signal, on whatever rank
+        self._asked_to_stop_by = 0  # on this one
         self._last_step = -1
         self._measured_on: dict[str, Any] = {}
 
@@ -92,7 +99,7 @@ class RunFolder(Checkpoint):
         self._measured_on = state_dict["measured_on"]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Drop the records that a resumed run will write again; let the first Ctrl-C save before it stops."""
+        """Drop the records that a resumed run will write again; let a signal to stop save first."""
         self._last_step = trainer.global_step
         held_out = trainer.datamodule.held_out
         measured_on = {**asdict(held_out.protocol), "num_batches": held_out.num_batches}
@@ -106,7 +113,9 @@ class RunFolder(Checkpoint):
             for name in ("bound.jsonl", "probe.jsonl", "health.jsonl"):
                 drop_records_after(self.folder / name, trainer.global_step)
         self._tell(trainer, "resumed" if trainer.global_step else "started")
-        signal.signal(signal.SIGINT, self._stop_softly)  # `pretrain` gives it back, however training ends
+        for number in STOP_SIGNALS:  # in place of Lightning's; `pretrain` gives them back, however training ends
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+                signal.signal(number, self._stop_softly)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: Pretraining, outputs: Any, batch: Batch, batch_index: int
@@ -117,9 +126,13 @@ class RunFolder(Checkpoint):
             return
         self._last_step = step
         # A single rank may have been told to stop, and the others would wait for it in vain.
-        self.is_interrupted = trainer.strategy.reduce_boolean_decision(self._was_asked_to_stop, all=False)
-        trainer.should_stop = trainer.should_stop or self.is_interrupted
-        is_last = step == trainer.max_steps or (trainer.should_stop and not self.is_interrupted)  # out of max_time
+        if (
+            trainer.strategy.reduce_boolean_decision(bool(self._asked_to_stop_by), all=False)
+            and step < trainer.max_steps
+        ):
+            self.stopped_by = max(pl_module.of_all_ranks(self._asked_to_stop_by))
+            trainer.should_stop = True
+        is_last = step == trainer.max_steps or (trainer.should_stop and self.stopped_by is None)  # out of max_time
         evaluates = step % self.eval_every_steps == 0 or is_last
         saves = step % self.checkpoint_every_steps == 0 or is_last or trainer.should_stop
         if evaluates or saves:
@@ -139,25 +152,29 @@ class RunFolder(Checkpoint):
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Put on record why the run ended."""
-        ends = {KeyboardInterrupt: "interrupted", FloatingPointError: "not_finite"}
-        event = next((word for kind, word in ends.items() if isinstance(exception, kind)), "failed")
+        ends = {(KeyboardInterrupt, SIGTERMException): "interrupted", FloatingPointError: "not_finite"}
+        event = next((word for kinds, word in ends.items() if isinstance(exception, kinds)), "failed")
         with suppress(OSError):  # a full disk may be why it ended, and is the error to be seen
             self._tell(trainer, event, f"{type(exception).__name__}: {exception}" if str(exception) else "")
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Put on record how the run ended, and say how to go on after Ctrl-C."""
-        self._tell(trainer, "interrupted" if self.is_interrupted else "finished")
-        if self.is_interrupted and trainer.is_global_zero:
+        """Put on record how the run ended, and say how to go on after a signal."""
+        self._tell(trainer, "finished" if self.stopped_by is None else "interrupted")
+        if self.stopped_by is not None and trainer.is_global_zero:
             print(
-                f"\ninterrupted at step {trainer.global_step} of {trainer.max_steps}, saved; continue with "
-                f"--run_dir {self.folder} --ckpt_path last",
+                f"\ninterrupted at step {trainer.global_step} of {trainer.max_steps}, saved; "
+                f"{how_to_continue(self.folder)}",
                 file=sys.stderr,
             )
 
     def _stop_softly(self, signal_number: int, frame: FrameType | None) -> None:
-        self._was_asked_to_stop = True
+        """A scheduler may send its signal twice, to the process and to its group: Ctrl-C alone counts them."""
+        self._asked_to_stop_by = signal_number
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        print("\nstopping after this step; Ctrl-C once more stops at once", file=sys.stderr)
+        try:
+            os.write(2, b"\nstopping after this step; Ctrl-C stops at once\n")  # print may be in the middle of its work
+        except OSError:  # the terminal is gone, as SIGHUP tells: a print would end the run
+            sys.stdout = sys.stderr = open(os.devnull, "w")
 
     def _evaluate(self, trainer: pl.Trainer, module: Pretraining, step: int) -> None:
         """Measure the held-out bound and the online probes on the same batches; keep and export the best model."""
@@ -226,8 +243,7 @@ class RunFolder(Checkpoint):
                 os.replace(new, path)
         except (OSError, RuntimeError) as error:  # torch wraps a failed write in a RuntimeError
             raise OSError(
-                f"could not save {path}: {error}; is the disk full? The checkpoint of an earlier step is kept; free "
-                f"space, then continue with --run_dir {self.folder} --ckpt_path last"
+                f"could not save {path}: {error}; is the disk full? Free space; {how_to_continue(self.folder)}"
             ) from error
         finally:
             if trainer.is_global_zero:
@@ -251,3 +267,55 @@ def step_of(checkpoint: Path) -> int:
         ValueError: as `read_checkpoint`.
     """
     return read_checkpoint(checkpoint)["global_step"]
+
+
+def how_to_continue(folder: Path) -> str:
+    """What to type to go on with what a run has saved."""
+    for name in ("last", "best"):
+        if (folder / "checkpoints" / f"{name}.ckpt").exists():
+            return f"continue with --run_dir {folder} --ckpt_path {name}"
+    return f"nothing is saved to continue from, delete {folder} to start anew"
+
+
+@contextmanager
+def only_one_process(folder: Path) -> Iterator[None]:
+    """Keep a run's folder to this process while the block lasts: two would mix their records.
+
+    The lock is the system's and ends with the process, however that ends; the file `lock` says whose it is. It is not
+    `flock`, which loader workers inherit and hold on to for seconds when training is killed.
+
+    Raises:
+        ValueError: if another process holds it; its number and machine are named.
+        OSError: if the folder cannot be written to.
+    """
+    path = folder / "lock"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise OSError(f"--run_dir {folder} cannot be written to: {error}") from error
+    try:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            holder = os.pread(file, 1000, 0).decode() or "another process"
+            raise ValueError(
+                f"{holder} is training in {folder}: wait until it ends, stop it, or name another --run_dir"
+            ) from error
+        except OSError as error:
+            print(f"{folder} lies where files cannot be locked ({error}): start no second run in it", file=sys.stderr)
+        if not os.fstat(file).st_nlink:  # between opening and locking it, whoever held it has removed it
+            raise ValueError(f"another process has just ended its training in {folder}: start again")
+        if former := os.pread(file, 1000, 0).decode():
+            print(f"{former} was training in {folder} and did not end by itself: its lock is taken", file=sys.stderr)
+        holder = f"process {os.getpid()} on {socket.gethostname()}, begun at {time.strftime('%Y-%m-%d %H:%M:%S')},"
+        os.ftruncate(file, 0)
+        os.pwrite(file, holder.encode(), 0)
+        try:
+            yield
+        finally:
+            path.unlink()
+            with suppress(OSError):  # a run has begun
+                folder.rmdir()
+    finally:
+        os.close(file)

@@ -136,7 +136,7 @@ class TextData(PretrainingData):
             sampler.follow(torch.from_numpy(self.corpus.counts(self.train_split).clip(min=1)))
             of_all = TrainingLanes(stream, self.batch_size * self.trainer.world_size, self.chunk_tokens, furthest)
             sampler.look_ahead(lambda batch: of_all[batch].labels, math.ceil(of_all.batches_per_epoch))
-        self._order = LaneOrder(
+        self.batches = LaneOrder(
             {
                 "text and vocabulary": self.corpus.digest,
                 "train_split": self.train_split,
@@ -151,22 +151,10 @@ class TextData(PretrainingData):
         """Batches without end, which `trainer.max_steps` cuts: a resumed run takes the next one."""
         return StatefulDataLoader(
             self._lanes,
-            batch_sampler=self._order,
+            batch_sampler=self.batches,
             collate_fn=_only,
             generator=torch.Generator(),  # so that the loader draws nothing from the global one
         )
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint's batches were made of."""
-        return {"fingerprint": self._order.fingerprint}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Refuse another text or other lanes, before the loader meets them: Lightning would hide its reason.
-
-        Raises:
-            ValueError: naming what differs.
-        """
-        self._order.check(state_dict["fingerprint"])
 
 
 def check_context(context: Any) -> None:

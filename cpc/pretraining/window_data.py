@@ -1,5 +1,7 @@
 """Windows and images for training: batches that resume exactly, and the held-out ones."""
 
+import os
+import signal
 from abc import abstractmethod
 from typing import Any
 
@@ -29,7 +31,12 @@ class WindowData(PretrainingData):
         eval_batches: batches of one held-out evaluation and device.
         num_workers: loader processes; 0 loads in the training process.
         seed: of the batches.
+
+    Attributes:
+        size_option: what makes observations larger.
     """
+
+    size_option: str
 
     def __init__(
         self, batch_size: int, train_split: str, eval_split: str, eval_batches: int, num_workers: int, seed: int
@@ -70,7 +77,7 @@ class WindowData(PretrainingData):
             model.encoder.set_statistics(*corpus.statistics(self.train_split))
         ranks = {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
         self._train = corpus.windows(self.train_split, is_training=True)
-        self._train_batches = corpus.batches(
+        self.batches = corpus.batches(
             self._train,
             protocol.sampler,
             self.batch_size,
@@ -81,15 +88,17 @@ class WindowData(PretrainingData):
             **ranks,
         )
         self.held_out = HeldOut(corpus, protocol, model.negatives, self.eval_batches, **ranks)
+        self._check_memory(model, module.device)
         self._check_identities(model, module.strategies)
 
     def train_dataloader(self) -> StatefulDataLoader:
         """An endless stream of batches, which `trainer.max_steps` cuts: a resumed run takes the next one of it."""
         return StatefulDataLoader(
             self._train,
-            batch_sampler=self._train_batches,
+            batch_sampler=self.batches,
             collate_fn=self._train.collate,
             num_workers=self.num_workers,
+            worker_init_fn=_leave_signals_to_training,
             generator=torch.Generator().manual_seed(self.seed),  # so that the loader draws nothing from the global one
         )
 
@@ -100,6 +109,10 @@ class WindowData(PretrainingData):
     @abstractmethod
     def _check_length(self, model: CPC) -> None:
         """Refuse observations too short for the model's predictions."""
+
+    @abstractmethod
+    def _size(self, encoder: Any) -> tuple[int, int, int]:
+        """Of an observation: samples or pixel values, the sequences that it makes, and the latents of each."""
 
     @abstractmethod
     def _identities(
@@ -113,15 +126,61 @@ class WindowData(PretrainingData):
         A strategy that leaves rows without negatives then fails now, not at the first held-out evaluation. Training
         batches must serve the strategies of training alone; those after the first are checked when their turn comes.
         """
-        for index in range(min(NUM_CHECKED_BATCHES, -(-self._train_batches.windows_per_pass // self.batch_size))):
-            identities = self._identities(model.encoder, self._train, self._train_batches.batch(index))
+        for index in range(min(NUM_CHECKED_BATCHES, -(-self.batches.windows_per_pass // self.batch_size))):
+            identities = self._identities(model.encoder, self._train, self.batches.batch(index))
             for strategy in model.training_strategies:
                 with naming(self.train_split):
                     check_rows(strategy, *identities)
         for strategy in measured:
-            for batch in self.held_out.batches(strategy):
-                with naming(self.eval_split):
-                    check_rows(strategy, *self._identities(model.encoder, self.held_out.windows, batch))
+            try:
+                for batch in self.held_out.batches(strategy):
+                    with naming(self.eval_split):
+                        check_rows(strategy, *self._identities(model.encoder, self.held_out.windows, batch))
+            except ValueError as error:
+                if strategy in model.training_strategies:
+                    raise
+                raise ValueError(
+                    f"the held-out bound is measured with {strategy!r} too, of model.extra_strategies: {error}; or "
+                    "leave it out of model.extra_strategies ([]: none)"
+                ) from error
+
+    def _check_memory(self, model: CPC, device: torch.device) -> None:
+        """Refuse a first step that cannot fit, before any of its memory is taken.
+
+        Only what is certain to be held at once is counted; a step takes several times as much, with its layers.
+        """
+        num_values, num_sequences, num_latents = self._size(model.encoder)
+        num_valid, *_ = self._identities(model.encoder, self._train, self.batches.batch(0))
+        mean_length = num_valid.sum().item() / len(num_valid) / num_sequences
+        distances = range(model.skip_steps + 1, model.skip_steps + 1 + model.predictor.num_steps)
+        num_rows = num_sequences * sum(max(0.0, mean_length - k) for k in distances)  # no more than there are (Jensen)
+        num_queries = num_sequences * num_latents * model.predictor.num_steps
+        per_observation = {
+            self.unit: 4 * num_values,
+            "queries": 4 * num_queries * model.encoder.dim,
+            "the table of who meets whom": self.batch_size * num_sequences * num_latents,
+            f"draws of model.num_negatives={model.num_negatives}": 16 * num_rows * (model.num_negatives or 0),
+        }
+        gigabytes = {what: self.batch_size * size / 1e9 for what, size in per_observation.items() if size}
+        on_cpu = device.type == "cpu"
+        there = _memory_bytes() if on_cpu else torch.cuda.get_device_properties(device).total_memory
+        if sum(gigabytes.values()) > there / 1e9:
+            parts = ", ".join(f"{what} {size:.1f}" for what, size in gigabytes.items())
+            raise ValueError(
+                f"a step on data.batch_size={self.batch_size} {self.unit} of {num_values} values needs at least "
+                f"{sum(gigabytes.values()):.0f} GB ({parts}), and this {'machine' if on_cpu else 'device'} has "
+                f"{there / 1e9:.0f}: lower data.batch_size, {self.size_option} or model.num_negatives"
+            )
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _leave_signals_to_training(worker: int) -> None:
+    """A terminal or a scheduler signals the whole group of processes: a worker that obeyed would end the last step."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _any_same_speaker(strategies: tuple[str, ...]) -> bool:

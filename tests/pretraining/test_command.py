@@ -1,10 +1,14 @@
-"""`cpc pretrain` in-process, on a handful of real audio files: what it writes and what it refuses."""
+"""`cpc pretrain` on a handful of real audio files: what it writes, what it refuses, how it ends and goes on."""
 
 import json
 import os
+import pty
 import resource
 import shutil
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,8 +28,10 @@ from cpc.data.index import index_folder
 from cpc.data.manifest import Manifest, read_manifest
 from cpc.data.records import read_records
 from cpc.evaluation import EVALUATION_SEED, evaluate
+from cpc.pretraining.audio_data import AudioData
 from cpc.pretraining.command import _WITHOUT_EFFECT, parse, pretrain
 from cpc.pretraining.module import Pretraining
+from cpc.pretraining.run_folder import step_of
 from cpc.probes.tracker import Tracker
 
 SMALL = {
@@ -230,6 +236,15 @@ def test_decoding_on_the_fly_reads_the_same_audio(run: Callable[..., Path], fini
         (["--data.train_split=null"], "no row of split 'null'"),
         (["--trainer.val_check_interval=5"], "trainer.val_check_interval=5 has no effect on cpc pretrain"),
         (["--trainer.max_epochs=3"], "trainer.max_steps"),
+        (["--trainer.gradient_clip_val=-1"], "trainer.gradient_clip_val=-1.0 must not be negative"),
+        (["--trainer.accumulate_grad_batches=0"], "trainer.accumulate_grad_batches=0 must be at least 1"),
+        (["--trainer.precision=bf16-true"], "trainer.precision=bf16-true: weights, loss and bound are float32 here"),
+        (["--trainer.accelerator=tpu"], "Given: trainer.accelerator=tpu"),
+        (["--trainer.devices=0"], "trainer.devices=0"),
+        (
+            ["--data.batch_size=1", "--model.negatives=sequence_only"],
+            "measured with 'mixed_excluding' too, of model.extra_strategies",
+        ),
         (["--modality=image"], "data.manifest"),
         (["--data.source=images"], "data.source"),
         (
@@ -275,7 +290,7 @@ def test_a_folder_with_a_run_is_not_written_over(
     before = (finished / "bound.jsonl").read_bytes()
     with pytest.raises(SystemExit):
         run()
-    assert "already holds a run: continue it with --ckpt_path last" in capsys.readouterr().err
+    assert f"already holds a run: continue with --run_dir {finished} --ckpt_path last" in capsys.readouterr().err
     assert (finished / "bound.jsonl").read_bytes() == before
 
 
@@ -449,7 +464,7 @@ def test_an_infinite_loss_stops_the_run_and_keeps_the_last_good_checkpoint(
 ) -> None:
     with pytest.raises(SystemExit):
         run("--model.learning_rate=1e30", "--checkpoint_every_steps=1", "--trainer.max_steps=50")
-    assert "the last good checkpoint stands" in capsys.readouterr().err
+    assert "checkpoints saved before are good" in capsys.readouterr().err
     assert all(tensor.isfinite().all() for tensor in weights(tmp_path / "run").values())
     assert not list(tmp_path.rglob("*.new"))
 
@@ -507,32 +522,293 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_whole(
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     with pytest.raises(SystemExit):
         run("--ckpt_path=last", "--trainer.max_steps=6", "--eval_every_steps=100")
-    assert "is the disk full? The checkpoint of an earlier step is kept" in capsys.readouterr().err
+    assert f"is the disk full? Free space; continue with --run_dir {finished} --ckpt_path last" in (
+        capsys.readouterr().err
+    )
     assert checkpoint.read_bytes() == before
     assert not checkpoint.with_suffix(".new").exists()
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(
-    run: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_only_a_checkpoint_that_is_there_is_offered(
+    run: Callable[..., Path], full_disk: None, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    with pytest.raises(SystemExit):
+        run("--trainer.logger=false")
+    told = capsys.readouterr().err
+    assert "is the disk full? Free space; nothing is saved to continue from" in told
+    assert "--ckpt_path" not in told
+
+
+def test_the_best_is_offered_where_there_is_no_last(
+    run: Callable[..., Path], finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (finished / "checkpoints" / "last.ckpt").unlink()
+    for options in ([], ["--ckpt_path=last", "--trainer.max_steps=6"]):
+        with pytest.raises(SystemExit):
+            run(*options)
+        assert f"continue with --run_dir {finished} --ckpt_path best" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", ["cut off", "empty", "text", "of another program"])
+def test_a_damaged_checkpoint_is_named_and_the_best_offered(
+    run: Callable[..., Path], finished: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    path = finished / "checkpoints" / "last.ckpt"
+    whole = path.read_bytes()
+    path.write_bytes({"cut off": whole[: len(whole) // 2], "empty": b"", "text": b"weights: none\n"}.get(damage, whole))
+    if damage == "of another program":
+        torch.save({"weights": torch.zeros(3)}, path)
+    with pytest.raises(SystemExit) as exit_:
+        run("--ckpt_path=last", "--trainer.max_steps=6")
+    assert exit_.value.code == 2
+    told = capsys.readouterr().err
+    assert str(path) in told
+    assert f"{finished} has another: --ckpt_path best" in told
+    assert event_names(finished) == ["started", "finished"]
+
+
+@pytest.mark.parametrize(
+    ("option", "change"),
+    [("--data.batch_size=2", "batch_size 4 -> 2"), ("--data.window_samples=3000", "window_samples 3200 -> 3000")],
+)
+def test_other_batches_are_refused_on_resume(
+    run: Callable[..., Path], finished: Path, capsys: pytest.CaptureFixture[str], option: str, change: str
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        run("--ckpt_path=last", "--trainer.max_steps=6", option)
+    assert exit_.value.code == 2
+    assert f"with other batches than it began with: {change}; restore" in capsys.readouterr().err
+
+
+def test_a_run_that_has_its_steps_says_so(
+    run: Callable[..., Path], finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("--ckpt_path=last")
+    assert "last.ckpt is of step 4, the last: raise --trainer.max_steps to go on" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run("--ckpt_path=last", "--trainer.max_steps=3")
+    assert "last.ckpt is of step 4, beyond trainer.max_steps=3" in capsys.readouterr().err
+    assert event_names(finished) == ["started", "finished"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--data.batch_size=100000"], "data.batch_size=100000 windows of 3200 values needs at least 201 GB"),
+        (["--data.window_samples=100000000", "--data.batch_size=20"], "(windows 8.0, queries 1.2, the table"),
+        (["--model.num_negatives=10000000"], "draws of model.num_negatives=10000000 34.6), and this machine has 9:"),
+    ],
+)
+def test_a_step_that_cannot_fit_is_refused_before_it_takes_memory(
+    run: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    message: str,
+) -> None:
+    monkeypatch.setattr("cpc.pretraining.window_data._memory_bytes", lambda: 2**33)
+    with pytest.raises(SystemExit):
+        run(*options)
+    assert message in capsys.readouterr().err
+
+
+def test_torchrun_without_trainer_options_is_refused(
+    run: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    names = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "MASTER_ADDR")
+    for name, value in zip(names, ("2", "0", "0", "0", "2", "none", "127.0.0.1"), strict=True):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        run()
+    told = capsys.readouterr().err
+    assert "WORLD_SIZE=2 in the environment, but the options make a trainer of 1" in told
+    assert all(f"--trainer.{name}" in told for name in ("devices", "num_nodes", "strategy"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_before_anything_starts(
+    run: Callable[..., Path], capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A file is in the way: the superuser may write to a read-only folder."""
+    (tmp_path / "run").write_text("")
+    with pytest.raises(SystemExit):
+        run()
+    told = capfd.readouterr().err
+    assert f"--run_dir {tmp_path / 'run'} cannot be written to" in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_saves_and_says_how_to_go_on(
+    run: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    code: int,
 ) -> None:
     step = Pretraining.training_step
 
     def interrupted_step(self: Pretraining, batch: object, index: int) -> object:
         if index == 0:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         return step(self, batch, index)
 
     monkeypatch.setattr(Pretraining, "training_step", interrupted_step)
-    handler = signal.getsignal(signal.SIGINT)
+    handler = signal.getsignal(number)
     with pytest.raises(SystemExit) as exit_:
         run("--checkpoint_every_steps=100", "--trainer.max_steps=50")
-    assert exit_.value.code == 130
-    assert signal.getsignal(signal.SIGINT) is handler
-    assert "interrupted at step 1 of 50, saved; continue with" in capsys.readouterr().err
+    assert exit_.value.code == code
+    assert signal.getsignal(number) is handler
+    told = capsys.readouterr().err
+    assert "interrupted at step 1 of 50, saved; continue with" in told
+    assert "--ckpt_path last" in told
     monkeypatch.setattr(Pretraining, "training_step", step)
     folder = run("--ckpt_path=last", "--trainer.max_steps=3")
     assert records(folder)[-1]["step"] == 3
     assert event_names(folder) == ["started", "interrupted", "resumed", "finished"]
+
+
+def test_sigterm_before_the_first_step_is_no_success(run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    load = AudioData.train_dataloader
+
+    def interrupted_load(self: AudioData) -> object:
+        signal.raise_signal(signal.SIGTERM)
+        return load(self)
+
+    monkeypatch.setattr(AudioData, "train_dataloader", interrupted_load)
+    with pytest.raises(SystemExit) as exit_:
+        run()
+    assert exit_.value.code == 143
+
+
+def test_nohup_and_a_signal_at_the_last_step_change_nothing(
+    run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Pretraining.training_step
+
+    def interrupted_step(self: Pretraining, batch: object, index: int) -> object:
+        signal.raise_signal(signal.SIGTERM if self.global_step == 3 else signal.SIGHUP)
+        return step(self, batch, index)
+
+    monkeypatch.setattr(Pretraining, "training_step", interrupted_step)
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        folder = run()
+    finally:
+        signal.signal(signal.SIGHUP, former)
+    assert event_names(folder) == ["started", "finished"]
+
+
+# A run of its own process that waits in its third step, behind the checkpoint of the second, until it is let go.
+WAITING = """
+import sys, time
+from pathlib import Path
+from cpc.cli import main
+from cpc.pretraining.module import Pretraining
+
+folder, step = Path(sys.argv[1]), Pretraining.training_step
+
+def training_step(self, batch, index):
+    if self.global_step == 2:
+        (folder / "waits").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.01)
+    return step(self, batch, index)
+
+Pretraining.training_step = training_step
+main(sys.argv[2:])
+"""
+
+
+@pytest.fixture
+def start_waiting(tmp_path: Path, manifest: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts such a run with further options, and comes back when it waits; `tmp_path / "go"` lets it go."""
+    started = []
+
+    def start(*options: str, **how: object) -> subprocess.Popen[str]:
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(SMALL))
+        inputs = [
+            f"--config={tmp_path / 'config.yaml'}",
+            f"--data.manifest={manifest}",
+            f"--run_dir={tmp_path / 'run'}",
+        ]
+        process = subprocess.Popen(
+            [sys.executable, "-c", WAITING, str(tmp_path), "pretrain", *inputs, "--trainer.max_steps=60", *options],
+            env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+            start_new_session=True,
+            text=True,
+            **({"stderr": subprocess.PIPE} | how),
+        )
+        started.append(process)
+        while not (tmp_path / "waits").exists():
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            time.sleep(0.01)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def test_one_process_trains_in_a_folder_and_a_scheduler_that_ends_its_group_finds_the_step_saved(
+    run: Callable[..., Path],
+    start_waiting: Callable[..., subprocess.Popen[str]],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """Loader workers are of the group too, and the signal comes twice, as torchrun sends it on."""
+    process = start_waiting("--data.num_workers=1")
+    before = (tmp_path / "run" / "bound.jsonl").read_bytes()
+    for options in ([], ["--ckpt_path=last", "--data.num_workers=1"]):
+        with pytest.raises(SystemExit):
+            run(*options)
+        assert f"process {process.pid} on" in capsys.readouterr().err
+    main(["monitor", str(tmp_path / "run"), f"--export={tmp_path / 'page.html'}"])
+    assert (tmp_path / "run" / "bound.jsonl").read_bytes() == before
+
+    os.killpg(process.pid, signal.SIGTERM)
+    os.killpg(process.pid, signal.SIGTERM)
+    (tmp_path / "go").touch()
+    _, told = process.communicate(timeout=300)
+    assert process.returncode == 143, told
+    assert "interrupted at step 3 of 60, saved; continue with" in told
+    assert "Traceback" not in told
+    assert step_of(tmp_path / "run/checkpoints/last.ckpt") == 3
+    assert not (tmp_path / "run" / "lock").exists()
+
+
+def test_the_lock_of_a_process_that_is_gone_is_told_and_taken(
+    run: Callable[..., Path], finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (finished / "lock").write_text("process 7 on elsewhere, begun at noon,")  # what a kill -9 leaves
+    run("--ckpt_path=last", "--trainer.max_steps=6")
+    told = capsys.readouterr().err
+    assert f"process 7 on elsewhere, begun at noon, was training in {finished} and did not end by itself" in told
+    assert event_names(finished) == ["started", "finished", "resumed", "finished"]
+    assert not (finished / "lock").exists()
+
+
+def test_a_terminal_that_is_closed_finds_the_step_saved(
+    start_waiting: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """The kernel sends SIGHUP, and refuses what is printed from then on."""
+    ours, theirs = pty.openpty()
+    terminal = os.ttyname(theirs)
+    process = start_waiting(
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        preexec_fn=lambda: os.close(os.open(terminal, os.O_RDWR)),  # which makes it the session's
+    )
+    os.close(theirs)
+    os.close(ours)
+    (tmp_path / "go").touch()
+    assert process.wait(timeout=300) == 129
+    assert step_of(tmp_path / "run/checkpoints/last.ckpt") == 3
+    assert event_names(tmp_path / "run") == ["started", "interrupted"]
 
 
 def test_a_second_ctrl_c_stops_at_once_and_leaves_the_process_as_it_was(

@@ -111,11 +111,13 @@ def test_both_ranks_killed_between_checkpoint_and_record_continue_exactly(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_ctrl_c_on_one_rank_stops_both_at_the_same_step(tmp_path: Path, manifest: Path, rank: int) -> None:
-    event = f"if (self.global_rank, self.global_step) == ({rank}, 2): signal.raise_signal(signal.SIGINT)"
+@pytest.mark.parametrize(("rank", "number", "code"), [(0, "SIGINT", 130), (1, "SIGINT", 130), (1, "SIGTERM", 143)])
+def test_a_signal_on_one_rank_stops_both_at_the_same_step(
+    tmp_path: Path, manifest: Path, rank: int, number: str, code: int
+) -> None:
+    event = f"if (self.global_rank, self.global_step) == ({rank}, 2): signal.raise_signal(signal.{number})"
     stopped = start(manifest, tmp_path / "run", "--trainer.max_steps=60", event=event)
-    assert stopped.returncode == 130, stopped.stderr
+    assert stopped.returncode == code, stopped.stderr
     assert "interrupted at step 3 of 60, saved" in stopped.stderr
     continued = pretrain(manifest, tmp_path / "run", "--trainer.max_steps=4", "--ckpt_path=last")
     assert continued[-1]["step"] == 4
