@@ -63,7 +63,7 @@ _WITHOUT_EFFECT = {  # options of Lightning's Trainer that would do nothing here
 }
 
 
-_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")  # weights are float32: the loss and the bound are computed so
+_PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed")  # of shorter weights no loss and no bound is exact
 
 DATA = {"audio": AudioData, "image": ImageData, "text": TextData}
 
@@ -108,8 +108,8 @@ class PretrainCommand(LightningCLI):
             raise ValueError(f"{error} Given: {given}; `cpc doctor` shows what this machine has") from error
         if trainer.precision not in _PRECISIONS:
             raise ValueError(
-                f"trainer.precision={asked.precision}: weights, loss and bound are float32 here; choose one of "
-                f"{', '.join(_PRECISIONS)}"
+                f"trainer.precision={asked.precision}: weights of 16 bits are too short for the loss and the bound; "
+                f"choose one of {', '.join(_PRECISIONS)}"
             )
         started = os.environ.get("WORLD_SIZE", "1")  # by torchrun, say, and by Lightning for its own processes
         if started not in ("1", str(trainer.world_size)):

@@ -238,7 +238,7 @@ def test_decoding_on_the_fly_reads_the_same_audio(run: Callable[..., Path], fini
         (["--trainer.max_epochs=3"], "trainer.max_steps"),
         (["--trainer.gradient_clip_val=-1"], "trainer.gradient_clip_val=-1.0 must not be negative"),
         (["--trainer.accumulate_grad_batches=0"], "trainer.accumulate_grad_batches=0 must be at least 1"),
-        (["--trainer.precision=bf16-true"], "trainer.precision=bf16-true: weights, loss and bound are float32 here"),
+        (["--trainer.precision=bf16-true"], "trainer.precision=bf16-true: weights of 16 bits are too short"),
         (["--trainer.accelerator=tpu"], "Given: trainer.accelerator=tpu"),
         (["--trainer.devices=0"], "trainer.devices=0"),
         (
