@@ -17,8 +17,8 @@ import numpy as np
 
 from cpc.allocator import keep_freed_memory
 from cpc.checkpoint import read_config
-from cpc.data.records import read_records
-from cpc.data.synthesis import synthesize
+from cpc.data.made.speech import synthesize
+from cpc.data.store.records import read_records
 from cpc.pretraining.command import parse, pretrain
 from cpc.pretraining.run_folder import step_of
 from cpc.probes.linear import ProbeProtocol

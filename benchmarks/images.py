@@ -22,7 +22,7 @@ from benchmarks.encoder import alternating_medians, forward_and_backward
 from benchmarks.machine import machine_state, median_seconds
 from cpc.allocator import keep_freed_memory
 from cpc.contexts import PixelCNN
-from cpc.data.patch_augmentation import PatchAugmentation
+from cpc.data.images.patch_augmentation import PatchAugmentation
 from cpc.encoders import PatchEncoder, TinyTrunk
 from cpc.model import CPC
 from cpc.predictors import Bilinear

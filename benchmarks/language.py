@@ -27,7 +27,7 @@ from benchmarks.ablations import is_trained, keep_options
 from cpc.allocator import keep_freed_memory
 from cpc.candidates.kernels import KernelMap, Quadratic, RandomFourier
 from cpc.candidates.samplers import SoftmaxSampler
-from cpc.data.records import read_records
+from cpc.data.store.records import read_records
 from cpc.losses import ClassLoss, ClassTableLoss
 from cpc.pretraining.command import parse, pretrain
 from cpc.processor import prepare_processor

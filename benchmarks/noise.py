@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from cpc.data.index import index_folder
+from cpc.data.audio.index import index_folder
 
 NUM_SPEAKERS = 8
 

@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cpc.data.atomic import write_json
+from cpc.data.store.atomic import write_json
 from cpc.model import CPC
 
 FORMAT_VERSION = 1

@@ -224,7 +224,7 @@ def _monitor(options: argparse.Namespace) -> None:
 
 
 def _index(options: argparse.Namespace) -> None:
-    from cpc.data.index import index_folder
+    from cpc.data.audio.index import index_folder
 
     manifest = index_folder(
         options.folder,
@@ -245,8 +245,8 @@ def _index(options: argparse.Namespace) -> None:
 
 
 def _pack(options: argparse.Namespace) -> None:
-    from cpc.data.manifest import read_manifest
-    from cpc.data.pack import pack
+    from cpc.data.audio.manifest import read_manifest
+    from cpc.data.audio.pack import pack
 
     packed = pack(read_manifest(options.data), options.sample_rate_hz, options.cache_dir, skip_bad=options.skip_bad)
     seconds = int(packed.num_samples.sum()) / packed.sample_rate_hz
@@ -254,7 +254,7 @@ def _pack(options: argparse.Namespace) -> None:
 
 
 def _synthesize(options: argparse.Namespace) -> None:
-    from cpc.data.synthesis import synthesize
+    from cpc.data.made.speech import synthesize
 
     synthesize(
         options.folder,

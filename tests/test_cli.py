@@ -10,7 +10,7 @@ import pytest
 
 from cpc import cli
 from cpc.cli import main
-from cpc.data.manifest import read_manifest
+from cpc.data.audio.manifest import read_manifest
 from cpc.probes import ProbeProtocol
 
 pytest.importorskip("espeakng_loader", reason="the extra 'speech' is not installed")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cpc.data.manifest import Manifest, read_manifest
+from cpc.data.audio.manifest import Manifest, read_manifest
 
 REPOSITORY = Path(__file__).parents[1]
 DATASETS = REPOSITORY / "datasets"

@@ -18,7 +18,7 @@ import torch
 import yaml
 
 from cpc.cli import main
-from cpc.data.records import read_records
+from cpc.data.store.records import read_records
 from cpc.pretraining.command import pretrain
 
 ROOT = Path(__file__).parent.parent

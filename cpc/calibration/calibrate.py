@@ -21,7 +21,7 @@ from cpc.calibration.critics import CRITICS
 from cpc.calibration.measured import Measured, measure_exact
 from cpc.calibration.page import write_calibration_page
 from cpc.calibration.training import LEARNING_RATE, MOST_GRADIENT, train, trainable
-from cpc.data.atomic import write_json
+from cpc.data.store.atomic import write_json
 
 SCHEMA = 1
 EXACT = "exact"

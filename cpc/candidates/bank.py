@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from safetensors.numpy import load_file
 from torch import Tensor
 
-from cpc.data.atomic import write_atomically, write_json
+from cpc.data.store.atomic import write_atomically, write_json
 
 FORMAT_VERSION = 1
 _LATENTS, _SEQUENCES, _FACTS = "latents.npy", "sequence_id.npy", "bank.json"

@@ -1,40 +1,36 @@
 """Data: manifests, audio, windows, batches, alignments, images.
 
 The public names load on first use, so that indexing a folder never imports torch. The function `pack` shares its name
-with its module: `from cpc.data.pack import pack`.
+with its module: `from cpc.data.audio.pack import pack`.
 """
 
 import importlib
 from typing import Any
 
 _HOME_OF = {
-    "Alignments": "alignments",
-    "Audio": "audio",
-    "AudioFiles": "audio",
+    "Alignments": "audio.alignments",
+    "Audio": "audio.files",
+    "AudioFiles": "audio.files",
     "Batch": "batch",
-    "ExtremePoints": "extreme",
-    "ImageFiles": "image_files",
-    "ImageTable": "image_table",
-    "Manifest": "manifest",
-    "PackedAudio": "pack",
-    "PackedImages": "image_pack",
-    "PatchAugmentation": "patch_augmentation",
-    "SameSpeakerBatches": "batches",
-    "Segment": "alignments",
-    "SparseBatch": "sparse_batch",
-    "UniformBatches": "batches",
-    "WindowDataset": "windows",
-    "frame_labels": "alignments",
-    "index_folder": "index",
-    "initialisation_windows": "windows",
-    "pack_images": "image_pack",
-    "read_alignments": "alignments",
-    "read_audio": "audio",
-    "read_extreme": "extreme",
-    "read_image_source": "image_sources",
-    "read_manifest": "manifest",
-    "window_labels": "alignments",
-    "write_extreme": "extreme",
+    "ImageFiles": "images.files",
+    "ImageTable": "images.table",
+    "Manifest": "audio.manifest",
+    "PackedAudio": "audio.pack",
+    "PackedImages": "images.pack",
+    "PatchAugmentation": "images.patch_augmentation",
+    "SameSpeakerBatches": "streams.windows",
+    "Segment": "audio.alignments",
+    "UniformBatches": "streams.windows",
+    "WindowDataset": "audio.windows",
+    "frame_labels": "audio.alignments",
+    "index_folder": "audio.index",
+    "initialisation_windows": "audio.windows",
+    "pack_images": "images.pack",
+    "read_alignments": "audio.alignments",
+    "read_audio": "audio.files",
+    "read_image_source": "images.sources",
+    "read_manifest": "audio.manifest",
+    "window_labels": "audio.alignments",
 }
 
 __all__ = list(_HOME_OF)

@@ -4,7 +4,6 @@ from cpc.encoders.audio import AudioEncoder
 from cpc.encoders.backbone import Backbone
 from cpc.encoders.patches import PatchEncoder
 from cpc.encoders.resnet import ResNetTrunk
-from cpc.encoders.sparse import SparseEncoder
 from cpc.encoders.spectral import MFCC, LogMel
 from cpc.encoders.tiny import TinyTrunk
 from cpc.encoders.tokens import TokenEncoder
@@ -17,7 +16,6 @@ __all__ = [
     "LogMel",
     "PatchEncoder",
     "ResNetTrunk",
-    "SparseEncoder",
     "TinyTrunk",
     "TokenEncoder",
     "VectorEncoder",

@@ -20,8 +20,8 @@ class TokenEncoder(nn.Module):
         is_tied: embed with the rows of the class table that the model predicts with (Press and Wolf 2017,
             arXiv:1608.05859; Inan et al. 2017, arXiv:1611.01462) instead of vectors of its own. As they stand: a table
             that normalises its rows does so where it scores.
-        vocabulary: what the tokens are, as `cpc.data.vocabulary.Vocabulary.description` gives it; training fills it in,
-            so that a saved model can read text.
+        vocabulary: what the tokens are, as `cpc.data.text.vocabulary.Vocabulary.description` gives it; training fills
+            it in, so that a saved model can read text.
 
     Raises:
         ValueError: if there is no token, `dim` is below 1, or `dropout` is no probability below 1.

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from cpc.bounds import BoundTally
 from cpc.candidates import LatentBank, check_num_valid
+from cpc.data.audio.corpus import Corpus
 from cpc.data.batch import Batch
-from cpc.data.corpus import Corpus
-from cpc.data.image_corpus import ImageCorpus
+from cpc.data.images.corpus import ImageCorpus
 from cpc.evaluation.held_out import HeldOut
 from cpc.losses import Contrast, bank_loss
 from cpc.losses.contrast import side_by_side

@@ -10,7 +10,7 @@ import torch
 from cpc.bounds import Bound
 from cpc.candidates import BANK, STRATEGIES
 from cpc.checkpoint import load_pretrained, read_config
-from cpc.data.atomic import write_json
+from cpc.data.store.atomic import write_json
 from cpc.evaluation.bank import bank_of_split, bank_tally
 from cpc.evaluation.held_out import EVALUATION_SEED, HeldOut, measured_tallies
 from cpc.evaluation.protocol import AudioProtocol, ImageProtocol, TextProtocol, protocol_of
@@ -43,7 +43,7 @@ def evaluate(
     Args:
         model_folder: as written by `save_pretrained`.
         source: a manifest CSV or its folder; for images what `cpc.data.read_image_source` takes, for text what
-            `cpc.data.text.Text` takes.
+            `cpc.data.text.lines.Text` takes.
         strategies: the model's own and `mixed_excluding` if None.
         nums_negatives: drawn per row, one evaluation each, None among them for all candidates; as the model trained if
             the argument is None.

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from cpc.bounds import BoundTally
+from cpc.data.audio.corpus import Corpus, Sampler
 from cpc.data.batch import Batch
-from cpc.data.batches import Window
-from cpc.data.corpus import Corpus, Sampler
-from cpc.data.image_corpus import ImageCorpus
+from cpc.data.images.corpus import ImageCorpus
+from cpc.data.streams.windows import Window
 from cpc.evaluation.protocol import WindowProtocol
 from cpc.evaluation.readings import Measure
 from cpc.model import CPC

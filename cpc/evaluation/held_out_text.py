@@ -8,8 +8,8 @@ import torch
 
 from cpc.bounds import BoundTally
 from cpc.data.batch import Batch
-from cpc.data.lanes import held_out_lanes
-from cpc.data.token_corpus import TokenCorpus, entropy_nats
+from cpc.data.streams.lanes import held_out_lanes
+from cpc.data.text.corpus import TokenCorpus, entropy_nats
 from cpc.evaluation.protocol import TextProtocol
 from cpc.losses.class_contrast import is_row
 from cpc.model import CPC

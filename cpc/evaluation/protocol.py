@@ -5,12 +5,12 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from cpc.data.corpus import Corpus, Sampler
-from cpc.data.image_corpus import ImageCorpus
-from cpc.data.image_sources import DEFAULT_VALID_SHARE
-from cpc.data.text import ALL, DEFAULT_SHARE, Text
-from cpc.data.token_corpus import TokenCorpus
-from cpc.data.vocabulary import Vocabulary
+from cpc.data.audio.corpus import Corpus, Sampler
+from cpc.data.images.corpus import ImageCorpus
+from cpc.data.images.sources import DEFAULT_VALID_SHARE
+from cpc.data.text.corpus import TokenCorpus
+from cpc.data.text.lines import ALL, DEFAULT_SHARE, Text
+from cpc.data.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
-from cpc.data.atomic import write_atomically
+from cpc.data.store.atomic import write_atomically
 from cpc.monitor.charts import NAMES, charts
 from cpc.monitor.figure import GRAPH_CONFIG, RUN_COLOURS, Chart
 from cpc.monitor.kinds import BOUND

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from cpc.data.atomic import write_atomically
+from cpc.data.store.atomic import write_atomically
 from cpc.monitor.kinds import EVENTS_FILE, KINDS, Key, Kind, parse_event, parse_lines
 from cpc.monitor.legible import legible
 from cpc.monitor.table import Table

@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.data.batches import Window
-from cpc.data.corpus import Corpus, Geometry, Sampler
-from cpc.data.windows import NUM_INITIALISATION_WINDOWS, WindowDataset, initialisation_windows
+from cpc.data.audio.corpus import Corpus, Geometry, Sampler
+from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, WindowDataset, initialisation_windows
+from cpc.data.streams.windows import Window
 from cpc.evaluation import AudioProtocol
 from cpc.model import CPC
 from cpc.pretraining.window_data import WindowData

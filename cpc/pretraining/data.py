@@ -6,7 +6,7 @@ from typing import Any
 import lightning.pytorch as pl
 from torch import Tensor
 
-from cpc.data.resuming import check_same_batches
+from cpc.data.streams.resuming import check_same_batches
 from cpc.evaluation import Protocol
 from cpc.model import CPC
 

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from cpc.data.batches import Window
-from cpc.data.image_corpus import ImageCorpus, ImageDataset, ImageGeometry
-from cpc.data.image_sources import DEFAULT_VALID_SHARE
-from cpc.data.patch_augmentation import Augmentation
+from cpc.data.images.corpus import ImageCorpus, ImageDataset, ImageGeometry
+from cpc.data.images.patch_augmentation import Augmentation
+from cpc.data.images.sources import DEFAULT_VALID_SHARE
+from cpc.data.streams.windows import Window
 from cpc.encoders.patches import PatchEncoder
 from cpc.evaluation import ImageProtocol
 from cpc.model import CPC
@@ -25,7 +25,7 @@ class ImageData(WindowData):
             (`cpc.data.read_image_source` says how folders and arrays are laid out).
         image_size: side of the square that is cut into patches.
         load_size: side that images are kept at, from which training cuts at random; null: `image_size`.
-        augmentation: of every patch by itself: `none`, `v1` or `v2` (`cpc.data.patch_augmentation`).
+        augmentation: of every patch by itself: `none`, `v1` or `v2` (`cpc.data.images.patch_augmentation`).
         flip: mirror half of the training images.
         batch_size: images per batch and device.
         train_split: what is trained on: `train`, or `unlabelled` where there is such a part.

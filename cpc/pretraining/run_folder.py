@@ -35,9 +35,9 @@ from torch import Tensor
 
 from cpc.bounds import Bound
 from cpc.checkpoint import read_checkpoint, save_pretrained
-from cpc.data.atomic import write_atomically
 from cpc.data.batch import Batch
-from cpc.data.records import append_record, drop_records_after
+from cpc.data.store.atomic import write_atomically
+from cpc.data.store.records import append_record, drop_records_after
 from cpc.pretraining.module import Pretraining
 from cpc.probes.online import OnlineProbe
 from cpc.probes.tracker import Tracker, event_record

@@ -9,11 +9,11 @@ from torch import Tensor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from cpc.data.batch import Batch
-from cpc.data.batches import naming
-from cpc.data.lanes import LaneOrder, TrainingLanes
-from cpc.data.text import DEFAULT_SHARE, EMBEDDED
-from cpc.data.token_corpus import TokenCorpus, entropy_nats
-from cpc.data.vocabulary import Tokens
+from cpc.data.streams.lanes import LaneOrder, TrainingLanes
+from cpc.data.streams.windows import naming
+from cpc.data.text.corpus import TokenCorpus, entropy_nats
+from cpc.data.text.lines import DEFAULT_SHARE, EMBEDDED
+from cpc.data.text.vocabulary import Tokens
 from cpc.evaluation import HeldOutText, TextProtocol
 from cpc.model import CPC
 from cpc.pretraining.data import PretrainingData, require_positive
@@ -27,7 +27,7 @@ class TextData(PretrainingData):
 
     Args:
         source: a UTF-8 file, a folder of `*.txt` files, or `embedded`, prose that Python brings along
-            (`cpc.data.text` says how files are told to splits).
+            (`cpc.data.text.lines` says how files are told to splits).
         tokens: `words`: words and punctuation marks; `whitespace`: what stands between white space, of text that is
             tokenised already; `subwords`: byte pairs. As many as `model.encoder.init_args.num_tokens`.
         lower_case: put the text in lower case first.

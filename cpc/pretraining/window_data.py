@@ -10,8 +10,8 @@ from jaxtyping import Int
 from torch import Tensor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from cpc.data.batches import Window, naming
-from cpc.data.resuming import ENDLESS
+from cpc.data.streams.resuming import ENDLESS
+from cpc.data.streams.windows import Window, naming
 from cpc.evaluation import HeldOut
 from cpc.losses.contrast import check_rows
 from cpc.model import CPC

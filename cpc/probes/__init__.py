@@ -22,11 +22,7 @@ _HOME_OF = {
     "Tracker": "tracker",
     "fit_probe": "linear",
     "format_report": "report",
-    "inverse_propensities": "precision",
-    "precision_at": "precision",
     "probe_report": "report",
-    "propensity_scored_precision_at": "precision",
-    "top_classes": "precision",
     "train_supervised": "supervised",
 }
 

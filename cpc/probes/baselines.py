@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from cpc.checkpoint import build
-from cpc.data.audio import Audio
-from cpc.data.windows import NUM_INITIALISATION_WINDOWS, initialisation_windows
+from cpc.data.audio.files import Audio
+from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, initialisation_windows
 from cpc.model import CPC
 from cpc.probes.results import Answers
 from cpc.probes.targets import UNSEEN, Examples

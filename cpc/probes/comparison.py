@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cpc.data.manifest import Manifest
-from cpc.data.pack import PackedAudio
+from cpc.data.audio.manifest import Manifest
+from cpc.data.audio.pack import PackedAudio
 from cpc.model import CPC
 from cpc.probes.baselines import answer_by_frequency
 from cpc.probes.features import Features, Kind, Precision

@@ -14,10 +14,10 @@ from safetensors.numpy import save_file
 from tqdm import tqdm
 
 from cpc.checkpoint import load_pretrained, read_config
-from cpc.data.atomic import write_atomically, write_json
-from cpc.data.audio import read_blocks
-from cpc.data.folders import find_files
-from cpc.data.headers import AUDIO_SUFFIXES, name_a_few
+from cpc.data.audio.files import read_blocks
+from cpc.data.audio.headers import AUDIO_SUFFIXES
+from cpc.data.store.atomic import write_atomically, write_json
+from cpc.data.store.folders import find_files, name_a_few
 from cpc.probes.features import Features, Precision
 
 Format = Literal["npy", "safetensors"]

@@ -13,10 +13,10 @@ import torch
 from cpc import __version__
 from cpc.bounds.bound import record_table
 from cpc.checkpoint import load_pretrained, read_config
-from cpc.data.atomic import write_json
-from cpc.data.manifest import Manifest, read_manifest
-from cpc.data.pack import PackedAudio, pack
-from cpc.data.windows import NUM_INITIALISATION_WINDOWS
+from cpc.data.audio.manifest import Manifest, read_manifest
+from cpc.data.audio.pack import PackedAudio, pack
+from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS
+from cpc.data.store.atomic import write_json
 from cpc.model import CPC
 from cpc.probes.baselines import untrained_model
 from cpc.probes.comparison import Comparison, Extraction

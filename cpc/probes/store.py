@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from cpc.data.audio import Audio
-from cpc.data.manifest import Manifest
-from cpc.data.parallel import map_in_order
+from cpc.data.audio.files import Audio
+from cpc.data.audio.manifest import Manifest
+from cpc.data.store.parallel import map_in_order
 from cpc.probes.features import Features, Kind
 
 DEFAULT_MAX_RAM_BYTES = 2_000_000_000

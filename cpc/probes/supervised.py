@@ -16,10 +16,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from cpc.data.audio import Audio
+from cpc.data.audio.files import Audio
+from cpc.data.audio.windows import WindowDataset
 from cpc.data.batch import Batch
-from cpc.data.batches import UniformBatches
-from cpc.data.windows import WindowDataset
+from cpc.data.streams.windows import UniformBatches
 from cpc.model import CPC
 from cpc.probes.features import Precision
 from cpc.probes.linear import Probe

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from cpc.data.alignments import (
+from cpc.data.audio.alignments import (
     ALIGNMENTS_NAME,
     UNLABELLED,
     Alignments,
@@ -21,8 +21,8 @@ from cpc.data.alignments import (
     read_alignments,
     window_labels,
 )
-from cpc.data.headers import name_a_few
-from cpc.data.manifest import Manifest
+from cpc.data.audio.manifest import Manifest
+from cpc.data.store.folders import name_a_few
 from cpc.probes.features import Kind
 from cpc.probes.store import FeatureStore
 

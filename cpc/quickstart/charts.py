@@ -87,7 +87,7 @@ def number(value: SupportsFloat | None, digits: int = 3) -> str:
 
 
 def broad_class(phone: str) -> str:
-    """The broad phonetic class of a phone of `cpc.data.phones`; `other` for what it does not name."""
+    """The broad phonetic class of a phone of `cpc.data.made.phones`; `other` for what it does not name."""
     return next((name for name, (_, _, phones) in BROAD_CLASSES.items() if phone in phones.split()), "other")
 
 

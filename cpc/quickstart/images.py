@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from cpc.checkpoint import build
-from cpc.data.atomic import write_json
-from cpc.data.patch_grid import PatchGrid
-from cpc.data.photographs import CORPORA, write_image_corpora
-from cpc.data.records import read_records
+from cpc.data.images.patch_grid import PatchGrid
+from cpc.data.made.photographs import CORPORA, write_image_corpora
+from cpc.data.store.atomic import write_json
+from cpc.data.store.records import read_records
 from cpc.evaluation import evaluate
 from cpc.model import CPC
 from cpc.pretraining.command import pretrain

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cpc.data.atomic import write_atomically
+from cpc.data.store.atomic import write_atomically
 from cpc.quickstart.charts import (
     Chart,
     ContextsMap,

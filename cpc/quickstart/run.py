@@ -7,12 +7,12 @@ import numpy as np
 import torch
 
 from cpc.checkpoint import build, load_pretrained
-from cpc.data.alignments import read_alignments, window_labels
-from cpc.data.atomic import write_json
-from cpc.data.audio import AudioFiles
-from cpc.data.manifest import Manifest
-from cpc.data.records import read_records
-from cpc.data.synthesis import synthesize
+from cpc.data.audio.alignments import read_alignments, window_labels
+from cpc.data.audio.files import AudioFiles
+from cpc.data.audio.manifest import Manifest
+from cpc.data.made.speech import synthesize
+from cpc.data.store.atomic import write_json
+from cpc.data.store.records import read_records
 from cpc.evaluation import evaluate
 from cpc.model import CPC
 from cpc.pretraining.command import pretrain

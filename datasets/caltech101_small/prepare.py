@@ -1,6 +1,6 @@
 """Check the shrunk Caltech-101: python datasets/caltech101_small/prepare.py DIR; nothing is written (see card.md)."""
 
-from cpc.data.image_corpora import prepare_caltech101_small, prepare_images_from_command_line
+from cpc.data.images.corpora import prepare_caltech101_small, prepare_images_from_command_line
 
 if __name__ == "__main__":
     prepare_images_from_command_line(prepare_caltech101_small, published={"train": 1211, "test": 540})

@@ -1,6 +1,6 @@
 """Write manifest.csv for Speech Commands v0.02: python datasets/speech_commands/prepare.py DIR (see card.md)."""
 
-from cpc.data.corpora import prepare_from_command_line, prepare_speech_commands
+from cpc.data.audio.corpora import prepare_from_command_line, prepare_speech_commands
 
 if __name__ == "__main__":
     prepare_from_command_line(prepare_speech_commands, published={"train": 84843, "valid": 9981, "test": 11005})

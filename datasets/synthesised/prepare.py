@@ -1,7 +1,7 @@
 """Make the synthesised corpus: python datasets/synthesised/prepare.py DIR, as `cpc data synthesize` (see card.md)."""
 
-from cpc.data.corpora import prepare_from_command_line
-from cpc.data.synthesis import synthesize
+from cpc.data.audio.corpora import prepare_from_command_line
+from cpc.data.made.speech import synthesize
 
 if __name__ == "__main__":
     prepare_from_command_line(synthesize)

@@ -14,8 +14,8 @@ import cpc
 from cpc.candidates import LatentBank
 from cpc.checkpoint import save_pretrained
 from cpc.cli import main
-from cpc.data.corpus import Corpus
-from cpc.data.index import index_folder
+from cpc.data.audio.corpus import Corpus
+from cpc.data.audio.index import index_folder
 from cpc.evaluation.bank import bank_contrast, bank_of_split
 
 RUN = {"split": "valid", "window_samples": 1600, "batch_size": 4, "sampler": "uniform", "speakers_per_batch": 1}

@@ -14,8 +14,8 @@ import torch
 
 import cpc
 from cpc.checkpoint import save_pretrained
-from cpc.data.corpus import Corpus
-from cpc.data.index import index_folder
+from cpc.data.audio.corpus import Corpus
+from cpc.data.audio.index import index_folder
 from cpc.evaluation import (
     AudioProtocol,
     HeldOut,

@@ -6,8 +6,8 @@ import pytest
 
 from cpc.candidates import ClassTable
 from cpc.contexts import LSTM
-from cpc.data.text import Text
-from cpc.data.token_corpus import TokenCorpus
+from cpc.data.text.corpus import TokenCorpus
+from cpc.data.text.lines import Text
 from cpc.encoders import TokenEncoder
 from cpc.evaluation import HeldOutText, TextProtocol, class_tally
 from cpc.losses import ClassTableLoss

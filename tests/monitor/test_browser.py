@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.made_runs import NUM_CANDIDATES, add_step, write_run
-from cpc.data.records import read_records
+from cpc.data.store.records import read_records
 
 pytest.importorskip("dash", reason="the extra 'dashboard' is not installed")
 pytest.importorskip("playwright.sync_api", reason="the group 'dev' is not installed")

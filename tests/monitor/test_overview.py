@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 
-from cpc.data.records import read_records
+from cpc.data.store.records import read_records
 from cpc.monitor.library import Library
 from cpc.monitor.overview import COLUMNS, Row, arranged, differences, overview
 from cpc.monitor.view import View

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 
 from benchmarks.made_runs import add_step, bound_record, health_record, probe_record, write_run
-from cpc.data.records import append_record, read_records
+from cpc.data.store.records import append_record, read_records
 from cpc.monitor import run as run_module
 from cpc.monitor.kinds import BOUND, HEALTH, PROBE
 from cpc.monitor.run import CACHE_FOLDER, CACHE_FORMAT, Run, index_run

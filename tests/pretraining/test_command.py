@@ -23,10 +23,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import cpc
 from cpc.checkpoint import read_config
 from cpc.cli import main
-from cpc.data.batches import UniformBatches
-from cpc.data.index import index_folder
-from cpc.data.manifest import Manifest, read_manifest
-from cpc.data.records import read_records
+from cpc.data.audio.index import index_folder
+from cpc.data.audio.manifest import Manifest, read_manifest
+from cpc.data.store.records import read_records
+from cpc.data.streams.windows import UniformBatches
 from cpc.evaluation import EVALUATION_SEED, evaluate
 from cpc.pretraining.audio_data import AudioData
 from cpc.pretraining.command import _WITHOUT_EFFECT, parse, pretrain

@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import cpc
 from cpc.checkpoint import read_config
 from cpc.cli import main
-from cpc.data.image_corpus import ImageDataset
+from cpc.data.images.corpus import ImageDataset
 from cpc.evaluation import evaluate, recorded_image_protocol
 from cpc.pretraining.module import Pretraining
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cpc.data.index import index_folder
-from cpc.data.records import read_records
+from cpc.data.audio.index import index_folder
+from cpc.data.store.records import read_records
 
 OPTIONS = [
     "--model.encoder=cpc.encoders.AudioEncoder",

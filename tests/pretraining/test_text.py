@@ -11,9 +11,9 @@ import torch
 
 from cpc.checkpoint import load_pretrained
 from cpc.cli import main
-from cpc.data.records import read_records
-from cpc.data.text import Text
-from cpc.data.vocabulary import Vocabulary
+from cpc.data.store.records import read_records
+from cpc.data.text.lines import Text
+from cpc.data.text.vocabulary import Vocabulary
 from cpc.evaluation import evaluate
 from cpc.pretraining.command import pretrain
 

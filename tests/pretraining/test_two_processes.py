@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cpc.data.index import index_folder
+from cpc.data.audio.index import index_folder
 
 OPTIONS = [
     "--model.encoder=cpc.encoders.AudioEncoder",

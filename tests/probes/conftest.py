@@ -10,7 +10,7 @@ import torch
 
 import cpc
 from cpc.contexts import GRU
-from cpc.data.manifest import Manifest, read_manifest
+from cpc.data.audio.manifest import Manifest, read_manifest
 from cpc.encoders import AudioEncoder
 from cpc.predictors import Bilinear
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 import cpc
 from cpc.checkpoint import describe
-from cpc.data.windows import NUM_INITIALISATION_WINDOWS
+from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS
 from cpc.probes.baselines import answer_by_frequency, untrained_model
 from cpc.probes.targets import UNSEEN, Examples
 

@@ -14,9 +14,9 @@ from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.preprocessing import StandardScaler
 
 import cpc
-from cpc.data.audio import Audio
-from cpc.data.manifest import Manifest
-from cpc.data.windows import initialisation_windows
+from cpc.data.audio.files import Audio
+from cpc.data.audio.manifest import Manifest
+from cpc.data.audio.windows import initialisation_windows
 from cpc.probes import Extraction, Probe, ProbeProtocol, SupervisedProtocol, fit_probe, format_report, probe_report
 from cpc.probes.baselines import untrained_model
 

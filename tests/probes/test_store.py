@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import cpc
-from cpc.data.audio import AudioFiles
-from cpc.data.manifest import Manifest
+from cpc.data.audio.files import AudioFiles
+from cpc.data.audio.manifest import Manifest
 from cpc.probes import Features, FeatureStore, ProbeProtocol, Task, fit_probe
 from cpc.probes import store as store_module
 

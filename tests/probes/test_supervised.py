@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import cpc
-from cpc.data.audio import AudioFiles
+from cpc.data.audio.files import AudioFiles
+from cpc.data.audio.manifest import Manifest
 from cpc.data.batch import Batch
-from cpc.data.manifest import Manifest
 from cpc.probes import Features, FeatureStore, SupervisedProtocol, Task, train_supervised
 from cpc.probes.linear import Probe
 from cpc.probes.results import ProbeResult, summarise

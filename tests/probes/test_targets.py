@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import cpc
-from cpc.data.audio import AudioFiles
-from cpc.data.manifest import Manifest
+from cpc.data.audio.files import AudioFiles
+from cpc.data.audio.manifest import Manifest
 from cpc.probes import Features, FeatureStore, Task
 from cpc.probes.targets import UNSEEN
 

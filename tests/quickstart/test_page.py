@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cpc.candidates import STRATEGIES, reading_of
-from cpc.data.phones import CLASS_OF_MNEMONIC, SILENCE
+from cpc.data.made.phones import CLASS_OF_MNEMONIC, SILENCE
 from cpc.quickstart.charts import BROAD_CLASSES, REPRESENTATIONS, STEP_COLOURS, STRATEGY_MARKS, TASKS, broad_class
 from cpc.quickstart.page import ContextsMap, write_page
 

@@ -9,8 +9,8 @@ from types import ModuleType
 import pytest
 
 from cpc.cli import main
-from cpc.data.speakers import draw_speakers
-from cpc.data.synthesis import _scripts
+from cpc.data.made.speakers import draw_speakers
+from cpc.data.made.speech import _scripts
 from cpc.quickstart import run
 
 

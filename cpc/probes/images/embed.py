@@ -13,11 +13,11 @@ from einops import rearrange
 from jaxtyping import Float
 
 from cpc.checkpoint import load_pretrained, read_config
-from cpc.data.image_corpus import ImageDataset
-from cpc.data.image_files import ImageFiles
-from cpc.data.image_folder import FolderImages, find_images
-from cpc.data.image_table import ImageTable
-from cpc.data.patch_augmentation import PatchAugmentation
+from cpc.data.images.corpus import ImageDataset
+from cpc.data.images.files import ImageFiles
+from cpc.data.images.folder import FolderImages, find_images
+from cpc.data.images.patch_augmentation import PatchAugmentation
+from cpc.data.images.table import ImageTable
 from cpc.evaluation import recorded_image_protocol
 from cpc.probes.embed import Format, plan_outputs, write_features
 from cpc.probes.features import Precision

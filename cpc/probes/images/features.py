@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
-from cpc.data.image_corpus import ImageDataset
+from cpc.data.images.corpus import ImageDataset
 from cpc.model import CPC
 from cpc.probes.features import Precision
 

@@ -17,8 +17,8 @@ from einops import reduce
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.data.batches import Window
-from cpc.data.image_corpus import ImageDataset
+from cpc.data.images.corpus import ImageDataset
+from cpc.data.streams.windows import Window
 from cpc.probes.features import Precision
 from cpc.probes.images.task import ImageTask
 from cpc.probes.results import Answers, answer_by_likelihood

@@ -16,8 +16,8 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from cpc.checkpoint import load_pretrained, read_config
-from cpc.data.atomic import write_atomically
-from cpc.data.image_corpus import ImageCorpus, ImageDataset
+from cpc.data.images.corpus import ImageCorpus, ImageDataset
+from cpc.data.store.atomic import write_atomically
 from cpc.evaluation import recorded_image_protocol
 from cpc.model import CPC
 from cpc.probes.images.features import learnt_features

@@ -12,8 +12,8 @@ import torch
 from cpc import __version__
 from cpc.bounds.bound import record_table
 from cpc.checkpoint import build, load_pretrained, read_config
-from cpc.data.atomic import write_atomically, write_json
-from cpc.data.image_corpus import ImageCorpus
+from cpc.data.images.corpus import ImageCorpus
+from cpc.data.store.atomic import write_atomically, write_json
 from cpc.evaluation import recorded_image_protocol
 from cpc.model import CPC
 from cpc.probes.baselines import answer_by_frequency

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cpc.data.image_corpus import ImageCorpus, ImageDataset
+from cpc.data.images.corpus import ImageCorpus, ImageDataset
 from cpc.probes.linear import ProbeProtocol, fit_probe, standardise
 from cpc.probes.results import Answers, ProbeResult, summarise
 from cpc.probes.targets import UNSEEN, Examples

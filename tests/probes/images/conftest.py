@@ -10,7 +10,7 @@ import torch
 
 import cpc
 from cpc.contexts import RowGRU
-from cpc.data.image_corpus import ImageCorpus
+from cpc.data.images.corpus import ImageCorpus
 from cpc.encoders import PatchEncoder, TinyTrunk
 from cpc.predictors import Bilinear
 

@@ -5,7 +5,7 @@ import pytest
 from torch import nn
 
 import cpc
-from cpc.data.image_corpus import ImageCorpus
+from cpc.data.images.corpus import ImageCorpus
 from cpc.probes.images import efficiency
 from cpc.probes.images.efficiency import label_efficiency
 from cpc.probes.images.network import NetworkProtocol, train_network

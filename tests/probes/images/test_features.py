@@ -8,7 +8,7 @@ import torch
 
 import cpc
 from cpc.contexts.grid import orient, restore
-from cpc.data.image_corpus import ImageCorpus
+from cpc.data.images.corpus import ImageCorpus
 from cpc.probes.images import features
 from cpc.probes.images.features import READOUTS, check_hog, hog, hog_dim, learnt_features, pixels
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 import cpc
-from cpc.data.image_corpus import ImageCorpus
+from cpc.data.images.corpus import ImageCorpus
 from cpc.probes.comparison import Extraction
 from cpc.probes.images.features import READOUTS, hog, learnt_features, pixels
 from cpc.probes.images.memory import bytes_per_image, check_memory
@@ -42,7 +42,7 @@ def test_training_and_test_parts_count_together_before_anything_is_packed(
     model_folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """30 training and 14 test images of 24 x 24 pixels in 3 channels."""
-    monkeypatch.setattr("cpc.data.image_corpus.pack_images", lambda *_, **__: pytest.fail("packed"))
+    monkeypatch.setattr("cpc.data.images.corpus.pack_images", lambda *_, **__: pytest.fail("packed"))
     needed = 44 * 24 * 24 * 3 * 4
     with pytest.raises(
         ValueError, match=r"of 44 images take more than max_ram_gb=0\.000304.*: pixels 0\.0003 GB; raise"

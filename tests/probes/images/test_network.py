@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import cpc
-from cpc.data.image_corpus import ImageCorpus, ImageDataset
+from cpc.data.images.corpus import ImageCorpus, ImageDataset
 from cpc.probes.images import network
 from cpc.probes.images.network import Classifier, NetworkProtocol, train_network
 from cpc.probes.images.task import ImageTask

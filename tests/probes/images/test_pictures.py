@@ -11,7 +11,7 @@ from PIL import Image
 import cpc
 from cpc.cli import main
 from cpc.contexts import GRU, RowGRU
-from cpc.data.image_corpus import ImageCorpus
+from cpc.data.images.corpus import ImageCorpus
 from cpc.encoders import AudioEncoder, PatchEncoder, TinyTrunk
 from cpc.predictors import Bilinear
 from cpc.probes.images.pictures import (

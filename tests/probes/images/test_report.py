@@ -10,7 +10,7 @@ from PIL import Image
 
 import cpc
 from cpc.checkpoint import build, read_config
-from cpc.data.image_corpus import ImageCorpus
+from cpc.data.images.corpus import ImageCorpus
 from cpc.probes.comparison import Extraction
 from cpc.probes.images.features import learnt_features
 from cpc.probes.images.network import NetworkProtocol
@@ -213,7 +213,7 @@ def test_a_single_test_image_has_no_interval(model_folder: Path, tmp_path: Path)
 def test_mistakes_show_before_anything_is_computed(
     arguments: dict, message: str, model_folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cpc.data.image_corpus.pack_images", lambda *_, **__: pytest.fail("packed"))
+    monkeypatch.setattr("cpc.data.images.corpus.pack_images", lambda *_, **__: pytest.fail("packed"))
     with pytest.raises(ValueError, match=message):
         probe_images(model_folder, source, **arguments)
 

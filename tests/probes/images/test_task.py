@@ -7,7 +7,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from cpc.data.image_corpus import ImageCorpus
+from cpc.data.images.corpus import ImageCorpus
 from cpc.probes.images.task import ImageTask
 from cpc.probes.linear import ProbeProtocol
 from cpc.probes.results import Answers
@@ -123,6 +123,6 @@ def test_splits_that_cannot_serve_are_named_before_anything_is_packed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     corpus = labelled_corpus(["a", "b", "c"], **labels)
-    monkeypatch.setattr("cpc.data.image_corpus.pack_images", lambda *_, **__: pytest.fail("packed"))
+    monkeypatch.setattr("cpc.data.images.corpus.pack_images", lambda *_, **__: pytest.fail("packed"))
     with pytest.raises(ValueError, match=message):
         ImageTask(corpus, *splits)

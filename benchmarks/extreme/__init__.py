@@ -1,0 +1,1 @@
+"""Extreme classification: points of many classes, read, made up, classified and scored."""

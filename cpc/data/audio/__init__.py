@@ -1,0 +1,1 @@
+"""Waveforms: files, manifests, windows, alignments."""

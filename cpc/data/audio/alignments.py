@@ -1,0 +1,325 @@
+"""Alignments: which label holds from when to when in each audio file, and the label of every frame."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
+
+import numpy as np
+
+from cpc.data.audio.alignment_formats import (
+    Track,
+    index_aligned_phones,
+    read_aligned_phones,
+    read_csv,
+    read_ctm,
+    read_phn,
+    read_textgrid,
+)
+from cpc.data.audio.headers import AUDIO_SUFFIXES
+from cpc.data.store.folders import name_a_few
+
+Format = Literal["phn", "textgrid", "ctm", "csv", "aligned_phones"]
+UNLABELLED = -100  # torch's `ignore_index`
+ALIGNMENTS_NAME = "alignments.csv"
+
+_FORMAT_OF_SUFFIX = {
+    ".phn": "phn",
+    ".textgrid": "textgrid",
+    ".ctm": "ctm",
+    ".csv": "csv",
+    ".txt": "aligned_phones",
+}
+
+
+class Segment(NamedTuple):
+    """A label and the time it holds, in seconds from the start of the file."""
+
+    start_seconds: float
+    end_seconds: float
+    label: str
+
+
+class Alignments:
+    """The segments of many audio files, parsed when first asked for.
+
+    Args:
+        tracks: by the name of the audio file (a path relative to some folder, with or without a suffix, or a stem) its
+            track or a function that reads it.
+        source: where they come from, for messages.
+    """
+
+    def __init__(self, tracks: Mapping[str, Track | Callable[[], Track]], source: str = "the alignments") -> None:
+        self._tracks = dict(tracks)
+        self._source = source
+        self._names_of_bare: dict[str, list[str]] = defaultdict(list)
+        self._names_of_stem: dict[str, list[str]] = defaultdict(list)
+        for name in self._tracks:
+            bare = _bare(name)
+            self._names_of_bare[bare].append(name)
+            self._names_of_stem[bare.rpartition("/")[2]].append(name)
+
+    def __len__(self) -> int:
+        return len(self._tracks)
+
+    def __contains__(self, path: str) -> bool:
+        return bool(self._candidates(path))
+
+    @property
+    def names(self) -> list[str]:
+        """The files there are segments for, as the source names them."""
+        return list(self._tracks)
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels that occur, sorted (numbers by value); reads everything, and so finds what is malformed."""
+        found: set[str] = set()
+        for name in self._tracks:
+            found.update(self._track(name).labels)
+        return sorted(found, key=lambda label: (int(label) if label.isdecimal() and len(label) < 19 else np.inf, label))
+
+    def name_of(self, path: str) -> str | None:
+        """Which name in the source means this path of a manifest: the same path, the same without its suffix, or the
+        same stem; None if none does.
+
+        Raises:
+            ValueError: if several do; they are named.
+        """
+        names = self._candidates(path)
+        if len(names) > 1:
+            raise ValueError(
+                f"{path}: {len(names)} alignments in {self._source} have this name:\n{name_a_few(names)}\n"
+                "lay the labels out in the same folders as the audio, so that their paths tell them apart"
+            )
+        return names[0] if names else None
+
+    def segments(self, path: str) -> list[Segment]:
+        """The segments of a file in order of time; they do not overlap.
+
+        Args:
+            path: as in the manifest.
+
+        Raises:
+            ValueError: if there are none or several alignments for it, or its alignment is malformed.
+        """
+        name = self.name_of(path)
+        if name is None:
+            raise ValueError(
+                f"{path}: {self._source} holds no alignment of this name (it has, for example, "
+                f"{', '.join(self.names[:3])})"
+            )
+        track = self._track(name)
+        return list(map(Segment, track.starts.tolist(), track.ends.tolist(), track.labels))
+
+    def _candidates(self, path: str) -> list[str]:
+        if path in self._tracks:
+            return [path]
+        bare = _bare(path)
+        if bare in self._names_of_bare:
+            return self._names_of_bare[bare]
+        names = self._names_of_stem.get(bare.rpartition("/")[2], [])
+        if len(names) > 1:  # TIMIT: sa1 is in every speaker's folder, and one tree may start a folder deeper
+            tails = [
+                name for name in names if f"/{bare}".endswith(f"/{_bare(name)}") or _bare(name).endswith(f"/{bare}")
+            ]
+            return tails or names
+        return names
+
+    def _track(self, name: str) -> Track:
+        track = self._tracks[name]
+        if not isinstance(track, Track):
+            track = self._tracks[name] = track()
+        return track
+
+
+def read_alignments(
+    path: str | Path, format: str | None = None, *, tier: str | None = None, sample_rate_hz: int = 16_000
+) -> Alignments:
+    """Reads alignments.
+
+    Args:
+        path: a file (CTM, CSV with path,start,end,label, `converted_aligned_phones.txt`, one `.phn` or TextGrid), or a
+            folder with `alignments.csv` in it or `.phn`, `.TextGrid` or `.ctm` files below it.
+        format: phn, textgrid, ctm, csv or aligned_phones, where the suffix does not tell.
+        tier: TextGrid: name of the tier; unless given, `phones` or the only interval tier.
+        sample_rate_hz: `.phn`: the rate that its sample positions count in.
+
+    Raises:
+        ValueError: if there is nothing there, a folder holds several formats, a name occurs twice or a table is
+            malformed. Files of one utterance are read when they are asked for.
+    """
+    path = Path(path)
+    formats = get_args(Format)
+    if format is not None and format not in formats:
+        raise ValueError(f"format={format!r} is not one of {', '.join(formats)}")
+    if path.is_dir() and format in (None, "csv") and (path / ALIGNMENTS_NAME).is_file():
+        path = path / ALIGNMENTS_NAME
+    if path.is_dir():
+        root = path
+        format, files = _files_below(path, format)
+    elif path.is_file():
+        root, files = path.parent, [path]
+        format = format or _FORMAT_OF_SUFFIX.get(path.suffix.lower())
+        if format is None:
+            raise ValueError(f"{path}: its suffix tells no format; name one of {', '.join(formats)} as format")
+    else:
+        raise ValueError(f"there are no alignments at {path}: it is neither a file nor a folder")
+    tracks: dict[str, Track | Callable[[], Track]] = {}
+    home: dict[str, Path] = {}
+    for file in files:
+        found = _tracks_in(file, root, format, tier, sample_rate_hz)
+        for name in found:
+            if name in tracks:
+                raise ValueError(f"{name} is aligned in both {home[name]} and {file}; keep one")
+            home[name] = file
+        tracks.update(found)
+    if not tracks:
+        raise ValueError(f"{path} holds no alignments")
+    return Alignments(tracks, str(path))
+
+
+def frame_labels(
+    segments: Sequence[Segment],
+    num_frames: int,
+    hop_seconds: float,
+    first_centre_seconds: float,
+    classes: Mapping[str, int],
+) -> np.ndarray:
+    """The class that holds at the centre of every frame.
+
+    Args:
+        segments: in order of time, not overlapping.
+        num_frames: T.
+        hop_seconds: from a frame's centre to the next one's.
+        first_centre_seconds: centre of frame 0, from the start of the file that `segments` refer to.
+        classes: label -> class; frames of a label that is missing here stay unlabelled.
+
+    Returns:
+        `[T]` int64; -100 where no segment covers the centre (a segment covers its start, not its end).
+    """
+    if not segments:
+        return np.full(num_frames, UNLABELLED, dtype=np.int64)
+    starts, ends, labels = zip(*segments, strict=True)
+    class_of_segment = np.array([classes.get(label, UNLABELLED) for label in labels], dtype=np.int64)
+    centres = first_centre_seconds + hop_seconds * np.arange(num_frames)
+    at = np.searchsorted(np.array(starts), centres, side="right") - 1
+    covered = (at >= 0) & (centres < np.array(ends)[at])
+    return np.where(covered, class_of_segment[at], UNLABELLED)
+
+
+@runtime_checkable
+class FrameTimes(Protocol):
+    """Where frames lie in time: an encoder says it of its latents, a front end of its features.
+
+    Attributes:
+        sample_rate_hz: what samples are counted in.
+        hop_samples: from a frame's centre to the next one's.
+        first_centre_samples: centre of frame 0, from the first sample of the window.
+    """
+
+    sample_rate_hz: int
+    hop_samples: int
+    first_centre_samples: float
+
+
+def window_labels(
+    segments: Sequence[Segment], times: FrameTimes, start: int, num_frames: int, classes: Mapping[str, int]
+) -> np.ndarray:
+    """The class that holds at the centre of every frame of a window.
+
+    Args:
+        segments: of the window's file, in order of time, not overlapping; none leave every frame unlabelled.
+        times: of the frames in a window.
+        start: the window's first sample; 0 for a whole file.
+        num_frames: T.
+        classes: label -> class; frames of a label that is missing here stay unlabelled.
+
+    Returns:
+        `[T]` int64; -100 where there is no label.
+    """
+    rate = times.sample_rate_hz
+    first_centre_seconds = (start + times.first_centre_samples) / rate
+    return frame_labels(segments, num_frames, times.hop_samples / rate, first_centre_seconds, classes)
+
+
+class Coverage(NamedTuple):
+    """How alignments and audio files match.
+
+    Attributes:
+        num_matched: audio files that have an alignment.
+        audio_without_labels: paths of the manifest without one: their frames stay unlabelled.
+        labels_without_audio: names in the alignments that no path of the manifest means.
+    """
+
+    num_matched: int
+    audio_without_labels: list[str]
+    labels_without_audio: list[str]
+
+
+def check_alignments(alignments: Alignments, paths: Iterable[str], *, strict: bool = False) -> Coverage:
+    """Matches alignments with the paths of a manifest, before any work is spent.
+
+    Args:
+        alignments: what `read_alignments` gave.
+        paths: the manifest's.
+        strict: raise if anything is unmatched on either side.
+
+    Raises:
+        ValueError: if no path has an alignment, a path has several, or `strict` and anything is unmatched.
+    """
+    paths = list(paths)
+    name_of_path = {path: alignments.name_of(path) for path in paths}
+    used = set(name_of_path.values())
+    silent = [path for path, name in name_of_path.items() if name is None]
+    unheard = [name for name in alignments.names if name not in used]
+    if len(silent) == len(paths) or (strict and (silent or unheard)):
+        raise ValueError(
+            f"{len(silent)} of {len(paths)} audio files have no alignment:\n{name_a_few(silent)}\n"
+            f"{len(unheard)} of {len(alignments)} alignments have no audio:\n{name_a_few(unheard)}\n"
+            "files match by their path, their path without suffix, or their stem"
+        )
+    return Coverage(len(paths) - len(silent), silent, unheard)
+
+
+def _files_below(folder: Path, format: str | None) -> tuple[str, list[Path]]:
+    """The alignment files below a folder; their format is the one asked for, or the only one there."""
+    found: dict[str, list[Path]] = defaultdict(list)
+    for file in sorted(folder.rglob("*")):
+        kind = _FORMAT_OF_SUFFIX.get(file.suffix.lower())
+        if kind is not None and file.is_file():
+            found[kind].append(file)
+    kinds = [kind for kind in ("phn", "textgrid", "ctm") if kind in found] if format is None else [format]
+    if len(kinds) > 1:
+        counts = ", ".join(f"{len(found[kind])} {kind}" for kind in kinds)
+        raise ValueError(f"{folder} holds {counts} files; name the format to read")
+    if not kinds or not found[kinds[0]]:
+        raise ValueError(
+            f"no {format or f'{ALIGNMENTS_NAME}, .phn, .TextGrid or .ctm'} files below {folder}; name the file of a "
+            "CSV or a converted_aligned_phones.txt itself"
+        )
+    return kinds[0], found[kinds[0]]
+
+
+def _tracks_in(
+    file: Path, root: Path, format: str, tier: str | None, sample_rate_hz: int
+) -> Mapping[str, Track | Callable[[], Track]]:
+    name = file.relative_to(root).with_suffix("").as_posix()
+    match format:
+        case "phn":
+            return {name: partial(read_phn, file, sample_rate_hz)}
+        case "textgrid":
+            return {name: partial(read_textgrid, file, tier)}
+        case "ctm":
+            return read_ctm(file)
+        case "csv":
+            return read_csv(file)
+        case _:
+            places = index_aligned_phones(file)
+            return {stem: partial(read_aligned_phones, file, *place) for stem, place in places.items()}
+
+
+def _bare(path: str) -> str:
+    """A path without the suffix of an audio file (`spk.001` keeps its dot)."""
+    pure = PurePosixPath(path)
+    return pure.with_suffix("").as_posix() if pure.suffix.lower() in AUDIO_SUFFIXES else pure.as_posix()

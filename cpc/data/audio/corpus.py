@@ -1,0 +1,195 @@
+"""A corpus as training and evaluation use it: a manifest's audio, speakers and frame labels, cut by split."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, Protocol, get_args, runtime_checkable
+
+import numpy as np
+import torch
+
+from cpc.data.audio.alignments import FrameTimes, check_alignments, read_alignments, window_labels
+from cpc.data.audio.files import AudioFiles
+from cpc.data.audio.manifest import Manifest, read_manifest
+from cpc.data.audio.pack import PackedAudio, pack
+from cpc.data.audio.windows import FrameLabels, WindowDataset
+from cpc.data.store.folders import name_a_few
+from cpc.data.streams.windows import SameSpeakerBatches, UniformBatches, naming
+
+Sampler = Literal["uniform", "same_speaker"]
+
+
+@runtime_checkable
+class Geometry(FrameTimes, Protocol):
+    """What an encoder says about its latents: how many there are, and where they lie."""
+
+    def num_latents(self, num_samples: int) -> int:
+        """Latents of so many samples."""
+        ...
+
+
+class Corpus:
+    """The files of a manifest at an encoder's sample rate.
+
+    Audio is decoded when windows are first asked for; `check` finds before that what needs no audio to be found.
+
+    Args:
+        manifest: a manifest CSV, or a folder that holds `manifest.csv`.
+        geometry: the encoder whose latents the windows give.
+        window_samples: length of a window.
+        packed: read from an int16 memory map, made at the first use; false decodes windows on the fly.
+        cache_dir: where the map goes; None: beside the manifest.
+        skip_bad: go on without files that cannot be used, and say how many.
+        alignments: file or folder of alignments; their labels then come with every window.
+
+    Attributes:
+        manifest: all rows.
+        group_ids: `[num_rows]` int64, the speaker of each row, or -1 where unknown.
+        speakers: names by group id; empty without a speaker column.
+        labels: classes of the alignments, by label id; empty without alignments.
+
+    Raises:
+        ValueError: if the manifest or the alignments cannot be read, or `cache_dir` or `skip_bad` is given where
+            nothing is packed.
+    """
+
+    def __init__(
+        self,
+        manifest: str | Path,
+        geometry: Geometry,
+        window_samples: int,
+        *,
+        packed: bool = True,
+        cache_dir: str | Path | None = None,
+        skip_bad: bool = False,
+        alignments: str | Path | None = None,
+    ) -> None:
+        if not packed and cache_dir is not None:
+            raise ValueError(
+                f"cache_dir={str(cache_dir)!r} holds packed audio, but packed=False: leave `cache_dir` or `packed` out"
+            )
+        if not packed and skip_bad:
+            raise ValueError(
+                "`skip_bad` finds files that cannot be used by packing them, but packed=False: leave one of them out"
+            )
+        self.manifest: Manifest = read_manifest(manifest)
+        self.geometry = geometry
+        self.window_samples = window_samples
+        self.group_ids = np.full(len(self.manifest), -1)
+        self.speakers: list[str] = []
+        if "speaker" in self.manifest.columns:
+            self.group_ids, self.speakers = self.manifest.codes("speaker")
+        self._packed, self._cache_dir, self._skip_bad = packed, cache_dir, skip_bad
+        self._alignments = None if alignments is None else read_alignments(alignments)
+        self.labels = [] if self._alignments is None else self._alignments.labels
+
+    def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
+        """Ask of the manifest and the alignments all that they can tell, before hours are spent on decoding.
+
+        Args:
+            splits: those that will be used; None: all rows.
+            needs_speakers: whether every file of these must have a speaker.
+
+        Raises:
+            ValueError: if a split has no rows, a speaker is missing, or no file of a split has an alignment.
+        """
+        for split in splits:
+            rows = self.manifest.rows(split)
+            paths = [self.manifest.paths[row] for row in rows]
+            if needs_speakers:
+                speakers = self.manifest.column("speaker")
+                nameless = [path for path, row in zip(paths, rows, strict=True) if not speakers[row]]
+                if nameless:
+                    raise ValueError(
+                        f"{len(nameless)} of the {len(paths)} files of split {split!r} have no speaker:\n"
+                        f"{name_a_few(nameless)}\nfill the manifest's speaker column"
+                    )
+            if self._alignments is not None:
+                try:
+                    check_alignments(self._alignments, paths)
+                except ValueError as error:
+                    raise ValueError(f"alignments of split {split!r}: {error}") from error
+
+    @cached_property
+    def audio(self) -> PackedAudio | AudioFiles:
+        """The audio of all rows; packed here, if it is not yet."""
+        if self._packed:
+            return pack(self.manifest, self.geometry.sample_rate_hz, self._cache_dir, skip_bad=self._skip_bad)
+        return AudioFiles.from_manifest(self.manifest, self.geometry.sample_rate_hz)
+
+    def windows(self, split: str | None, *, is_training: bool = False) -> WindowDataset:
+        """The windows of a split, None of all rows, in training as ever; sequence ids are the manifest's rows."""
+        rows = self.manifest.rows(split)
+        return WindowDataset(
+            self.audio.subset(rows),
+            self.window_samples,
+            sequence_ids=rows,
+            group_ids=self.group_ids[rows],
+            labels=self._frame_labels(rows),
+            num_latents=self.geometry.num_latents(self.window_samples),
+            split=split,
+        )
+
+    def batches(
+        self,
+        windows: WindowDataset,
+        sampler: Sampler,
+        batch_size: int,
+        num_batches: int,
+        seed: int,
+        *,
+        speakers_per_batch: int = 1,
+        require_distinct_files: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> UniformBatches | SameSpeakerBatches:
+        """Batches of windows: uniform, or of few speakers each.
+
+        Raises:
+            ValueError: naming the split, as the sampler does.
+        """
+        arguments = (windows.audio.num_samples, self.window_samples, batch_size, num_batches, seed)
+        if sampler not in get_args(Sampler):
+            raise ValueError(f"sampler={sampler!r} is not one of 'uniform', 'same_speaker'")
+        with naming(windows.split):
+            if sampler == "uniform":
+                return UniformBatches(*arguments, rank=rank, world_size=world_size)
+            return SameSpeakerBatches(
+                *arguments,
+                group_ids=windows.group_ids,
+                speakers_per_batch=speakers_per_batch,
+                require_distinct_files=require_distinct_files,
+                group_names=self.speakers,
+                rank=rank,
+                world_size=world_size,
+            )
+
+    def held_out_batch_size(self, windows: WindowDataset, batch_size: int, world_size: int) -> int:
+        """As training's: windows of short splits come again, from other starts."""
+        return batch_size
+
+    def statistics(self, split: str | None) -> tuple[float, float]:
+        """Mean and standard deviation of the samples of a split, the one that is trained on; None: of all rows.
+
+        Exact for packed audio, else those of 1000 windows.
+        """
+        audio = self.audio.subset(self.manifest.rows(split))
+        with naming(split):
+            if isinstance(audio, PackedAudio):
+                return audio.statistics
+            windows = UniformBatches(audio.num_samples, self.window_samples, 1000, 1, seed=0).batch(0)
+        x, num_valid, *_ = WindowDataset(audio, self.window_samples).__getitems__(windows)
+        signal = x[torch.arange(self.window_samples) < num_valid[:, None]].double()
+        return signal.mean().item(), signal.std().item()
+
+    def _frame_labels(self, rows: np.ndarray) -> FrameLabels | None:
+        if self._alignments is None:
+            return None
+        alignments, geometry = self._alignments, self.geometry
+        classes = {label: i for i, label in enumerate(self.labels)}
+        paths = [self.manifest.paths[row] for row in rows]
+
+        def labels(file: int, start: int, num_latents: int) -> np.ndarray:
+            segments = alignments.segments(paths[file]) if paths[file] in alignments else []
+            return window_labels(segments, geometry, start, num_latents, classes)
+
+        return labels

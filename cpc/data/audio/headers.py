@@ -1,0 +1,128 @@
+"""What an audio file says about itself, read without decoding it: length, rate, channels, and whether it is whole."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import soundfile
+
+# What libsndfile reads and people store speech in; compared in lower case.
+AUDIO_SUFFIXES = frozenset(
+    ".wav .wave .flac .ogg .oga .opus .mp3 .aif .aiff .aifc .au .snd .caf .w64 .rf64 .sph .nist .voc".split()
+)
+
+# Measured with libsndfile 1.2.2: after a seek in these, samples can be other than in one go (MP3 loses its reservoir).
+_INEXACT_SEEKS = frozenset({"MPEG_LAYER_I", "MPEG_LAYER_II", "MPEG_LAYER_III", "VORBIS"})
+
+# libsndfile shortens a cut-off file in silence, but its log keeps what the header had promised.
+_SHORTENED = re.compile(r"^\s*(?:data|SSND|Data Size)\s*:\s*(\d+) \(should be (\d+)\)", re.MULTILINE)
+# Programs that write to a pipe leave a placeholder near 2**31 or 2**32 as the length: not a promise.
+_PLACEHOLDER_BYTES = 0x7FFFF000
+
+# What is legal of a file and in a manifest; other headers are wrong. A file that claims 1 Hz would become 16,000 times
+# as long, 2^40 samples at 16 kHz are two years, and libsndfile knows 1024 channels.
+COUNT_LIMITS = {"num_samples": (1, 1 << 40), "sample_rate_hz": (1000, 10_000_000), "num_channels": (1, 1024)}
+COUNT_COLUMNS = tuple(COUNT_LIMITS)
+
+
+class Header(NamedTuple):
+    """Length, rate and channels of one audio file.
+
+    Attributes:
+        num_samples: samples per channel at the file's own rate (MP3 without a Xing header: an estimate).
+        sample_rate_hz: the file's own rate.
+        num_channels: 1 for mono.
+        subtype: libsndfile's name of the sample format, as "PCM_16" or "FLOAT".
+    """
+
+    num_samples: int
+    sample_rate_hz: int
+    num_channels: int
+    subtype: str
+
+
+class Sound(soundfile.SoundFile):
+    """An audio file that seeks only where a seek is exact, and otherwise decodes straight on.
+
+    soundfile itself seeks after every `read` of a seekable file, which spoils the next piece of an MP3 or Ogg Vorbis.
+    """
+
+    def seekable(self) -> bool:
+        """Whether decoding after a seek gives the very samples that decoding from the start gives."""
+        return super().seekable() and self.subtype not in _INEXACT_SEEKS
+
+
+@contextmanager
+def open_sound(path: Path) -> Iterator[Sound]:
+    """Opens an audio file; whatever the decoder complains about becomes a ValueError that names the file."""
+    try:
+        sound = Sound(os.fsencode(path))  # a name need not be UTF-8
+    except (soundfile.SoundFileError, TypeError) as error:  # TypeError: headerless audio, as .raw
+        raise ValueError(_complaint(path, error)) from error
+    with sound:
+        check_rate(sound.samplerate, f"{path}: is of")
+        try:
+            yield sound
+        except soundfile.SoundFileError as error:
+            raise ValueError(_complaint(path, error)) from error
+
+
+def check_rate(sample_rate_hz: int, whose: str) -> None:
+    """Refuse a rate that is no audio's.
+
+    Raises:
+        ValueError: beginning with whose it is.
+    """
+    lowest, highest = COUNT_LIMITS["sample_rate_hz"]
+    if not lowest <= sample_rate_hz <= highest:
+        raise ValueError(f"{whose} {sample_rate_hz} Hz, but legal are {lowest} to {highest} Hz")
+
+
+def _complaint(path: Path, error: Exception) -> str:
+    reason = str(getattr(error, "error_string", error)).strip().rstrip(".")
+    return f"{path}: {obstacle(path) or f'cannot be decoded, it is damaged, truncated or no audio ({reason})'}"
+
+
+def obstacle(path: Path) -> str:
+    """What keeps a file from being read, whatever is in it; "" if nothing does."""
+    try:
+        with path.open("rb") as stream:
+            return "" if stream.read(1) else "is empty (0 bytes)"
+    except FileNotFoundError:
+        return "there is no such file"
+    except OSError as error:  # a folder, not permitted, a broken disk ...
+        return f"cannot be read ({error.strerror})"
+
+
+def num_samples_tolerance(sound: Sound) -> int:
+    """How many samples the decoder may deliver less than the header says: 0, except for MP3, which may estimate."""
+    return int(sound.frames * 0.02) + 1152 if sound.subtype.startswith("MPEG") else 0
+
+
+def read_header(path: Path) -> Header:
+    """Length, rate and channels of an audio file, after a look at its end.
+
+    A cut-off WAV, AIFF or AU file is found by its header, a FLAC file by its last sample; MP3 and Ogg files that were
+    cut off are found when they are decoded, if at all.
+
+    Raises:
+        ValueError: naming the file, if it is missing, empty, truncated, without samples or no audio, or its rate or
+            length is absurd.
+    """
+    with open_sound(path) as sound:
+        header = Header(sound.frames, sound.samplerate, sound.channels, sound.subtype)
+        if header.num_samples == 0:
+            raise ValueError(f"{path}: holds no samples")
+        if header.num_samples > COUNT_LIMITS["num_samples"][1]:
+            raise ValueError(f"{path}: does not say how long it is; write it anew with any audio tool")
+        for promised, present in _SHORTENED.findall(sound.extra_info):
+            if int(promised) < _PLACEHOLDER_BYTES:
+                raise ValueError(f"{path}: is truncated, {present} of its {promised} bytes of audio are there")
+        if sound.seekable():
+            sound.seek(header.num_samples - 1)
+            if len(sound.read(1)) != 1:
+                raise ValueError(f"{path}: is truncated, its last sample is missing")
+    return header

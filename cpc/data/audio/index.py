@@ -1,0 +1,239 @@
+"""The index of a folder: the manifest of all audio in it, from headers, paths and chance."""
+
+import json
+import re
+import warnings
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, NamedTuple, get_args
+
+from tqdm import tqdm
+
+from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS, Header, read_header
+from cpc.data.audio.manifest import KNOWN_COLUMNS, MANIFEST_NAME, Manifest, read_manifest
+from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
+from cpc.data.store.parallel import map_in_order
+from cpc.data.store.splits import draw_splits
+
+SplitBy = Literal["file", "speaker"]
+
+DEFAULT_SHARE = 0.1  # of the files, for valid and for test each
+
+
+def index_folder(
+    root: str | Path,
+    out: str | Path | None = None,
+    *,
+    speaker_level: int | None = None,
+    speaker_pattern: str | None = None,
+    split_level: int | None = None,
+    valid_share: float | None = None,
+    test_share: float | None = None,
+    split_by: SplitBy = "file",
+    seed: int = 0,
+    num_workers: int = 8,
+    skip_bad: bool = False,
+    overwrite: bool = False,
+    progress: bool = True,
+) -> Manifest:
+    r"""Writes the manifest of all audio files below a folder; only their headers are read.
+
+    An interrupted run continues where it ended: headers read so far stand in a file `<out>.partial`, and those of files
+    that have changed since (size or time) are read again.
+
+    Args:
+        root: folder to search, with all folders below it; names that begin with a dot are left out.
+        out: CSV to write, or the folder for it; `root/manifest.csv` unless given.
+        speaker_level: which folder below `root` names the speaker: 0 the first, -1 the one the file lies in.
+        speaker_pattern: regular expression, searched in the path relative to `root`. Each named group becomes a column:
+            `(?P<digit>\d)_(?P<speaker>[a-z]+)_(?P<index>\d+)`; groups `speaker` and `split` mean what they say.
+        split_level: which folder below `root` names the split.
+        valid_share: share of the files that is drawn for split `valid`, 0.1 unless given; nothing is drawn where
+            folders or the pattern name the split, nor where both shares are 0. See `draw_splits`.
+        test_share: likewise, for split `test`.
+        split_by: `speaker` draws speakers, so that those of `valid` and `test` are heard nowhere else.
+        seed: of the drawn splits.
+        num_workers: threads that read headers.
+        skip_bad: leave out files that cannot be read, and warn how many, instead of raising.
+        overwrite: replace a manifest that is there already.
+        progress: show a progress bar.
+
+    Raises:
+        ValueError: if there is no audio, a file is bad, lies too shallow for a level, does not match the pattern or is
+            there under two names; the first few are named. Also for a pattern without named groups, an `out` that
+            exists, shares beside a split that folders or the pattern name, and a split that would be empty.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise ValueError(f"{root} is not a folder; name the one that holds the audio")
+    out = root if out is None else Path(out)
+    if out.is_dir():
+        out = out / MANIFEST_NAME
+    if out.exists() and not overwrite:
+        raise ValueError(f"{out} exists already; set `overwrite` to replace it, or name another place with `out`")
+    paths = find_files(root, AUDIO_SUFFIXES, "audio")
+    refuse_doubles(root, paths)
+    labels = _labels(paths, speaker_level, speaker_pattern, split_level)
+    draw = partial(_drawn_splits, valid_share=valid_share, test_share=test_share, split_by=split_by, seed=seed)
+    draw({"path": paths} | labels)  # what is wrong with the options shows before the headers are read
+    out.parent.mkdir(parents=True, exist_ok=True)
+    journal = out.with_name(out.name + ".partial")
+    entries = _read_headers(root, paths, journal, num_workers, progress)
+    bad = [entry for entry in entries if isinstance(entry, str)]
+    if bad and (not skip_bad or len(bad) == len(paths)):
+        raise ValueError(
+            f"{len(bad)} of the {len(paths)} audio files below {root} cannot be used:\n{name_a_few(bad)}\n"
+            "repair or remove them, or set `skip_bad` to leave them out"
+        )
+    if bad:
+        warnings.warn(f"left out {len(bad)} of {len(paths)} files below {root}:\n{name_a_few(bad)}", stacklevel=2)
+    kept = [row for row, entry in enumerate(entries) if isinstance(entry, Header)]
+    headers = [entry for entry in entries if isinstance(entry, Header)]
+    columns = {"path": paths} | labels
+    columns = {name: [values[row] for row in kept] for name, values in columns.items()}
+    columns |= draw(columns)
+    columns |= {name: [str(getattr(header, name)) for header in headers] for name in COUNT_COLUMNS}
+    order = [name for name in KNOWN_COLUMNS if name in columns]
+    columns = {name: columns[name] for name in dict.fromkeys([*order, *columns])}
+    Manifest(root, columns).write(out)
+    journal.unlink(missing_ok=True)
+    return read_manifest(out, check_files=False)
+
+
+def _labels(
+    paths: list[str], speaker_level: int | None, pattern: str | None, split_level: int | None
+) -> dict[str, list[str]]:
+    labels: dict[str, list[str]] = {}
+    for name, level in (("split", split_level), ("speaker", speaker_level)):
+        if level is not None:
+            labels[name] = _folders_at(paths, level, f"{name}_level")
+    if pattern is None:
+        return labels
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"speaker_pattern={pattern!r} is no regular expression: {error}") from error
+    groups = list(expression.groupindex)
+    if not groups:
+        raise ValueError(f"speaker_pattern={pattern!r} has no named group; write it like (?P<speaker>[a-z]+)")
+    taken = [name for name in groups if name in labels or name in ("path", *COUNT_COLUMNS)]
+    if taken:
+        raise ValueError(
+            f"speaker_pattern={pattern!r} names {', '.join(taken)}, set elsewhere already; rename the group"
+        )
+    matches = [expression.search(path) for path in paths]
+    unmatched = [path for path, match in zip(paths, matches, strict=True) if match is None]
+    if unmatched:
+        raise ValueError(
+            f"speaker_pattern={pattern!r} does not match {len(unmatched)} of {len(paths)} paths:\n"
+            f"{name_a_few(unmatched)}"
+        )
+    for name in groups:
+        labels[name] = [match[name] or "" for match in matches if match]
+    return labels
+
+
+def _drawn_splits(
+    columns: dict[str, list[str]],
+    *,
+    valid_share: float | None,
+    test_share: float | None,
+    split_by: SplitBy,
+    seed: int,
+) -> dict[str, list[str]]:
+    """A column `split`, unless there is one or both shares are 0."""
+    if split_by not in get_args(SplitBy):
+        raise ValueError(f"split_by={split_by!r} is not one of {', '.join(get_args(SplitBy))}")
+    if "split" in columns:
+        if (valid_share, test_share, split_by, seed) != (None, None, "file", 0):
+            raise ValueError(
+                f"valid_share={valid_share}, test_share={test_share}, split_by={split_by!r}, seed={seed} draw splits, "
+                "but `split_level` or `speaker_pattern` name them already: leave one or the other out"
+            )
+        return {}
+    shares = [DEFAULT_SHARE if share is None else share for share in (valid_share, test_share)]
+    if shares == [0, 0]:
+        return {}
+    units = paths = columns["path"]
+    if split_by == "speaker":
+        units = columns.get("speaker", [""] * len(paths))
+        nameless = [path for path, speaker in zip(paths, units, strict=True) if not speaker]
+        if nameless:
+            raise ValueError(
+                f"split_by='speaker', but {len(nameless)} of {len(paths)} files have no speaker:\n"
+                f"{name_a_few(nameless)}\nname them with `speaker_level` or `speaker_pattern`, or leave out `split_by`"
+            )
+    return {"split": draw_splits(units, valid_share=shares[0], test_share=shares[1], seed=seed)}
+
+
+def _folders_at(paths: list[str], level: int, option: str) -> list[str]:
+    folders = [PurePosixPath(path).parts[:-1] for path in paths]
+    shallow = [path for path, parts in zip(paths, folders, strict=True) if not -len(parts) <= level < len(parts)]
+    if shallow:
+        raise ValueError(
+            f"{option}={level}, but {len(shallow)} of {len(paths)} files lie in fewer folders:\n{name_a_few(shallow)}\n"
+            f"level 0 is the first folder below the root; change `{option}`"
+        )
+    return [parts[level] for parts in folders]
+
+
+class _Known(NamedTuple):
+    """A header with the size and time of the file that it was read from."""
+
+    size: int
+    mtime_ns: int
+    header: Header
+
+
+def _read_headers(root: Path, paths: list[str], partial: Path, num_workers: int, progress: bool) -> list[Header | str]:
+    """Per path its header, or what is wrong with the file; good headers are appended to `partial` as they come."""
+    known = _read_partial(partial, root)
+
+    def examine(path: str) -> tuple[str, _Known | str]:
+        file = root / path
+        try:
+            status = file.stat()
+            entry = known.get(path)
+            if entry and (entry.size, entry.mtime_ns) == (status.st_size, status.st_mtime_ns):
+                return path, entry
+            return path, _Known(status.st_size, status.st_mtime_ns, read_header(file))
+        except (OSError, ValueError) as error:
+            return path, str(error)
+
+    entries: list[Header | str] = []
+    # Line buffered: a line that has been written survives kill -9.
+    with partial.open("a", encoding="utf-8", buffering=1) as stream:
+        if stream.tell() == 0:
+            stream.write(json.dumps(_partial_title(root)) + "\n")
+        else:
+            stream.write("\n")  # ends a torn last line
+        results = map_in_order(examine, paths, num_workers)
+        for path, entry in tqdm(results, total=len(paths), desc="index", unit="file", disable=not progress):
+            if isinstance(entry, str):
+                entries.append(entry)
+                continue
+            entries.append(entry.header)
+            if known.get(path) is not entry:
+                stream.write(json.dumps([path, entry.size, entry.mtime_ns, *entry.header]) + "\n")
+    return entries
+
+
+def _partial_title(root: Path) -> dict[str, Any]:
+    return {"format": 1, "root": str(root.resolve())}
+
+
+def _read_partial(partial: Path, root: Path) -> dict[str, _Known]:
+    """What an interrupted run has read of this root; another root's leftovers are removed."""
+    if not partial.exists():
+        return {}
+    records: list[Any] = []
+    with partial.open(encoding="utf-8", errors="replace") as stream:
+        for line in stream:
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+    if not records or records[0] != _partial_title(root):
+        partial.unlink()
+        return {}
+    return {path: _Known(size, mtime_ns, Header(*header)) for path, size, mtime_ns, *header in records[1:]}

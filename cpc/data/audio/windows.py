@@ -1,0 +1,116 @@
+"""Windows of exact length, cut from audio: what a batch sampler points at becomes a `Batch`.
+
+B windows, S samples each, T latents each.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from cpc.data.audio.files import Audio
+from cpc.data.batch import Batch
+from cpc.data.streams.windows import UniformBatches, Window
+
+# Enough for channel statistics: 32 windows of 128 latents are 4096 of each.
+NUM_INITIALISATION_WINDOWS = 32
+# (file index, first sample, number of latents) -> `[T]` int64 labels, -100 where unknown
+FrameLabels = Callable[[int, int, int], np.ndarray]
+
+
+class WindowDataset(Dataset[Batch]):
+    """Windows of `window_samples` samples; a window never leaves its file.
+
+    An index is a pair (file, start), as the batch samplers yield it. Where the file ends before the window does, zeros
+    follow and `num_valid` says so.
+
+    Args:
+        audio: where samples come from.
+        window_samples: S, length of every window.
+        sequence_ids: `[num_files]` id of each file's sequence; the file's index unless given.
+        group_ids: `[num_files]` the speaker of each file, or -1 where unknown; unknown unless given.
+        labels: frame labels of a window: called with (file, start, num_latents), returns int64 `[num_latents]`.
+        num_latents: T, latents per window; needed if `labels` are given.
+        split: of the corpus, for messages.
+
+    Example:
+        `DataLoader(dataset, batch_sampler=UniformBatches(...), collate_fn=dataset.collate)`
+    """
+
+    def __init__(
+        self,
+        audio: Audio,
+        window_samples: int,
+        sequence_ids: np.ndarray | None = None,
+        group_ids: np.ndarray | None = None,
+        labels: FrameLabels | None = None,
+        num_latents: int = 0,
+        split: str | None = None,
+    ) -> None:
+        if window_samples < 1:
+            raise ValueError(f"window_samples={window_samples}, but a window has at least 1 sample")
+        if labels is not None and num_latents < 1:
+            raise ValueError(f"labels are given with num_latents={num_latents}; set the encoder's latents per window")
+        num_files = len(audio.num_samples)
+        for name, ids in (("sequence_ids", sequence_ids), ("group_ids", group_ids)):
+            if ids is not None and len(ids) != num_files:
+                raise ValueError(f"{name} has {len(ids)} entries for {num_files} audio files; give one per file")
+        self.audio = audio
+        self.window_samples = window_samples
+        self.sequence_ids = np.arange(num_files) if sequence_ids is None else np.asarray(sequence_ids, np.int64)
+        self.group_ids = np.full(num_files, -1) if group_ids is None else np.asarray(group_ids, np.int64)
+        self.labels = labels
+        self.split = split
+        self.num_latents = num_latents if labels is not None else 0
+
+    def __getitem__(self, window: Window) -> Batch:
+        """One window: the fields of a `Batch` without the batch axis."""
+        return Batch(*(field[0] for field in self.__getitems__([window])))
+
+    def __getitems__(self, windows: Sequence[Window]) -> Batch:
+        """All windows of a batch at once, written straight into the batch's memory (the loader prefers this)."""
+        x = np.zeros((len(windows), self.window_samples), np.float32)
+        num_valid = np.zeros(len(windows), np.int64)
+        labels = np.full((len(windows), self.num_latents), -100, np.int64)
+        for row, (file, start) in enumerate(windows):
+            samples = self.audio.read(file, start, self.window_samples)
+            num_valid[row] = len(samples)
+            x[row, : len(samples)] = samples
+            if self.labels is not None:
+                labels[row] = self.labels(file, start, self.num_latents)
+        files = [file for file, _ in windows]
+        fields = (x, num_valid, self.sequence_ids[files], self.group_ids[files], labels)
+        return Batch(*map(torch.from_numpy, fields))
+
+    @staticmethod
+    def collate(rows: Batch | Sequence[Batch]) -> Batch:
+        """A batch from single windows; a batch that is whole already passes through."""
+        if isinstance(rows, Batch):
+            return rows
+        return Batch(*(torch.stack(field) for field in zip(*rows, strict=True)))
+
+
+def initialisation_windows(audio: Audio, window_samples: int, num_windows: int, seed: int) -> Float[Tensor, "B S"]:
+    """Windows for the data-dependent initialisation: drawn as training's are, but without padding.
+
+    Zeros that pad a short file are no signal, and every sample enters the encoder's channel statistics. Windows are
+    therefore at most as long as the median file, and shorter files are left out: half of the corpus takes part.
+
+    Args:
+        audio: the training part.
+        window_samples: S, the length of training's windows.
+        num_windows: B.
+        seed: of the draw.
+
+    Raises:
+        ValueError: if no file holds a sample.
+    """
+    num_samples = audio.num_samples
+    if num_samples.any():
+        window_samples = min(window_samples, int(np.median(num_samples[num_samples > 0])))
+    long_enough = np.where(num_samples >= window_samples, num_samples, 0)
+    windows = UniformBatches(long_enough, window_samples, num_windows, 1, seed).batch(0)
+    return WindowDataset(audio, window_samples).__getitems__(windows).x

@@ -1,0 +1,1 @@
+"""Images: sources, packs, patches, augmentation."""

@@ -1,0 +1,347 @@
+"""Images as training and evaluation use them: a source cut by split, batches that resume exactly, patches or pixels.
+
+B images, C channels, S image side.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from copy import copy
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from cpc.data.batch import Batch
+from cpc.data.images.files import ImageFiles
+from cpc.data.images.pack import PackedImages, pack_images
+from cpc.data.images.patch_augmentation import PatchAugmentation
+from cpc.data.images.patch_grid import PatchGrid
+from cpc.data.images.sources import DEFAULT_VALID_SHARE, read_image_source
+from cpc.data.streams.keyed_draws import keyed_uniforms
+from cpc.data.streams.windows import UniformBatches, Window, naming
+
+NUM_INITIALISATION_IMAGES = 64
+_NUM_KEYS = 2**40
+Images = PackedImages | ImageFiles
+Chance = Literal["none", "images", "patches"]
+
+
+@runtime_checkable
+class ImageGeometry(Protocol):
+    """What an encoder says about the images that it takes."""
+
+    grid: PatchGrid
+    num_channels: int
+    fully_convolutional: bool
+    pixel_mean: Tensor
+
+
+class ImageDataset(Dataset[Batch]):
+    """Images with the changes that training makes to them; an index is a pair (image, key), and the key decides them.
+
+    Args:
+        images: where pixels come from.
+        sequence_ids: `[n]` an id for every image, the same for those of one sequence.
+        image_size: side of the square that is cut out of each image.
+        augmentation: how patches are cut and changed; None: whole images are handed on.
+        chance: what the key decides: `none`, images are cut in the middle; `images`, where they are cut, and whether
+            they are mirrored; `patches`, how patches are changed as well.
+        flip: mirror half of the images.
+        split: of the corpus, for messages.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        sequence_ids: np.ndarray,
+        image_size: int,
+        augmentation: PatchAugmentation | None,
+        *,
+        chance: Chance,
+        flip: bool,
+        split: str | None = None,
+    ) -> None:
+        self.images = images
+        self.sequence_ids = np.asarray(sequence_ids, np.int64)
+        self.image_size = image_size
+        self.augmentation = augmentation
+        self.chance = chance
+        self.flip = flip
+        self.split = split
+
+    def __getitems__(self, drawn: Sequence[Window]) -> Batch:
+        """All images of a batch; `x` holds patches `[B, H, W, C, P, P]`, or images `[B, C, S, S]`, in [0, 1]."""
+        rows = np.array([image for image, _ in drawn])
+        keys = np.array([key for _, key in drawn])
+        pixels = self._cut(self.images.read(rows), keys)
+        x = rearrange(torch.from_numpy(pixels), "b s r c -> b c s r").float() / 255
+        if self.augmentation is not None:
+            patches = self.augmentation
+            x = patches(x, keys) if self.chance == "patches" else patches.without_chance(x)
+        return Batch(
+            x=x,
+            num_valid=torch.full((len(rows),), self.image_size),
+            sequence_id=torch.from_numpy(self.sequence_ids[rows]),
+            group_id=torch.full((len(rows),), -1),
+            labels=rearrange(torch.from_numpy(self.images.labels[rows]), "b -> b 1"),
+        )
+
+    def pixels(self, rows: np.ndarray) -> Float[Tensor, "B C S S"]:
+        """Whole images in [0, 1], cut out of the middle."""
+        middle = ImageDataset(self.images, self.sequence_ids, self.image_size, None, chance="none", flip=False)
+        return middle.__getitems__([(row, 0) for row in rows.tolist()]).x
+
+    def subset(self, rows: np.ndarray) -> "ImageDataset":
+        """These images alone, in this order."""
+        view = copy(self)
+        view.images, view.sequence_ids = self.images.subset(rows), self.sequence_ids[rows]
+        return view
+
+    def with_chance(self, chance: Chance) -> "ImageDataset":
+        """The same images, with more or less left to chance."""
+        view = copy(self)
+        view.chance = chance
+        return view
+
+    @staticmethod
+    def collate(rows: Batch) -> Batch:
+        """A batch is whole already."""
+        return rows
+
+    def _cut(self, pixels: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        slack = pixels.shape[1] - self.image_size + 1
+        draws = keyed_uniforms(~keys, 3) if self.chance != "none" else np.full((len(keys), 3), 0.5)
+        tops, lefts = (np.minimum((draws[:, i] * slack).astype(int), slack - 1) for i in (0, 1))
+        mirrored = (draws[:, 2] < 0.5) & self.flip  # in the middle, at 0.5, is no mirror
+        cut = np.empty((len(pixels), self.image_size, self.image_size, pixels.shape[3]), np.uint8)
+        for image, out, top, left, is_mirrored in zip(pixels, cut, tops, lefts, mirrored, strict=True):
+            window = image[top : top + self.image_size, left : left + self.image_size]
+            out[...] = window[:, ::-1] if is_mirrored else window
+        return cut
+
+
+class ImageBatches(UniformBatches):
+    """Every image once in each pass, with a key that decides how it is changed this time.
+
+    Images of one sequence are spread over the pass: two of them meet in a batch only where the sequence holds more than
+    one image per batch, or passes meet. Overlapping crops would stand among each other's negatives.
+
+    Args:
+        names: of the images.
+        sequence_ids: `[n]` of the images.
+        batch_size: images per batch, on each rank; all ranks together take one pass at most.
+        num_batches: batches of one round.
+        seed: of the whole stream.
+        rank: this process.
+        world_size: processes that share the stream.
+
+    Raises:
+        ValueError: if an image would come twice in one step, and be its own negative.
+    """
+
+    def __init__(
+        self,
+        names: list[str],
+        sequence_ids: np.ndarray,
+        batch_size: int,
+        num_batches: int,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if batch_size * world_size > len(names):
+            raise ValueError(
+                f"batch_size={batch_size} on {world_size} processes is more than the {len(names)} images there are, "
+                "and copies of an image would stand among its own negatives: lower `batch_size`"
+            )
+        # An image is a file with one window, and that window begins at one of as many samples as there are keys.
+        num_samples = np.full(len(names), 2 * _NUM_KEYS - 1)
+        super().__init__(num_samples, _NUM_KEYS, batch_size, num_batches, seed, rank, world_size)
+        sequences, self._sequence = np.unique(sequence_ids, return_inverse=True)
+        del self._fingerprint["window_samples"], self._fingerprint["audio_files"]
+        self._fingerprint["images"] = _hash("\n".join(names).encode("utf-8", "surrogateescape"))
+        if len(sequences) < len(names):
+            self._fingerprint["sequences"] = _hash(self._sequence.tobytes())
+
+    def _draw_files(self, rng: np.random.Generator) -> np.ndarray:
+        """Any order of the images, drawn apart: the n of a sequence come at equal distances, from a random start."""
+        order = super()._draw_files(rng)
+        num_images = len(order)
+        place = np.empty(num_images, np.int64)  # of each image in that order
+        place[order] = np.arange(num_images)
+        _, first_images, sizes = np.unique(self._sequence, return_index=True, return_counts=True)
+        # Images sorted by sequence, and within each as they were drawn: its turn is the count from the first.
+        by_sequence = order[np.argsort(self._sequence[order], kind="stable")]
+        turn = np.empty(num_images, np.int64)
+        turn[by_sequence] = np.arange(num_images) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        start = place[first_images] / num_images  # uniform; of an image alone, its place
+        when = (turn + start[self._sequence]) / sizes[self._sequence]
+        return np.argsort(when, kind="stable")
+
+
+class ImageCorpus:
+    """The images of a source, in the squares that a model is trained on.
+
+    Pixels are read when images are first asked for; `check` finds before that what needs no pixels to be found.
+
+    Args:
+        source: as `read_image_source` takes it.
+        geometry: the encoder whose patches the images give.
+        image_size: side of the square that the model sees.
+        load_size: side that images are kept at, from which training cuts at random; `image_size` unless given.
+        augmentation: `none`, `v1` or `v2`, see `PatchAugmentation`.
+        flip: mirror half of the training images.
+        packed: keep all images decoded in a uint8 memory map, made at the first use; false decodes them on the fly.
+        cache_dir: where the map goes; None: beside the source.
+        skip_bad: go on without files that cannot be used, and say how many.
+        valid_share: of the training images, held out where the source names none for it.
+        valid_from: the split that they are held out from, see `read_image_source`.
+
+    Attributes:
+        table: names, labels and splits of all images.
+        classes: names by label.
+
+    Raises:
+        ValueError: if the source cannot be read, sizes or grid do not fit, or options contradict each other.
+    """
+
+    def __init__(
+        self,
+        source: str | Path,
+        geometry: ImageGeometry,
+        image_size: int,
+        *,
+        load_size: int | None = None,
+        augmentation: str = "none",
+        flip: bool = False,
+        packed: bool = True,
+        cache_dir: str | Path | None = None,
+        skip_bad: bool = False,
+        valid_share: float = DEFAULT_VALID_SHARE,
+        valid_from: str | None = None,
+    ) -> None:
+        if not packed and (cache_dir is not None or skip_bad):
+            raise ValueError("`cache_dir` and `skip_bad` are about packed images, but packed=False: leave them out")
+        if load_size is not None and load_size < image_size:
+            raise ValueError(f"load_size={load_size} is smaller than image_size={image_size}, which is cut out of it")
+        if geometry.fully_convolutional and augmentation != "none":
+            raise ValueError(
+                f"augmentation={augmentation!r} changes patches one by one, but the encoder has fully_convolutional="
+                "True and sees whole images: choose one of them"
+            )
+        geometry.grid.side(image_size)
+        self.table = read_image_source(source, valid_share=valid_share, valid_from=valid_from)
+        self.classes = self.table.classes
+        self.geometry = geometry
+        self.image_size = image_size
+        self.load_size = load_size or image_size
+        self.augmentation = augmentation
+        self.flip = flip
+        self._patches()  # refuses an unknown augmentation
+        self._packed, self._cache_dir, self._skip_bad = packed, cache_dir, skip_bad
+
+    @property
+    def crop_size(self) -> int | None:
+        """Side of the part of every patch that the model sees, the mean colour around it; None: all of the patch."""
+        return self._patches().crop_size
+
+    def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
+        """Ask of the table all that it can tell, before images are decoded.
+
+        Args:
+            splits: those that will be used; None: all images.
+            needs_speakers: whether sequences must have speakers, which images have not.
+
+        Raises:
+            ValueError: if a split has no images, or speakers are needed.
+        """
+        if needs_speakers:
+            raise ValueError(
+                "images have no speakers: choose negatives among mixed, mixed_excluding (other images) and "
+                "sequence_only (the same image), and the uniform sampler"
+            )
+        for split in splits:
+            self.table.rows(split)
+
+    @cached_property
+    def images(self) -> Images:
+        """All images of the source; packed here, if they are not yet."""
+        num_channels = self.geometry.num_channels
+        if self._packed:
+            return pack_images(self.table, self.load_size, num_channels, self._cache_dir, skip_bad=self._skip_bad)
+        return ImageFiles(self.table, self.load_size, num_channels)
+
+    def windows(self, split: str | None, *, is_training: bool = False) -> ImageDataset:
+        """The images of a split, None of all, changed as training does or not; sequence ids are the table's.
+
+        The encoder's statistics must be set: its mean colour frames sub-crops.
+        """
+        rows = self.images.rows(split)
+        return ImageDataset(
+            self.images.subset(rows),
+            self.table.sequences[rows],
+            self.image_size,
+            None if self.geometry.fully_convolutional else self._patches(),
+            chance="patches" if is_training else "none",
+            flip=self.flip,
+            split=split,
+        )
+
+    def batches(
+        self,
+        windows: ImageDataset,
+        sampler: str,
+        batch_size: int,
+        num_batches: int,
+        seed: int,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        **of_speakers: object,
+    ) -> UniformBatches:
+        """Every image once in each pass, with a key that decides how it is changed this time."""
+        if sampler != "uniform":
+            raise ValueError(f"sampler={sampler!r} needs speakers, which images have not: images are drawn uniformly")
+        names = windows.images.table.names
+        with naming(windows.split):
+            return ImageBatches(names, windows.sequence_ids, batch_size, num_batches, seed, rank, world_size)
+
+    def held_out_batch_size(self, windows: ImageDataset, batch_size: int, world_size: int) -> int:
+        """At most one pass: unchanged by chance, an image that came twice would be its own negative.
+
+        Raises:
+            ValueError: if not even two images are there for every process.
+        """
+        of_one_pass = len(windows.images) // world_size
+        if of_one_pass < 2:
+            raise ValueError(
+                f"split {windows.split!r}: {len(windows.images)} held-out images are too few to be compared with each "
+                f"other on {world_size} processes: hold more out, or name another split"
+            )
+        return min(batch_size, of_one_pass)
+
+    def statistics(self, split: str | None) -> tuple[Float[Tensor, " C"], Float[Tensor, " C"]]:
+        """Mean and deviation of the pixels of a split per channel, in [0, 1]; None: of all."""
+        mean, std = self.images.subset(self.images.rows(split)).statistics
+        return torch.from_numpy(mean).float(), torch.from_numpy(std).float()
+
+    def initialisation_images(self, split: str | None, seed: int) -> Tensor:
+        """What the data-dependent initialisation sees: images of the split, as training changes them."""
+        windows = self.windows(split, is_training=True)
+        num_images = min(NUM_INITIALISATION_IMAGES, len(windows.images))
+        drawn = self.batches(windows, "uniform", num_images, 1, seed).batch(0)
+        return windows.__getitems__(drawn).x
+
+    def _patches(self) -> PatchAugmentation:
+        mean_colour = self.geometry.pixel_mean.detach().cpu().clone()
+        return PatchAugmentation(self.augmentation, self.geometry.grid, mean_colour)
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]

@@ -1,0 +1,147 @@
+"""Image files in a tree of folders: by split and class, by class alone, or just photographs."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from cpc.data.audio.headers import obstacle
+from cpc.data.images.table import SPLIT_OF, ImageTable
+from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
+
+# What Pillow reads and people store pictures in; compared in lower case.
+IMAGE_SUFFIXES = frozenset(
+    ".jpg .jpeg .jpe .jfif .png .gif .bmp .webp .avif .tif .tiff .ppm .pgm .pbm .pnm .tga .jp2".split()
+)
+
+
+class FolderImages:
+    """The image files below a folder, each known by its path from there.
+
+    Args:
+        root: the folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[Image.Image]:
+        """Opens one file; whatever the decoder complains about becomes a ValueError that names it."""
+        path = self.root / name
+        try:
+            with Image.open(path) as image:
+                yield image
+        except MemoryError:
+            raise
+        except Exception as error:  # Pillow's decoders raise nearly anything on damaged files
+            reason = (
+                "no format that Pillow knows" if isinstance(error, UnidentifiedImageError) else str(error).strip(" .")
+            )
+            damage = f"cannot be decoded, it is damaged, truncated or no image ({reason or type(error).__name__})"
+            raise ValueError(f"{path}: {obstacle(path) or damage}") from error
+
+    def version(self, name: str) -> tuple[int, int]:
+        """Size in bytes and time of the last change in nanoseconds; -1 for a file that is gone."""
+        try:
+            status = (self.root / name).stat()
+        except OSError:
+            return -1, -1
+        return status.st_size, status.st_mtime_ns
+
+    def loaded(self) -> AbstractContextManager[None]:
+        """Nothing to load: each file is opened on its own."""
+        return nullcontext()
+
+
+def read_image_folder(root: Path) -> ImageTable:
+    """The table of all images below a folder, sorted by path.
+
+    Three layouts are known by their first folders:
+
+    - `SPLIT/CLASS/**/*.jpg`, if all of them are named train, valid or val, test, unlabelled or unlabeled. A split
+      without folders in it has no labels, and neither has `unlabelled`, whatever its folders.
+    - `CLASS/**/*.jpg`: everything is of split train.
+    - photographs and no folders: everything is of split unlabelled.
+
+    Names that begin with a dot are left out; links to folders are followed once.
+
+    Raises:
+        ValueError: if there is no image (the message says what there is), or images or folders stand beside each other
+            that no layout explains, or one file is there under two names.
+    """
+    names = find_images(root)
+    return tabulate(root, names)
+
+
+def find_images(root: Path) -> list[str]:
+    """Sorted posix paths, relative to `root`, of the files below it that are images by their suffix.
+
+    Raises:
+        ValueError: if there is none; the message says what there is.
+    """
+    arrays = "; arrays by their name: train.npz, valid.npz, test.npz, unlabelled.npz"
+    return find_files(root, IMAGE_SUFFIXES, "image", arrays)
+
+
+def tabulate(root: Path, names: Sequence[str]) -> ImageTable:
+    """The table of these files, with splits and classes as their folders name them (see `read_image_folder`)."""
+    refuse_doubles(root, names)
+    folders = [name.split("/")[:-1] for name in names]
+    tops = sorted({folder[0] for folder in folders if folder})
+    loose = [name for name, folder in zip(names, folders, strict=True) if not folder]
+    if tops and loose:
+        raise ValueError(
+            f"{root} holds {len(loose)} images beside the folders {', '.join(tops[:5])}:\n{name_a_few(loose)}\n"
+            "move them into one of these, or name the folder that is meant"
+        )
+    if not tops:
+        splits = ["unlabelled"] * len(names)
+        of_class: list[str | None] = [None] * len(names)
+    elif _are_splits(root, tops):
+        splits = [SPLIT_OF[folder[0].lower()] for folder in folders]
+        of_class = _classes_in_splits(root, names, folders, splits)
+    else:
+        splits = ["train"] * len(names)
+        of_class = [folder[0] for folder in folders]
+    classes = sorted({name for name in of_class if name is not None})
+    code_of: dict[str | None, int] = {name: code for code, name in enumerate(classes)}
+    labels = np.array([code_of.get(name, -1) for name in of_class], np.int64)
+    return ImageTable(list(names), splits, labels, classes, FolderImages(root))
+
+
+def _are_splits(root: Path, tops: Sequence[str]) -> bool:
+    """Whether the first folders are splits rather than classes."""
+    named = [top for top in tops if top.lower() in SPLIT_OF]
+    others = [top for top in tops if top.lower() not in SPLIT_OF]
+    # Trains are things that one photographs.
+    if others and [top.lower() for top in named] not in ([], ["train"]):
+        raise ValueError(
+            f"{root} holds the splits {', '.join(named)} beside {len(others)} other folders:\n{name_a_few(others)}\n"
+            f"move these away, or all classes into one of the splits ({', '.join(SPLIT_OF)})"
+        )
+    return not others
+
+
+def _classes_in_splits(
+    root: Path, names: Sequence[str], folders: Sequence[Sequence[str]], splits: Sequence[str]
+) -> list[str | None]:
+    """The class of each image, None for those of a split without classes."""
+    of_class = [
+        None if split == "unlabelled" or len(folder) == 1 else folder[1]
+        for folder, split in zip(folders, splits, strict=True)
+    ]
+    with_classes = {split for split, name in zip(splits, of_class, strict=True) if name is not None}
+    strays = [
+        image
+        for image, split, name in zip(names, splits, of_class, strict=True)
+        if name is None and split in with_classes
+    ]
+    if strays:
+        raise ValueError(
+            f"{len(strays)} images in {root} lie beside the folders of their split's classes:\n{name_a_few(strays)}\n"
+            "move them into one of these, or into unlabelled"
+        )
+    return of_class

@@ -1,0 +1,76 @@
+"""Where images come from: a folder, arrays in npz files, or one of torchvision's data sets, all read as one table."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from cpc.data.images.arrays import find_image_arrays, read_image_arrays
+from cpc.data.images.folder import read_image_folder
+from cpc.data.images.table import ImageTable
+from cpc.data.images.torchvision import read_torchvision
+from cpc.data.store.splits import draw_splits
+
+DEFAULT_VALID_SHARE = 0.05
+
+
+def read_image_source(
+    source: str | Path, *, valid_share: float = DEFAULT_VALID_SHARE, valid_from: str | None = None, seed: int = 0
+) -> ImageTable:
+    """Reads names, splits and labels of a source of images, not their pixels.
+
+    Args:
+        source: one of
+
+            - a folder of image files: `SPLIT/CLASS/**`, `CLASS/**` or photographs alone (see `read_image_folder`);
+            - an npz file, or a folder with train.npz, valid.npz, test.npz, unlabelled.npz or some of them (see
+              `read_image_arrays`); an array `sequence` there says which images hang together, as overlapping crops
+              do: they share a sequence id, are spread over batches and held out together, and intervals resample them
+              as one;
+            - `NAME:ROOT`, one of torchvision's data sets: cifar10, cifar100, imagenet, mnist, stl10 (see
+              `read_torchvision`).
+        valid_share: where the source has no split `valid`, this share of another split becomes it; 0: none does. A hash
+            of seed and name decides, so that images that are added later move none of those that were there (see
+            `draw_splits`); images of one sequence stay together.
+        valid_from: that other split, the one that is trained on: what is held out then is of its kind, and no labels
+            are lost to it. None: `train`, or `unlabelled` if there is no `train`.
+        seed: of that draw.
+
+    Raises:
+        ValueError: naming the file or the option, if the source is missing, empty, damaged or laid out otherwise, or
+            `valid_share` leaves a split empty.
+    """
+    table = _read(source)
+    if "valid" in table.splits:
+        return table
+    return replace(table, splits=_draw_valid(table, valid_share, valid_from, seed))
+
+
+def _read(source: str | Path) -> ImageTable:
+    path = Path(source).expanduser()
+    if path.is_dir():
+        arrays = find_image_arrays(path)
+        return read_image_arrays(arrays, are_splits=True) if arrays else read_image_folder(path)
+    if path.is_file():
+        if path.suffix.lower() != ".npz":
+            raise ValueError(f"{path} is no npz file; name one, or the folder that holds the images")
+        return read_image_arrays([path], are_splits=False)
+    named = re.fullmatch(r"(\w[\w-]+):(.+)", str(source))  # a drive has one letter
+    if named is None:
+        raise ValueError(f"there is no folder or npz file {path}; torchvision's data sets are named like stl10:{path}")
+    return read_torchvision(named[1], Path(named[2]).expanduser())
+
+
+def _draw_valid(table: ImageTable, valid_share: float, valid_from: str | None, seed: int) -> list[str]:
+    """The splits with some of one drawn for `valid`; a source of test images alone stays as it is."""
+    drawn_from = valid_from or ("train" if "train" in table.splits else "unlabelled")
+    rows = np.flatnonzero([split == drawn_from for split in table.splits])
+    _, first, sequence = np.unique(table.sequences[rows], return_index=True, return_inverse=True)
+    units = [table.names[row] for row in rows[first[sequence]]]  # the first image of each one's sequence
+    drawn = draw_splits(units, valid_share=valid_share, test_share=0.0, seed=seed) if units else []
+    new = list(table.splits)
+    for row, split in zip(rows.tolist(), drawn, strict=True):
+        if split == "valid":
+            new[row] = split
+    return new

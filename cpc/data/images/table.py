@@ -1,0 +1,139 @@
+"""A table of images: the name, split and label of each, and where its pixels lie. n images."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Int64
+from PIL import Image
+
+from cpc.data.store.folders import name_a_few
+
+SPLITS = ("train", "valid", "test", "unlabelled")
+# As folders, files and arrays name them.
+SPLIT_OF = {name: name for name in SPLITS} | {"val": "valid", "unlabeled": "unlabelled"}
+
+
+@runtime_checkable
+class ImageOrigin(Protocol):
+    """Where images lie, each known by its name.
+
+    Attributes:
+        root: the folder that they lie in; what is made of them goes there too, unless told otherwise.
+    """
+
+    root: Path
+
+    def open(self, name: str) -> AbstractContextManager[Image.Image]:
+        """One image, which may be decoded inside only; what goes wrong there becomes a ValueError that names it."""
+        ...
+
+    def version(self, name: str) -> Sequence[int]:
+        """Numbers that are others once the image has changed."""
+        ...
+
+    def loaded(self) -> AbstractContextManager[None]:
+        """Inside, `open` may be called by several threads at once."""
+        ...
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class ImageTable:
+    """Images, row by row: what is known of them without a look at their pixels.
+
+    Attributes:
+        names: path relative to the source, or `array:row`; each stands for one image.
+        splits: one of train, valid, test, unlabelled.
+        labels: position in `classes`, or -1 where unknown.
+        classes: name of each class; empty if no image has a label.
+        origin: where the pixels are.
+        sequences: images of one sequence share a number: crops that overlap, frames of a film, whatever is not
+            independent of each other. Unless given, every image is one of its own, numbered by its row.
+
+    Raises:
+        ValueError: if the columns differ in length, a name stands twice, a split is unknown, or a label is no class.
+    """
+
+    names: list[str]
+    splits: list[str]
+    labels: Int64[np.ndarray, " n"]
+    classes: list[str]
+    origin: ImageOrigin
+    sequences: Int64[np.ndarray, " n"] = None  # type: ignore[assignment]  # filled in below
+
+    def __post_init__(self) -> None:
+        if self.sequences is None:
+            object.__setattr__(self, "sequences", np.arange(len(self.names)))
+        lengths = {name: len(getattr(self, name)) for name in ("names", "splits", "labels", "sequences")}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"the columns of a table have one length; found {lengths}")
+        repeated = [name for name, count in Counter(self.names).items() if count > 1]
+        if repeated:
+            raise ValueError(f"{len(repeated)} names stand more than once in the table:\n{name_a_few(repeated)}")
+        strange = sorted(set(self.splits) - set(SPLITS))
+        if strange:
+            raise ValueError(f"{', '.join(strange)}: no such split; legal are {', '.join(SPLITS)}")
+        wrong = np.flatnonzero((self.labels < -1) | (self.labels >= len(self.classes)))
+        if len(wrong):
+            found = [f"{self.names[row]}: {self.labels[row]}" for row in wrong[:5].tolist()]
+            raise ValueError(
+                f"{len(wrong)} of {len(self)} labels are none of the {len(self.classes)} classes (legal are -1 for "
+                f"unknown to {len(self.classes) - 1}):\n{name_a_few(found)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {split}" for split, count in Counter(self.splits).items())
+        return f"ImageTable({counts or 'empty'}; {len(self.classes)} classes; {self.origin.root})"
+
+    def rows(self, split: str | None) -> Int64[np.ndarray, " rows"]:
+        """Which rows are of one split; None: all.
+
+        Raises:
+            ValueError: if no row is of this split; the message lists the splits there are.
+        """
+        if split is None:
+            return np.arange(len(self))
+        rows = np.flatnonzero([own == split for own in self.splits])
+        if not len(rows):
+            found = ", ".join(sorted(set(self.splits)))
+            raise ValueError(
+                f"no image in {self.origin.root} is of split {split!r}, only of {found}: name one of these"
+            )
+        return rows
+
+    def subset(self, rows: Sequence[int] | np.ndarray) -> "ImageTable":
+        """These rows alone, in this order; classes stay as they are."""
+        chosen = np.arange(len(self))[rows]
+        names, splits = ([column[row] for row in chosen.tolist()] for column in (self.names, self.splits))
+        return ImageTable(names, splits, self.labels[chosen], self.classes, self.origin, self.sequences[chosen])
+
+    def open(self, row: int) -> AbstractContextManager[Image.Image]:
+        """The image of one row as Pillow opens it: not decoded, not turned upright, in the mode it is stored in.
+
+        What its decoder complains about inside becomes a ValueError that names the file.
+
+        Example:
+            with table.open(0) as image:
+                upright = ImageOps.exif_transpose(image)
+        """
+        return self.origin.open(self.names[row])
+
+    def fingerprint(self) -> str:
+        """A hash of names, sizes and times (npz: checksums): another one as soon as an image has changed.
+
+        Every file's size and time are looked up anew, which takes seconds for a million files.
+        """
+        digest = hashlib.sha256()
+        for name in self.names:
+            version: list[Any] = [name, *self.origin.version(name)]
+            digest.update(json.dumps(version).encode())
+        return digest.hexdigest()

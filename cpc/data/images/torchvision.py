@@ -1,0 +1,143 @@
+"""Data sets by the names and in the layouts that torchvision downloads: STL-10, CIFAR-10 and 100, MNIST, ImageNet."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cpc.data.images.arrays import ArrayImages, ImageArray, Images
+from cpc.data.images.folder import find_images, tabulate
+from cpc.data.images.table import ImageTable
+
+_STL10_SHAPE = (3, 96, 96)  # channels, columns, rows
+_STL10_FILES = {"train": "train", "test": "test", "unlabelled": "unlabeled"}
+
+
+def read_torchvision(name: str, root: Path) -> ImageTable:
+    """The table of one of torchvision's data sets; nothing is downloaded.
+
+    CIFAR and MNIST are read by torchvision, which checks CIFAR's checksums. STL-10, 2.9 GB, is mapped into memory, and
+    its sizes alone are checked. ImageNet's published validation part, which everyone reports on, is split `test`, so
+    that `valid` can be drawn from `train`; its classes are the WordNet ids.
+
+    Args:
+        name: cifar10, cifar100, imagenet, mnist or stl10.
+        root: what torchvision calls so: the folder that holds `cifar-10-batches-py`, `cifar-100-python`, `train` and
+            `val`, `MNIST/raw`, or `stl10_binary`.
+
+    Raises:
+        ValueError: if the name is another one, or the data set is not there whole; the message says how to get it.
+    """
+    if name not in _READERS:
+        raise ValueError(f"{name!r} is none of torchvision's data sets known here: {', '.join(sorted(_READERS))}")
+    return _READERS[name](root)
+
+
+def _download(dataset: str, root: Path) -> str:
+    return f'python -c "import torchvision; torchvision.datasets.{dataset}({str(root)!r}, download=True)"'
+
+
+def _read_by_torchvision(dataset: str, folder: str, root: Path) -> ImageTable:
+    arrays, splits, labels = [], [], []
+    classes: list[str] = []
+    for split in ("train", "test"):
+        found = _open(dataset, split, root)
+        labels.append(np.asarray(found.targets, np.int64))
+        splits += [split] * len(labels[-1])
+        classes = list(found.classes)
+        load, version = partial(_load, dataset, split, root), partial(_version, root / folder)
+        arrays.append(ImageArray(split, len(labels[-1]), load, version))
+    origin = ArrayImages(root, arrays)
+    return ImageTable(origin.names, splits, np.concatenate(labels), classes, origin)
+
+
+def _open(dataset: str, split: str, root: Path) -> Any:
+    import torchvision
+
+    try:
+        return getattr(torchvision.datasets, dataset)(root, train=split == "train", download=False)
+    except PermissionError:
+        raise
+    except (RuntimeError, ValueError, AssertionError, EOFError, OSError) as error:
+        raise ValueError(
+            f"{root} holds no {dataset} that is whole: remove what is there of it, and get it with "
+            f"{_download(dataset, root)}"
+        ) from error
+
+
+def _load(dataset: str, split: str, root: Path) -> Images:
+    return np.asarray(_open(dataset, split, root).data)
+
+
+def _version(folder: Path) -> tuple[int, ...]:
+    """Sizes and times of a data set's files."""
+    statuses = [path.stat() for path in sorted(folder.iterdir())]
+    return tuple(number for status in statuses for number in (status.st_size, status.st_mtime_ns))
+
+
+def _read_stl10(root: Path) -> ImageTable:
+    folder = root / "stl10_binary"
+    label_files = [folder / f"{split}_y.bin" for split in ("train", "test")]
+    image_files = {split: folder / f"{name}_X.bin" for split, name in _STL10_FILES.items()}
+    names_file = folder / "class_names.txt"
+    absent = [str(path) for path in (*image_files.values(), *label_files, names_file) if not path.is_file()]
+    if absent:
+        raise ValueError(f"there is no {', no '.join(absent)}; get STL10 with {_download('STL10', root)}")
+    arrays, splits, labels = [], [], []
+    for split, path in image_files.items():
+        num_images, rest = divmod(path.stat().st_size, int(np.prod(_STL10_SHAPE)))
+        if rest or not num_images:
+            raise ValueError(f"{path} is truncated: remove it, and get STL10 again with {_download('STL10', root)}")
+        arrays.append(ImageArray(split, num_images, partial(_map_stl10, path), partial(_file_version, path)))
+        splits += [split] * num_images
+        labels.append(np.full(num_images, -1))
+    classes = names_file.read_text(encoding="utf-8").split()
+    for position, path in enumerate(label_files):
+        found = np.fromfile(path, np.uint8).astype(np.int64) - 1  # 1 to 10 there
+        if len(found) != len(labels[position]) or found.min() < 0 or found.max() >= len(classes):
+            raise ValueError(
+                f"{path}: holds {len(found)} labels, but must hold one from 1 to {len(classes)} for each of the "
+                f"{len(labels[position])} images beside it; get STL10 again with {_download('STL10', root)}"
+            )
+        labels[position] = found
+    origin = ArrayImages(root, arrays)
+    return ImageTable(origin.names, splits, np.concatenate(labels), classes, origin)
+
+
+def _map_stl10(path: Path) -> Images:
+    pixels = np.memmap(path, np.uint8, mode="r").reshape(-1, *_STL10_SHAPE)
+    return np.asarray(pixels).transpose(0, 3, 2, 1)  # n channels w h -> n h w channels
+
+
+def _file_version(path: Path) -> tuple[int, ...]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def _read_imagenet(root: Path) -> ImageTable:
+    how = (
+        "put ILSVRC2012_devkit_t12.tar.gz, ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar (image-net.org, after "
+        'registration) there, and unpack them with python -c "from torchvision.datasets import ImageNet; '
+        f"[ImageNet({str(root)!r}, split) for split in ('train', 'val')]\""
+    )
+    absent = [folder for folder in ("train", "val") if not (root / folder).is_dir()]
+    if absent:
+        raise ValueError(f"{root} holds no folder {', no '.join(absent)} of ImageNet; {how}")
+    names = [f"{folder}/{name}" for folder in ("train", "val") for name in find_images(root / folder)]
+    table = tabulate(root, names)
+    if (table.labels < 0).any():
+        unsorted = table.names[int(np.flatnonzero(table.labels < 0)[0])]
+        raise ValueError(f"{root / unsorted} lies in no folder of a class, as train/n01440764; {how}")
+    return replace(table, splits=["test" if split == "valid" else split for split in table.splits])
+
+
+_READERS: dict[str, Callable[[Path], ImageTable]] = {
+    "cifar10": partial(_read_by_torchvision, "CIFAR10", "cifar-10-batches-py"),
+    "cifar100": partial(_read_by_torchvision, "CIFAR100", "cifar-100-python"),
+    "imagenet": _read_imagenet,
+    "mnist": partial(_read_by_torchvision, "MNIST", "MNIST/raw"),
+    "stl10": _read_stl10,
+}

@@ -1,0 +1,1 @@
+"""Corpora that need no download: synthesised speech, photographs of installed packages, prose."""

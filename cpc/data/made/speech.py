@@ -1,0 +1,314 @@
+"""The embedded corpus: English prose, read aloud by many synthetic speakers, with exact phone alignments.
+
+A folder with `manifest.csv`, `alignments.csv`, `audio/<speaker>/<utterance>.flac` (16 kHz, 16 bit) and `corpus.json`,
+which records where it all comes from. Splits: `train`; `valid`, the training speakers with other sentences; `test`,
+other speakers with sentences of their own. So a phone probe trains on `train` and is tested on `test`, a speaker probe
+on `valid`, and `valid` gives the held-out bound.
+"""
+
+import csv
+import hashlib
+import json
+import os
+import platform
+import shutil
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import soundfile
+from tqdm import tqdm
+
+from cpc import __version__
+from cpc.data.audio.alignments import ALIGNMENTS_NAME
+from cpc.data.audio.manifest import MANIFEST_NAME, Manifest, read_manifest
+from cpc.data.made import prose
+from cpc.data.made.espeak import SAMPLE_RATE_HZ as ESPEAK_RATE_HZ
+from cpc.data.made.espeak import Espeak
+from cpc.data.made.phones import phone_segments
+from cpc.data.made.speakers import Speaker, draw_speakers
+from cpc.data.store.parallel import map_in_order
+
+SAMPLE_RATE_HZ = 16_000
+PROVENANCE_NAME = "corpus.json"
+# Shares of the minutes and of the sentences.
+SHARES = {"train": 0.80, "valid": 0.08, "test": 0.12}
+# Same-speaker strategies compare a speaker's utterances, so that one alone would be of no use.
+MIN_UTTERANCES = 2
+# The usual window of 1.28 seconds fits into every file.
+MIN_SECONDS = 1.5
+LEVELS_DBFS = (-32.0, -20.0)
+SIGNAL_TO_NOISE_DB = (15.0, 35.0)
+
+# Raise it whenever the same parameters would give another corpus.
+_RECIPE = 1
+
+
+class Utterance(NamedTuple):
+    """One file of the corpus; `segments` in seconds, from its first to its last sample."""
+
+    path: str
+    split: str
+    speaker: Speaker
+    text: str
+    num_samples: int
+    segments: list[tuple[float, float, str]]
+    audio_sha256: str
+
+
+@dataclass(frozen=True)
+class _Script:
+    """What one speaker reads: per split, until when, and the sentences in order."""
+
+    speaker: Speaker
+    seconds: dict[str, float]
+    sentences: dict[str, list[int]]
+
+
+def synthesize(
+    out: str | Path,
+    *,
+    num_speakers: int = 48,
+    minutes: float = 60.0,
+    num_heldout_speakers: int = 8,
+    seed: int = 0,
+    num_workers: int | None = None,
+    progress: bool = True,
+) -> Manifest:
+    """Synthesises the corpus, or returns the one that is there already.
+
+    The same arguments, Python, espeak-ng and numpy give the same samples and alignments, whatever `num_workers`.
+
+    Args:
+        out: folder to make. It appears when the corpus is complete: an interrupted run leaves nothing there.
+        num_speakers: all of them.
+        minutes: of speech, all splits together: 80 % train, 8 % valid, 12 % test.
+        num_heldout_speakers: how many of the speakers are in the test split alone.
+        seed: of speakers, sentences, noise and levels.
+        num_workers: threads; by default one per core, at most 8.
+        progress: show a progress bar.
+
+    Returns:
+        The manifest, with the columns text, accent and sex besides the usual ones.
+
+    Raises:
+        ValueError: without the extra `speech`.
+        ValueError: if `out` holds anything else than the corpus of these arguments, or an argument is out of range.
+    """
+    out = Path(out)
+    if not (np.isfinite(minutes) and minutes > 0):
+        raise ValueError(f"minutes={minutes} is no duration; name a positive number")
+    sentences = prose.sentences()
+    parameters = {
+        "recipe": _RECIPE,
+        "seed": seed,
+        "num_speakers": num_speakers,
+        "num_heldout_speakers": num_heldout_speakers,
+        "minutes": float(minutes),
+        "text_sha256": prose.digest(sentences),
+    }
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        return _existing(out, parameters)
+    speakers = draw_speakers(num_speakers, num_heldout_speakers, seed)
+    scripts = _scripts(speakers, len(sentences), minutes, seed)
+    with Espeak() as espeak:
+        version = espeak.version
+    unfinished = out.absolute().with_name(f"{out.absolute().name}.unfinished-{os.getpid()}")
+    unfinished.mkdir(parents=True)
+    try:
+        read_aloud = partial(_read_aloud, sentences=sentences, folder=unfinished, seed=seed)
+        utterances: list[Utterance] = []
+        spoken = map_in_order(read_aloud, scripts, num_workers or min(os.cpu_count() or 1, 8))
+        for of_speaker in tqdm(spoken, total=len(scripts), desc="synthesise", unit="speaker", disable=not progress):
+            utterances += of_speaker
+        utterances.sort(key=lambda utterance: (list(SHARES).index(utterance.split), utterance.path))
+        _write_tables(unfinished, utterances)
+        provenance = _provenance(unfinished, parameters, version, speakers, utterances)
+        (unfinished / PROVENANCE_NAME).write_text(json.dumps(provenance, indent=1) + "\n", encoding="utf-8")
+        if out.is_dir():
+            out.rmdir()
+        unfinished.rename(out)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    return read_manifest(out)
+
+
+def _existing(out: Path, parameters: dict[str, Any]) -> Manifest:
+    """The corpus that is in `out`, if it is the one asked for."""
+    advice = "remove the folder, or name another one"
+    record = out / PROVENANCE_NAME
+    if not record.is_file():
+        raise ValueError(f"{out} holds other files and no finished corpus (no {PROVENANCE_NAME} in it): {advice}")
+    try:
+        made_with = json.loads(record.read_text(encoding="utf-8"))["parameters"]
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{record} is no record of a synthesised corpus: {advice}") from error
+    different = [
+        f"{name} is {made_with.get(name)} there, {value} here"
+        for name, value in parameters.items()
+        if made_with.get(name) != value
+    ]
+    if different:
+        raise ValueError(f"{out} holds a corpus made with other parameters ({'; '.join(different)}): {advice}")
+    if not (out / ALIGNMENTS_NAME).is_file():
+        raise ValueError(f"{out} is incomplete, its {ALIGNMENTS_NAME} is missing: {advice}")
+    try:
+        return read_manifest(out)
+    except ValueError as error:
+        raise ValueError(f"{out} is incomplete: {advice}\n{error}") from error
+
+
+def _scripts(speakers: list[Speaker], num_sentences: int, minutes: float, seed: int) -> list[_Script]:
+    """Deals the sentences out: each split has its own, and within one every speaker begins at another place."""
+    order = np.random.default_rng([seed, num_sentences]).permutation(num_sentences).tolist()
+    edges = np.rint(np.cumsum([0.0, *SHARES.values()]) * num_sentences).astype(int).tolist()
+    pools = {split: order[start:end] for split, start, end in zip(SHARES, edges[:-1], edges[1:], strict=True)}
+    scripts = []
+    for group, splits in (
+        ([speaker for speaker in speakers if not speaker.is_heldout], ("train", "valid")),
+        ([speaker for speaker in speakers if speaker.is_heldout], ("test",)),
+    ):
+        for turn, speaker in enumerate(group):
+            seconds = {split: 60 * minutes * SHARES[split] / len(group) for split in splits}
+            begins = {split: turn * len(pools[split]) // len(group) for split in splits}
+            own = {split: pools[split][begins[split] :] + pools[split][: begins[split]] for split in splits}
+            scripts.append(_Script(speaker, seconds, own))
+    return scripts
+
+
+def _read_aloud(script: _Script, sentences: tuple[str, ...], folder: Path, seed: int) -> list[Utterance]:
+    """One speaker's utterances, written as they are spoken, as near to the seconds as whole sentences come."""
+    speaker = script.speaker
+    (folder / "audio" / speaker.name).mkdir(parents=True)
+    utterances = []
+    with Espeak() as espeak:
+        for split, seconds in script.seconds.items():
+            spoken_seconds, num_spoken = 0.0, 0
+            for sentence in script.sentences[split]:
+                speech = espeak.speak(sentences[sentence], speaker.voice)
+                duration = len(speech.samples) / ESPEAK_RATE_HZ
+                if duration < MIN_SECONDS:
+                    continue
+                is_enough = abs(spoken_seconds - seconds) <= abs(spoken_seconds + duration - seconds)
+                if is_enough and num_spoken >= MIN_UTTERANCES:
+                    break
+                name = f"{speaker.name}-{sentence:04d}"
+                samples = _recorded(speech.samples, np.random.default_rng([seed, *name.encode()]))
+                path = f"audio/{speaker.name}/{name}.flac"
+                soundfile.write(folder / path, samples, SAMPLE_RATE_HZ, subtype="PCM_16")
+                segments = [
+                    (start / ESPEAK_RATE_HZ, end / ESPEAK_RATE_HZ, label)
+                    for start, end, label in phone_segments(speech)
+                ]
+                segments[-1] = (segments[-1][0], len(samples) / SAMPLE_RATE_HZ, segments[-1][2])
+                digest = hashlib.sha256(samples.tobytes()).hexdigest()
+                text = sentences[sentence]
+                utterances.append(Utterance(path, split, speaker, text, len(samples), segments, digest))
+                spoken_seconds += duration
+                num_spoken += 1
+            else:
+                raise ValueError(
+                    f"{speaker.name} has read all {num_spoken} sentences of the {split} split in {spoken_seconds:.0f} "
+                    f"of {seconds:.0f} seconds: lower `minutes` or raise `num_speakers`"
+                )
+    return utterances
+
+
+def _recorded(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """`[num_samples]` int16 at 16 kHz: resampled, at a level of its own, with a little white noise."""
+    signal = resample(samples)
+    power = float(np.sqrt(np.mean(signal**2)))
+    level = 10 ** (rng.uniform(*LEVELS_DBFS) / 20)
+    gain = min(level / power, 0.9 / float(np.abs(signal).max()))
+    noise_power = gain * power * 10 ** (-rng.uniform(*SIGNAL_TO_NOISE_DB) / 20)
+    noise = noise_power * rng.standard_normal(len(signal), dtype=np.float32)
+    return np.rint(32767 * np.clip(gain * signal + noise, -1, 1)).astype(np.int16)
+
+
+def resample(samples: np.ndarray) -> np.ndarray:
+    """22 050 Hz to 16 000 Hz by cutting the spectrum at 8 kHz: sample n stays at its time n / rate.
+
+    Plain numpy, so that no worker needs torch, and as exact as a file's length allows; the half cosine from 7.6 kHz on
+    keeps the cut from ringing.
+
+    Args:
+        samples: `[num_samples]`.
+
+    Returns:
+        `[ceil(num_samples * 320 / 441)]` float64.
+    """
+    up, down, granule = 320, 441, 32  # granule: transform lengths without large prime factors
+    num_blocks = -(-len(samples) // (down * granule)) * granule
+    spectrum = np.fft.rfft(samples, num_blocks * down)[: num_blocks * up // 2 + 1]
+    frequencies_hz = np.linspace(0, SAMPLE_RATE_HZ / 2, len(spectrum))
+    spectrum *= 0.5 + 0.5 * np.cos(np.pi * np.clip((frequencies_hz - 7600) / 400, 0, 1))
+    return (np.fft.irfft(spectrum, num_blocks * up) * (up / down))[: -(-len(samples) * up // down)]
+
+
+def _write_tables(folder: Path, utterances: list[Utterance]) -> None:
+    columns = {
+        "path": [utterance.path for utterance in utterances],
+        "split": [utterance.split for utterance in utterances],
+        "speaker": [utterance.speaker.name for utterance in utterances],
+        "num_samples": [str(utterance.num_samples) for utterance in utterances],
+        "sample_rate_hz": [str(SAMPLE_RATE_HZ)] * len(utterances),
+        "num_channels": ["1"] * len(utterances),
+        "text": [utterance.text for utterance in utterances],
+        "accent": [utterance.speaker.voice.accent for utterance in utterances],
+        "sex": [utterance.speaker.sex for utterance in utterances],
+    }
+    Manifest(folder, columns).write(folder / MANIFEST_NAME)
+    with (folder / ALIGNMENTS_NAME).open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(("path", "start", "end", "label"))
+        for utterance in utterances:
+            for start, end, label in utterance.segments:
+                writer.writerow((utterance.path, f"{start:.6f}", f"{end:.6f}", label))
+
+
+def _provenance(
+    folder: Path, parameters: dict[str, Any], espeak_version: str, speakers: list[Speaker], utterances: list[Utterance]
+) -> dict[str, Any]:
+    of_split = {split: [utterance for utterance in utterances if utterance.split == split] for split in SHARES}
+    phone_seconds: dict[str, float] = defaultdict(float)
+    for utterance in utterances:
+        for start, end, label in utterance.segments:
+            phone_seconds[label] += end - start
+    return {
+        "corpus": "English prose from pydoc_data.topics, read aloud by espeak-ng",
+        "parameters": parameters,
+        "versions": {
+            "cpc": __version__,
+            "python": platform.python_version(),
+            "espeak-ng": espeak_version,
+            "espeakng-loader": metadata.version("espeakng-loader"),
+            "numpy": np.__version__,
+        },
+        "sample_rate_hz": SAMPLE_RATE_HZ,
+        "levels_dbfs": LEVELS_DBFS,
+        "signal_to_noise_db": SIGNAL_TO_NOISE_DB,
+        "alignments_sha256": hashlib.sha256((folder / ALIGNMENTS_NAME).read_bytes()).hexdigest(),
+        "audio_sha256": prose.digest(utterance.audio_sha256 for utterance in utterances),
+        "splits": {
+            split: {
+                "num_utterances": len(spoken),
+                "num_sentences": len({utterance.text for utterance in spoken}),
+                "num_speakers": len({utterance.speaker.name for utterance in spoken}),
+                "minutes": round(sum(utterance.num_samples for utterance in spoken) / SAMPLE_RATE_HZ / 60, 3),
+            }
+            for split, spoken in of_split.items()
+        },
+        "phone_seconds": {
+            label: round(seconds, 3) for label, seconds in sorted(phone_seconds.items(), key=lambda item: -item[1])
+        },
+        "speakers": [
+            {"name": speaker.name, "sex": speaker.sex, "split": "test" if speaker.is_heldout else "train, valid"}
+            | speaker.voice._asdict()
+            for speaker in speakers
+        ],
+    }

@@ -1,0 +1,1 @@
+"""What is kept on disk: files and folders that appear at once, records, splits, parallel reading."""

@@ -1,0 +1,80 @@
+"""Which files of a kind lie below a folder, and whether two names mean one file."""
+
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+
+def find_files(root: Path, suffixes: Collection[str], kind: str, hint: str = "") -> list[str]:
+    """Sorted posix paths, relative to `root`, of the files below it that have one of these suffixes, in any case.
+
+    Names that begin with a dot are left out; links to folders are followed once.
+
+    Args:
+        root: the folder.
+        suffixes: in lower case, with their dot.
+        kind: what such files are, for the message.
+        hint: its end.
+
+    Raises:
+        ValueError: if there is none; the message says what there is.
+    """
+    found: list[str] = []
+    others: Counter[str] = Counter()
+    seen = set()
+    for folder, folders, names in os.walk(root, followlinks=True):
+        status = os.stat(folder)
+        if (status.st_dev, status.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        from_root = Path(folder).relative_to(root).as_posix()
+        prefix = "" if from_root == "." else f"{from_root}/"
+        for name in names:
+            suffix = os.path.splitext(name)[1].lower()
+            if suffix in suffixes and not name.startswith("."):
+                found.append(prefix + name)
+            else:
+                others[suffix or name] += 1
+    if not found:
+        there = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5))
+        raise ValueError(
+            f"no {kind} below {root} (there: {there or 'nothing'}); files are known by their suffix: "
+            f"{' '.join(sorted(suffixes))}{hint}"
+        )
+    return sorted(found)
+
+
+def refuse_doubles(root: Path, names: Iterable[str]) -> None:
+    """Refuse one file under two names (`a.wav`, `./a.wav`, a link to it), which could be trained on and held out.
+
+    Args:
+        root: where relative names start.
+        names: of files.
+
+    Raises:
+        ValueError: naming the first few.
+    """
+    real = lru_cache(os.path.realpath)
+    name_of: dict[str, str] = {}
+    doubles = []
+    for name in names:
+        folder, last = os.path.split(os.path.join(root, name))
+        file = os.path.join(real(folder), last)
+        file = os.path.realpath(file) if os.path.islink(file) else file
+        if name_of.setdefault(file, name) != name:
+            doubles.append(f"{name_of[file]} and {name}")
+    if doubles:
+        raise ValueError(
+            f"files of {root} stand under two names, of which one could be trained on, the other held out "
+            f"({len(doubles)}):\n{name_a_few(doubles)}\nkeep one name of each"
+        )
+
+
+def name_a_few(problems: Sequence[str], limit: int = 5) -> str:
+    """The first few problems, one per line, and how many more there are."""
+    more = [f"... and {len(problems) - limit} more"] if len(problems) > limit else []
+    return "\n".join(f"  {line}" for line in [*problems[:limit], *more])

@@ -1,0 +1,1 @@
+"""Which observation comes when: pure functions of (seed, index), resumable, per rank."""

@@ -1,0 +1,1 @@
+"""Text: lines, vocabularies, streams of tokens."""

@@ -1,0 +1,58 @@
+"""Corpora of text whose sizes are known: checked against what is published, and packed."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from cpc.data.text.corpus import TokenCorpus
+from cpc.data.text.lines import Text
+
+PTB_NUM_TOKENS = 10_000
+PTB_TOKENS = {"train": 929_589, "valid": 73_760, "test": 82_430}  # `<eos>` counted, as Mikolov's toolkit does
+
+
+def prepare_ptb(root: str | Path, cache_dir: str | Path | None = None) -> TokenCorpus:
+    """Penn Treebank as Mikolov et al. 2010 cut it; datasets/ptb/card.md says where it comes from.
+
+    Args:
+        root: the folder of `ptb.train.txt`, `ptb.valid.txt` and `ptb.test.txt`.
+        cache_dir: where the packed tokens go; None: beside the text.
+
+    Raises:
+        ValueError: if a split is missing, or its tokens are not as many as published.
+    """
+    text = Text(root)
+    missing = sorted(set(PTB_TOKENS) - set(text.splits))
+    if missing:
+        raise ValueError(f"{root} has no split {', '.join(missing)}: three files are needed, ptb.train.txt and so on")
+    corpus = TokenCorpus(text, tokens="whitespace", num_tokens=PTB_NUM_TOKENS, cache_dir=cache_dir)
+    found = {split: len(corpus.stream(split)) - 1 for split in PTB_TOKENS}
+    differing = [
+        f"{split} has {found[split]} tokens, {num} are published"
+        for split, num in PTB_TOKENS.items()
+        if found[split] != num
+    ]
+    if differing:
+        raise ValueError(f"{root} is another text or another cut of it: {'; '.join(differing)}")
+    return corpus
+
+
+def prepare_text_from_command_line(prepare: Callable[..., TokenCorpus], arguments: list[str] | None = None) -> None:
+    """Call a corpus's function with the arguments of the command line and print what there is to read.
+
+    Args:
+        prepare: its parameters become the options.
+        arguments: instead of the command line's.
+    """
+    import jsonargparse
+
+    try:
+        corpus = jsonargparse.auto_cli(prepare, args=arguments, allow_abbrev=False)
+    except (ValueError, OSError) as error:
+        sys.exit(f"error: {error}")
+    for split in corpus.text.splits:
+        counts = corpus.counts(split)
+        print(
+            f"{split:>6} {counts.sum():>9} tokens, {(counts > 0).sum():>6} of {len(counts)} different ones, "
+            f"{counts[corpus.vocabulary.unknown] / counts.sum():.1%} unknown"
+        )

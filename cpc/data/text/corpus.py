@@ -1,0 +1,154 @@
+"""Text as one stream of classes per split: encoded once into memory maps, and opened from there ever after.
+
+The place of a pack is named by a hash of the text and of how it was encoded, so it is never stale.
+"""
+
+import hashlib
+import json
+from array import array
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from cpc.data.store.atomic import write_json
+from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.text.lines import EMBEDDED, Text
+from cpc.data.text.vocabulary import Tokens, Vocabulary, build_vocabulary
+
+_FORMAT = 1
+_INDEX = "index.json"
+
+
+class TokenCorpus:
+    """The streams of a text, each of which begins with `<eos>`, the end of a line before it.
+
+    Args:
+        text: the source, cut by split.
+        tokens: `whitespace`, `words` or `subwords`, as of `Vocabulary`.
+        num_tokens: size of the vocabulary, which is that of the training split.
+        lower_case: put the text in lower case first.
+        vocabulary: one to encode with, that of a trained model, instead of the three above.
+        cache_dir: where the pack goes; None: `.cpc_cache` beside the text. The embedded prose is packed only where a
+            place is named.
+
+    Attributes:
+        vocabulary: of all splits.
+        digest: of text and vocabulary, for a run that goes on.
+
+    Raises:
+        ValueError: if a vocabulary is to be made and there is no training text, or it has fewer different tokens than
+            `num_tokens`; if nothing says how to encode.
+        OSError: if `cache_dir` cannot be written.
+    """
+
+    def __init__(
+        self,
+        text: Text,
+        *,
+        tokens: Tokens = "words",
+        num_tokens: int | None = None,
+        lower_case: bool = False,
+        vocabulary: Vocabulary | None = None,
+        cache_dir: str | Path | None = None,
+    ) -> None:
+        if (num_tokens is None) == (vocabulary is None):
+            raise ValueError("a text is encoded with a vocabulary, or with one of num_tokens that is made: give one")
+        self.text = text
+        cache = _cache_of(text, cache_dir)
+        if vocabulary is None:
+            assert num_tokens is not None
+            vocabulary = _vocabulary(text, tokens, num_tokens, lower_case, cache)
+        self.vocabulary = vocabulary
+        self.digest = _digest([text.digest, vocabulary.description])
+        if cache is None:
+            self._streams: Mapping[str, np.ndarray] = {
+                split: np.concatenate(list(_encoded(text.lines(split), vocabulary))) for split in text.splits
+            }
+            return
+        folder = cache / f"tokens_{self.digest}"
+        if not _is_complete(folder):
+            with build_atomically(folder, _is_complete, "cache_dir") as unfinished:
+                _pack(text, vocabulary, unfinished)
+        self._streams = {split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in text.splits}
+
+    def stream(self, split: str) -> Int[np.ndarray, " n"]:
+        """The classes of a split, `<eos>` first.
+
+        Raises:
+            ValueError: if there is no such split, naming those there are.
+        """
+        if split not in self._streams:
+            raise ValueError(f"{self.text.source} has no split {split!r}; it has {', '.join(self._streams)}")
+        return self._streams[split]
+
+    def counts(self, split: str) -> Int[np.ndarray, " V"]:
+        """How often each class comes in a split, its first `<eos>` left out."""
+        return np.bincount(self.stream(split)[1:], minlength=len(self.vocabulary))
+
+
+def entropy_nats(counts: Int[np.ndarray, " V"]) -> float:
+    """Entropy of the frequencies counted: of `n` tokens in `V` classes, low by about `(V - 1) / 2n` on average."""
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def _cache_of(text: Text, cache_dir: str | Path | None) -> Path | None:
+    if cache_dir is not None:
+        return Path(cache_dir)
+    path = Path(text.source)
+    if not path.exists() and str(text.source) == EMBEDDED:
+        return None
+    return (path if path.is_dir() else path.parent) / ".cpc_cache"
+
+
+def _encoded(lines: Iterable[str], vocabulary: Vocabulary) -> Iterable[np.ndarray]:
+    """A stream in pieces."""
+    piece = array("i", [vocabulary.end])
+    for line in lines:
+        piece.extend(vocabulary.encode(line))
+        if len(piece) > 2**20:
+            yield np.array(piece, np.int32)
+            piece = array("i")
+    yield np.array(piece, np.int32)
+
+
+def _vocabulary(text: Text, tokens: Tokens, num_tokens: int, lower_case: bool, cache: Path | None) -> Vocabulary:
+    """That of the training text, which is read once."""
+    if "train" not in text.splits:
+        raise ValueError(
+            f"{text.source} holds no line to train on, only {', '.join(text.splits)}: name a file train (the "
+            "vocabulary is that of training text)"
+        )
+
+    def built() -> Vocabulary:
+        return build_vocabulary(text.lines("train"), tokens=tokens, num_tokens=num_tokens, lower_case=lower_case)
+
+    if cache is None:
+        return built()
+    folder = cache / f"vocabulary_{_digest([text.digest, tokens, num_tokens, lower_case])}"
+    if not _is_complete(folder):
+        with build_atomically(folder, _is_complete, "cache_dir") as unfinished:
+            write_json(built().description, unfinished / _INDEX)
+    return Vocabulary(**json.loads((folder / _INDEX).read_text(encoding="utf-8")))
+
+
+def _pack(text: Text, vocabulary: Vocabulary, folder: Path) -> None:
+    for split in text.splits:
+        raw = folder / f"{split}.raw"
+        with raw.open("wb") as stream:
+            for piece in _encoded(text.lines(split), vocabulary):
+                stream.write(piece.tobytes())
+        np.save(folder / f"{split}.npy", np.memmap(raw, np.int32, "r"))
+        raw.unlink()
+    write_json({"splits": text.splits}, folder / _INDEX)  # last: it says that the rest is there
+
+
+def _is_complete(folder: Path) -> bool:
+    return (folder / _INDEX).exists()
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps([_FORMAT, content]).encode()).hexdigest()[:16]

@@ -1,0 +1,182 @@
+"""Text, line by line and split by split: of UTF-8 files, of a folder of them, or the prose that Python brings along."""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+from cpc.data.made.prose import sentences
+from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
+from cpc.data.store.splits import draw_splits
+
+EMBEDDED = "embedded"
+ALL = "all"  # the one split of a text that is read whole
+DEFAULT_SHARE = 0.05
+BLOCK_LINES = 20  # held out together, so that held-out text is read in its context
+_SPLIT_OF_WORD = {"training": "train", "validation": "valid", "dev": "valid"} | {
+    name: name for name in ("train", "valid", "test")
+}
+
+
+class Text:
+    """The lines of a source that hold more than white space.
+
+    A file belongs to the split that a word of its name says (`ptb.train.txt`, `valid.txt`, `test/1.txt`; `validation`
+    and `dev` are `valid`). Where no file names one, blocks of 20 lines are held out, by a hash of file and place; where
+    files are named but none `valid`, that split is held out of the training files in the same way.
+
+    Args:
+        source: a UTF-8 file; a folder, all of whose `*.txt` files are read, at any depth; or `embedded`, the prose of
+            `pydoc_data.topics` (`cpc.data.made.prose`).
+        valid_share: expected share of the blocks in a `valid` that has no file.
+        test_share: likewise, in a `test` where no file names a split.
+        skip_bad: go on without files that are not UTF-8, and say how many.
+        is_whole: every line is of one split, `all`, whatever the files' names.
+
+    Attributes:
+        digest: of names, contents and splits, in hexadecimal.
+
+    Raises:
+        ValueError: if there is no text file or none holds a line, some files name a split and others do not, there
+            are too few lines to hold some out, or a file is not UTF-8.
+    """
+
+    def __init__(
+        self,
+        source: str | Path,
+        *,
+        valid_share: float = DEFAULT_SHARE,
+        test_share: float = DEFAULT_SHARE,
+        skip_bad: bool = False,
+        is_whole: bool = False,
+    ) -> None:
+        self.source = source
+        self._files = _files(source)
+        num_blocks_of = self._counted_blocks(skip_bad)
+        if not any(num_blocks_of.values()):
+            raise ValueError(f"{source} holds no line: give it text")
+        named = {name: ALL if is_whole else _split_named(name) for name in num_blocks_of}
+        is_named = any(named.values())
+        if is_named:
+            _check_named(named)
+        drawn = [name for name, split in named.items() if split in (None, "train")]
+        units = [f"{name}:{block}" for name in drawn for block in range(num_blocks_of[name])]
+        split_of = {}
+        if units:  # held-out text may come without what it was held out of
+            of_units = draw_splits(
+                units,
+                valid_share=0.0 if "valid" in named.values() else valid_share,
+                test_share=0.0 if is_named else test_share,
+            )
+            split_of = dict(zip(units, of_units, strict=True))
+        self._split_of = {
+            name: [split_of.get(f"{name}:{block}", named[name]) for block in range(num_blocks)]
+            for name, num_blocks in num_blocks_of.items()
+        }
+
+    @property
+    def splits(self) -> list[str]:
+        """Those that hold a line."""
+        return sorted({split for of_file in self._split_of.values() for split in of_file if split})
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of names, contents and splits."""
+        found = hashlib.sha256()
+        for name, lines in self._contents:
+            head = f"{name}\n{' '.join(map(str, self._split_of[name]))}\n"
+            found.update(head.encode("utf-8", "surrogateescape"))
+            for line in lines:
+                found.update(line.encode() + b"\n")
+        return found.hexdigest()
+
+    def lines(self, split: str) -> Iterator[str]:
+        """The lines of a split, in the order of the files' names.
+
+        Raises:
+            ValueError: if it has none, naming the splits there are; on bytes that are not UTF-8.
+        """
+        if split not in self.splits:
+            raise ValueError(
+                f"{self.source} has no split {split!r}; it has {', '.join(self.splits) or 'none: it holds no text'}"
+            )
+        for name, lines in self._contents:
+            of_block = self._split_of[name]
+            yield from (line for number, line in enumerate(lines) if of_block[number // BLOCK_LINES] == split)
+
+    def _counted_blocks(self, skip_bad: bool) -> dict[str, int]:
+        """How many blocks of lines each file has; files that cannot be read are left out of all that follows."""
+        found, skipped = {}, []
+        for name, lines in self._contents:
+            try:
+                found[name] = -(-sum(1 for _ in lines) // BLOCK_LINES)
+            except ValueError as error:
+                if not skip_bad:
+                    raise
+                skipped.append(str(error))
+        self._files = {name: self._files[name] for name in found}
+        if skipped:
+            print(f"{len(skipped)} of {len(skipped) + len(found)} files skipped:\n{name_a_few(skipped)}")
+        return found
+
+    @property
+    def _contents(self) -> Iterator[tuple[str, Iterator[str]]]:
+        for name, path in self._files.items():
+            yield name, iter(sentences()) if path is None else read_lines(path)
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a file that hold more than white space, without it at their ends.
+
+    Raises:
+        ValueError: on bytes that are not UTF-8, naming the file and the place of the first.
+    """
+    offset = 0
+    with path.open("rb") as stream:
+        for line in stream:
+            try:
+                text = line.decode("utf-8").removeprefix("\ufeff" if offset == 0 else "").strip()
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{path}, byte {offset + error.start}: {line[error.start]:#04x} is not UTF-8 ({error.reason}); "
+                    "convert the file to UTF-8, or take it out"
+                ) from error
+            offset += len(line)
+            if text:
+                yield text
+
+
+def _files(source: str | Path) -> dict[str, Path | None]:
+    """Files by their name below the source; None stands for the embedded prose."""
+    path = Path(source)
+    if path.is_dir():
+        names = find_files(path, {".txt"}, "text")
+        refuse_doubles(path, names)
+        return {name: path / name for name in names}
+    if path.is_file():
+        return {path.name: path}
+    if str(source) == EMBEDDED:
+        return {EMBEDDED: None}
+    raise ValueError(f"{source}: there is no such file or folder of text; {EMBEDDED!r} is the prose that Python holds")
+
+
+def _split_named(name: str) -> str | None:
+    """The split that a file's name, or else a folder's, says: by a word of its own, the innermost part first."""
+    for part in reversed(Path(name).parts):
+        found = {_SPLIT_OF_WORD[word] for word in re.split(r"[\W_]+", part.lower()) if word in _SPLIT_OF_WORD}
+        if found:
+            if len(found) > 1:
+                raise ValueError(f"{name} names the splits {', '.join(sorted(found))}: rename it, so that it names one")
+            return found.pop()
+    return None
+
+
+def _check_named(named: dict[str, str | None]) -> None:
+    nameless = [name for name, split in named.items() if split is None]
+    if nameless:
+        one = next(name for name, split in named.items() if split)
+        raise ValueError(
+            f"{one} names its split, but {nameless[0]} does not: put train, valid or test in every file's name, or in "
+            "none"
+        )

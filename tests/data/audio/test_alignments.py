@@ -1,0 +1,359 @@
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cpc.data.audio.alignments import Alignments, Segment, Track, check_alignments, frame_labels, read_alignments
+
+TINY = Path(__file__).parents[3] / "shared" / "data" / "librispeech_tiny" / "cpc" / "test_data"
+
+LONG_TEXTGRID = """File type = "ooTextFile"
+Object class = "TextGrid"
+
+xmin = 0
+xmax = 0.5
+tiers? <exists>
+size = 3
+item []:
+    item [1]:
+        class = "IntervalTier"
+        name = "words"
+        xmin = 0
+        xmax = 0.5
+        intervals: size = 1
+        intervals [1]:
+            xmin = 0
+            xmax = 0.5
+            text = "say ""2 = two"" [1]"
+    item [2]:
+        class = "IntervalTier"
+        name = "phones"
+        xmin = 0
+        xmax = 0.5
+        intervals: size = 3
+        intervals [1]:
+            xmin = 0
+            xmax = 0.125
+            text = "s"
+        intervals [2]:
+            xmin = 0.125
+            xmax = 0.25
+            text = ""
+        intervals [3]:
+            xmin = 0.25
+            xmax = 0.5
+            text = "ɛː"
+    item [3]:
+        class = "TextTier"
+        name = "clicks"
+        xmin = 0
+        xmax = 0.5
+        points: size = 1
+        points [1]:
+            number = 0.3
+            mark = "x"
+"""
+
+SHORT_TEXTGRID = """File type = "ooTextFile"
+"TextGrid"
+
+0
+0.5
+<exists>
+2
+"IntervalTier"
+"words"
+0
+0.5
+1
+0
+0.5
+"say ""2 = two"" [1]"
+"IntervalTier"
+"phones"
+0
+0.5
+3
+0
+0.125
+"s"
+0.125
+0.25
+""
+0.25
+0.5
+"ɛː"
+"""
+
+PHONES = [Segment(0.0, 0.125, "s"), Segment(0.25, 0.5, "ɛː")]
+
+
+def write(path, text, encoding="utf-8"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding=encoding)
+    return path
+
+
+def test_phn_positions_are_samples_at_16_khz_unless_told_otherwise(tmp_path):
+    file = write(tmp_path / "sa1.PHN", "0 3200 h#\n3200 4000 sh\n")
+    assert read_alignments(file).segments("sa1.wav") == [Segment(0.0, 0.2, "h#"), Segment(0.2, 0.25, "sh")]
+    assert read_alignments(file, sample_rate_hz=8000).segments("sa1.wav")[1] == Segment(0.4, 0.5, "sh")
+
+
+@pytest.mark.parametrize("text", [LONG_TEXTGRID, SHORT_TEXTGRID], ids=["long", "short"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_textgrid_reads_the_same_long_and_short_in_every_encoding(tmp_path, text, encoding):
+    file = write(tmp_path / "a.TextGrid", text, encoding)
+    assert read_alignments(file).segments("a.flac") == PHONES
+    assert read_alignments(file, tier="words").segments("a.flac") == [Segment(0.0, 0.5, 'say "2 = two" [1]')]
+
+
+def test_textgrid_lists_its_tiers_where_the_default_is_not_among_them(tmp_path):
+    file = write(tmp_path / "a.TextGrid", LONG_TEXTGRID.replace('"phones"', '"segments"'))
+    with pytest.raises(ValueError, match=r"no interval tier 'phones', only words, segments \(and the point.*clicks"):
+        read_alignments(file).segments("a.wav")
+
+
+def test_textgrid_with_a_single_interval_tier_needs_no_name(tmp_path):
+    single = SHORT_TEXTGRID.replace("<exists>\n2", "<exists>\n1").split('"IntervalTier"\n"phones"')[0]
+    assert read_alignments(write(tmp_path / "a.TextGrid", single)).labels == ['say "2 = two" [1]']
+
+
+def test_ctm_groups_files_and_adds_durations(tmp_path):
+    file = write(tmp_path / "x.ctm", ";; comment\nutt2 1 0.10 0.05 b\nutt1 A 0 0.5 a 0.9\nutt2 1 0.00 0.10 a\n")
+    alignments = read_alignments(file)
+    assert alignments.names == ["utt2", "utt1"]
+    assert [label for *_, label in alignments.segments("spk/utt2.flac")] == ["a", "b"]
+    assert alignments.segments("spk/utt2.flac")[1].end_seconds == pytest.approx(0.15)
+
+
+def test_csv_finds_its_columns_by_name(tmp_path):
+    file = write(tmp_path / "x.csv", "label,word,end,start,path\na,w,0.5,0.25,d/u.wav\n,,0.25,0,d/u.wav\n")
+    assert read_alignments(file).segments("d/u.wav") == [Segment(0.0, 0.25, ""), Segment(0.25, 0.5, "a")]
+
+
+def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
+    file = write(tmp_path / "converted_aligned_phones.txt", "u1 3 3 3 10 10 3\nu2 7\n")
+    alignments = read_alignments(file)
+    starts_and_ends = [0, 0.03, 0.05, 0.06]
+    segments = alignments.segments("spk/chapter/u1.flac")
+    assert [label for *_, label in segments] == ["3", "10", "3"]
+    assert np.allclose([start for start, *_ in segments], starts_and_ends[:-1])
+    assert np.allclose([end for _, end, _ in segments], starts_and_ends[1:])
+    assert alignments.labels == ["3", "7", "10"]  # by value, not as strings
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.phn", "0 100 x\n100 y\n", r"a\.phn, line 2: '100 y' is not"),
+        ("a.phn", "0 100 x\n\n100 2oo y\n", r"a\.phn, line 3: '2oo'"),
+        ("a.phn", "0 100 x\n50 200 y\n", r"line 2.*'y'.*overlaps"),
+        ("a.phn", "200 100 x\n", r"line 1.*ends before"),
+        ("a.phn", "-5 100 x\n", r"line 1.*before 0"),
+        ("a.phn", "nan 100 x\n", r"line 1"),
+        ("a.ctm", "u 1 0.0 0.5 a\nu 1 0.4 0.5 b\n", r"a\.ctm, line 2.*'b'.*overlaps"),
+        ("a.ctm", "u 1 0.0 0.5 a\nu 2 0.5 0.5 b\n", r"line 2: u has the channels 1 and 2"),
+        ("a.ctm", "u 1 0.0 a\n", r"line 1.*is not 'file channel"),
+        ("a.ctm", "u 1 zero 0.5 a\n", r"line 1: 'zero'"),
+        ("a.ctm", "u 1 0.5 -0.1 a\n", r"line 1.*ends before"),
+        ("a.csv", "path,start,label\n", r"no column end"),
+        ("a.csv", "path,start,end,label\nu,0,1,a\nu,1,2\n", r"line 3: 3 cells"),
+        ("a.csv", "path,start,end,label\nu,0,1,a\nu,1,2s,b\n", r"line 3: '2s'"),
+        ("a.txt", "u1 1 2\nu2 1 x2\n", r"line 2: 'x2' is no label id"),
+        ("a.txt", "u1 1 2\nu2 -1\n", r"line 2: -1 is no label id"),
+        ("a.txt", "u1 1 2\nu2\n", r"line 2: u2 has no labels"),
+        ("a.txt", "u1 1\nu2 1\nu1 2\n", r"line 3: u1 stands in line 1 already"),
+        ("a.TextGrid", LONG_TEXTGRID.replace("xmax = 0.125", "xmax = 0.3"), r"a\.TextGrid, line 34.*'ɛː'.*overlaps"),
+        ("a.TextGrid", LONG_TEXTGRID.replace("xmax = 0.125", "xmax = ?"), r"line 28: expected a number, found \"s\""),
+        ("a.TextGrid", LONG_TEXTGRID[:600], r"expected .*, found the end of the file"),
+        ("a.TextGrid", "nothing", r"expected a string, found the end"),
+    ],
+)
+def test_malformed_lines_are_named(tmp_path, name, text, message):
+    file = write(tmp_path / name, text)
+    with pytest.raises(ValueError, match=message):
+        _ = read_alignments(file).labels
+
+
+def test_text_in_no_known_encoding_is_refused(tmp_path):
+    file = tmp_path / "a.ctm"
+    file.write_bytes("u 1 0 1 é\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"a\.ctm: is neither UTF-8 nor UTF-16"):
+        read_alignments(file)
+
+
+def test_paths_match_exactly_then_without_suffix_then_by_stem(tmp_path):
+    track = Track(np.array([0.0]), np.array([1.0]), ["a"])
+    alignments = Alignments(dict.fromkeys(["d/u.wav", "d/u.flac", "e/u.wav", "d/v.wav", "spk.001"], track))
+    assert alignments.name_of("d/u.flac") == "d/u.flac"
+    assert alignments.name_of("e/u.mp3") == "e/u.wav"
+    assert alignments.name_of("elsewhere/v.flac") == "d/v.wav"
+    assert alignments.name_of("spk.001.wav") == "spk.001"
+    assert alignments.name_of("spk.wav") is None
+    assert "spk.wav" not in alignments
+    assert "d/u.ogg" in alignments
+    with pytest.raises(ValueError, match=r"d/u\.ogg: 2 alignments(.|\n)*d/u\.wav\n\s*d/u\.flac"):
+        alignments.segments("d/u.ogg")
+    with pytest.raises(ValueError, match="3 alignments"):
+        alignments.segments("f/u.wav")
+    with pytest.raises(ValueError, match=r"nowhere\.wav: .* holds no alignment"):
+        alignments.segments("nowhere.wav")
+
+
+def test_a_folder_of_phn_files_matches_by_path_even_where_stems_repeat(tmp_path):
+    for speaker in ("dr1/fa", "dr2/mb"):
+        write(tmp_path / "train" / speaker / "sa1.phn", f"0 160 {speaker[-1]}\n")
+    alignments = read_alignments(tmp_path)
+    assert alignments.segments("train/dr1/fa/sa1.wav")[0].label == "a"
+    assert alignments.segments("TIMIT/train/dr2/mb/sa1.wav")[0].label == "b"  # the audio's tree starts higher
+    assert alignments.segments("dr2/mb/sa1.wav")[0].label == "b"  # or deeper
+
+
+def test_a_folder_with_two_formats_needs_the_format(tmp_path):
+    write(tmp_path / "a.phn", "0 1600 p\n")
+    write(tmp_path / "b.TextGrid", SHORT_TEXTGRID)
+    with pytest.raises(ValueError, match="1 phn, 1 textgrid files; name the format"):
+        read_alignments(tmp_path)
+    assert read_alignments(tmp_path, "textgrid").names == ["b"]
+    write(tmp_path / "alignments.csv", "path,start,end,label\nc.wav,0,1,q\n")
+    assert read_alignments(tmp_path).names == ["c.wav"]
+    assert read_alignments(tmp_path, "phn").names == ["a"]
+
+
+def test_what_is_not_there_says_what_is_expected(tmp_path):
+    with pytest.raises(ValueError, match="neither a file nor a folder"):
+        read_alignments(tmp_path / "absent.csv")
+    with pytest.raises(ValueError, match=r"no alignments\.csv, \.phn, \.TextGrid or \.ctm files"):
+        read_alignments(tmp_path)
+    with pytest.raises(ValueError, match="is not one of phn, textgrid"):
+        read_alignments(tmp_path, "lab")
+    with pytest.raises(ValueError, match="tells no format"):
+        read_alignments(write(tmp_path / "a.lab", ""))
+    with pytest.raises(ValueError, match="holds no alignments"):
+        read_alignments(write(tmp_path / "a.ctm", ""))
+    write(tmp_path / "x" / "b.ctm", "u 1 0 1 a\n")
+    write(tmp_path / "y" / "c.ctm", "u 1 0 1 a\n")
+    with pytest.raises(ValueError, match=r"u is aligned in both .*b\.ctm and .*c\.ctm"):
+        read_alignments(tmp_path, "ctm")
+
+
+def test_unmatched_files_are_reported_on_both_sides(tmp_path):
+    alignments = read_alignments(write(tmp_path / "a.txt", "u1 1\nu2 1\nu3 1\n"))
+    coverage = check_alignments(alignments, ["s/u1.wav", "s/u4.wav"])
+    assert coverage == (1, ["s/u4.wav"], ["u2", "u3"])
+    with pytest.raises(ValueError, match=r"1 of 2 audio files(.|\n)*u4\.wav(.|\n)*2 of 3(.|\n)*u2\n\s*u3"):
+        check_alignments(alignments, ["s/u1.wav", "s/u4.wav"], strict=True)
+    with pytest.raises(ValueError, match="1 of 1 audio files have no alignment"):
+        check_alignments(alignments, ["s/u4.wav"])
+    assert check_alignments(alignments, ["u1.wav", "u2.wav", "u3.wav"], strict=True).num_matched == 3
+
+
+def labels_in_a_loop(segments, num_frames, hop_seconds, first_centre_seconds, classes):
+    found = []
+    for frame in range(num_frames):
+        centre = first_centre_seconds + hop_seconds * frame
+        label = [classes.get(s.label, -100) for s in segments if s.start_seconds <= centre < s.end_seconds]
+        found.append(label[0] if label else -100)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_frame_labels_equal_a_loop_over_frames(seed):
+    rng = np.random.default_rng(seed)
+    edges = np.sort(rng.uniform(0, 2, 24))
+    segments = [
+        Segment(float(start), float(end), str(rng.choice(list("abcd"))))
+        for start, end in zip(edges[::2] if seed else edges[:-1], edges[1::2] if seed else edges[1:], strict=True)
+    ]
+    arguments = (segments, 230, 0.01, -0.05 + 0.0145, {"a": 0, "b": 1, "c": 5})
+    labels = frame_labels(*arguments)
+    assert labels.dtype == np.int64
+    assert labels.tolist() == labels_in_a_loop(*arguments)
+    assert {-100, 0, 1, 5} == set(labels.tolist())
+
+
+def test_frame_labels_of_nothing_are_unlabelled():
+    assert frame_labels([], 3, 0.01, 0.0, {"a": 0}).tolist() == [-100] * 3
+    assert frame_labels([Segment(0.0, 1.0, "a")], 0, 0.01, 0.0, {"a": 0}).shape == (0,)
+    # half-open: a boundary belongs to the later segment
+    segments = [Segment(0.0, 0.5, "a"), Segment(0.5, 1.0, "b")]
+    assert frame_labels(segments, 4, 0.25, 0.25, {"a": 0, "b": 1}).tolist() == [0, 1, 1, -100]
+
+
+def test_segments_without_duration_are_left_out(tmp_path):
+    file = write(tmp_path / "a.ctm", "u 1 0.0 0.5 a\nu 1 0.5 0 b\nu 1 0.5 0.5 c\n")
+    assert read_alignments(file).labels == ["a", "c"]
+
+
+def test_alignments_travel_to_worker_processes(tmp_path):
+    alignments = read_alignments(write(tmp_path / "a.txt", "u1 1 1 2\n"))
+    assert pickle.loads(pickle.dumps(alignments)).segments("u1.wav") == alignments.segments("u1.wav")
+
+
+@pytest.mark.slow
+def test_librispeech_sized_labels_index_and_parse_fast(tmp_path):
+    import time
+
+    line = " ".join(str(i // 8 % 41) for i in range(1300))
+    with (tmp_path / "phones.txt").open("w") as stream:
+        for utterance in range(28_000):
+            stream.write(f"u-{utterance} {line}\n")
+    start = time.perf_counter()
+    alignments = read_alignments(tmp_path / "phones.txt")
+    assert time.perf_counter() - start < 5
+    assert len(alignments.segments("u-27999.flac")) == 163
+    assert len(alignments.labels) == 41
+    assert time.perf_counter() - start < 60
+
+
+def test_the_librispeech_fixture_of_cpc_audio():
+    if not TINY.is_dir():
+        pytest.skip(f"{TINY} is not there")
+    import soundfile
+
+    alignments = read_alignments(TINY / "phone_labels.txt")
+    audio = {file.relative_to(TINY).as_posix(): file for file in TINY.rglob("*.flac")}
+    coverage = check_alignments(alignments, list(audio))
+    assert (coverage.num_matched, len(coverage.audio_without_labels), len(coverage.labels_without_audio)) == (2, 7, 4)
+    assert set(alignments.labels) <= {str(label) for label in range(41)}
+    classes = {label: int(label) for label in alignments.labels}
+    lines = dict(line.split(maxsplit=1) for line in (TINY / "phone_labels.txt").read_text().splitlines())
+    for path, file in audio.items():
+        if path not in alignments:
+            continue
+        ids = [int(label) for label in lines[file.stem].split()]
+        segments = alignments.segments(path)
+        assert frame_labels(segments, len(ids), 0.01, 0.005, classes).tolist() == ids
+        duration_seconds = soundfile.info(file).duration
+        assert 0 <= duration_seconds - segments[-1].end_seconds < 0.03  # a label or two short, never longer
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.csv", "path,start,end,label\na.wav,0,{},p\n", r"a\.csv, line 2: .*no finite number"),
+        ("a.ctm", "a 1 0 {} p\n", r"a\.ctm, line 1: .*no finite number"),
+        ("a.phn", "0 {} p\n", r"a\.phn, line 1: .*no finite number"),
+    ],
+)
+@pytest.mark.parametrize("number", ["nan", "inf", "1e400"])
+def test_times_without_end_are_refused(tmp_path, name, text, message, number):
+    with pytest.raises(ValueError, match=message):
+        _ = read_alignments(write(tmp_path / name, text.format(number))).labels
+
+
+def test_absurd_numbers_are_named_with_their_line(tmp_path):
+    phones = write(tmp_path / "a.txt", f"b 1 2\na 1 {10**20} 2\n")
+    with pytest.raises(ValueError, match=r"a\.txt, line 2: '10+' is no label id"):
+        _ = read_alignments(phones).labels
+    for count in ("1e400", "-1", "1.5"):
+        grid = write(tmp_path / "a.TextGrid", f'"ooTextFile" "TextGrid" 0 1\n<exists> {count} "IntervalTier" "phones"')
+        with pytest.raises(ValueError, match=r"a\.TextGrid, line 2: expected a count, found (inf|-1|1\.5)"):
+            _ = read_alignments(grid).labels
+    table = write(tmp_path / "a.csv", f"path,start,end,label\na,0,1,{'9' * 5000}\n")
+    assert read_alignments(table).labels == ["9" * 5000]
+    write(table, f"path,start,end,label\na,0,1,{'p' * 200_000}\n")
+    with pytest.raises(ValueError, match=r"a\.csv, line 2: is no CSV \(field larger"):
+        read_alignments(table)

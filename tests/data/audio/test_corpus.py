@@ -1,0 +1,142 @@
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+import cpc.data.audio.corpus
+from cpc.data.audio.corpus import Corpus
+from cpc.data.audio.index import index_folder
+from cpc.data.audio.manifest import Manifest
+
+WINDOW = 800
+LEVELS = {"train": 0.1, "valid": 0.3, "test": 0.5}
+
+
+@dataclass
+class Hop160:
+    """A latent per 160 samples, its centre in the middle of them."""
+
+    sample_rate_hz: int = 16000
+    hop_samples: int = 160
+    first_centre_samples: float = 79.5
+
+    def num_latents(self, num_samples: int) -> int:
+        return num_samples // self.hop_samples
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three splits, each with a mean and a deviation of its own, two speakers in each."""
+    for split, level in LEVELS.items():
+        for number in range(4):
+            path = tmp_path / split / f"speaker{number % 2}" / f"{split}{number}.wav"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            noise = np.random.default_rng(number).standard_normal(4000 + number)
+            soundfile.write(path, level * (1 + 0.1 * noise), 16000)
+    index_folder(tmp_path, split_level=0, speaker_level=1, progress=False)
+    return tmp_path
+
+
+def align(folder: Path, *splits: str) -> Path:
+    lines = [
+        f"{split}{number},{start},{end},{label}"
+        for split in splits
+        for number in range(4)
+        for start, end, label in ((0.0, 0.1, "a"), (0.1, 0.2, "b"))
+    ]
+    path = folder / "alignments.csv"
+    path.write_text("\n".join(["path,start,end,label", *lines]))
+    return path
+
+
+@pytest.fixture
+def _no_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("audio must not be touched before everything else is checked")
+
+    monkeypatch.setattr(cpc.data.audio.corpus, "pack", fail)
+    monkeypatch.setattr(cpc.data.audio.corpus.AudioFiles, "from_manifest", fail)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_statistics_are_those_of_the_split_that_is_trained_on(folder: Path, packed: bool) -> None:
+    corpus = Corpus(folder, Hop160(), WINDOW, packed=packed)
+    for split, level in LEVELS.items():
+        mean, std = corpus.statistics(split)
+        assert mean == pytest.approx(level, rel=0.01)
+        assert std == pytest.approx(0.1 * level, rel=0.03)
+    mean, std = corpus.statistics(None)
+    assert mean == pytest.approx(0.3, rel=0.01)
+    assert std == pytest.approx(np.std([0.1, 0.3, 0.5]), rel=0.1)
+
+
+@pytest.mark.usefixtures("_no_decoding")
+def test_what_needs_no_audio_is_found_before_any_is_decoded(folder: Path) -> None:
+    corpus = Corpus(folder, Hop160(), WINDOW, alignments=align(folder, "train"))
+    corpus.check("train", needs_speakers=True)
+    with pytest.raises(ValueError, match="no row of split 'dev', only of test, train, valid"):
+        corpus.check("train", "dev")
+    with pytest.raises(ValueError, match="no row of split 'dev'"):
+        corpus.windows("dev")
+    with pytest.raises(ValueError, match=r"alignments of split 'valid': 4 of 4 audio files have no alignment"):
+        corpus.check("train", "valid")
+    with pytest.raises(ValueError, match="no alignments at"):
+        Corpus(folder, Hop160(), WINDOW, alignments=folder / "nowhere")
+
+
+@pytest.mark.usefixtures("_no_decoding")
+def test_missing_speakers_are_named_before_any_audio_is_decoded(folder: Path) -> None:
+    corpus = Corpus(folder, Hop160(), WINDOW)
+    speakers = corpus.manifest.column("speaker")
+    paths = corpus.manifest.paths
+    speakers[paths.index("valid/speaker1/valid3.wav")] = ""
+    Manifest(folder, corpus.manifest.columns).write(folder / "manifest.csv")
+    corpus = Corpus(folder, Hop160(), WINDOW)
+    corpus.check("train", needs_speakers=True)
+    corpus.check("valid")
+    with pytest.raises(ValueError, match=r"1 of the 4 files of split 'valid' have no speaker:\n  valid/speaker1"):
+        corpus.check("train", "valid", needs_speakers=True)
+    Manifest(folder, {"path": paths}).write(folder / "manifest.csv")
+    with pytest.raises(ValueError, match="no column 'speaker', only path"):
+        Corpus(folder, Hop160(), WINDOW).check(None, needs_speakers=True)
+
+
+@pytest.mark.usefixtures("_no_decoding")
+def test_options_of_packing_are_refused_without_packing(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"cache_dir='elsewhere' .*packed=False"):
+        Corpus(folder, Hop160(), WINDOW, packed=False, cache_dir="elsewhere")
+    with pytest.raises(ValueError, match=r"skip_bad` .*packed=False"):
+        Corpus(folder, Hop160(), WINDOW, packed=False, skip_bad=True)
+
+
+def test_labels_stand_where_their_latents_do(folder: Path) -> None:
+    """`a` holds until sample 1600: from 1200 on, the third latent's centre is at 1599.5, the fourth's at 1759.5."""
+    corpus = Corpus(folder, Hop160(), WINDOW, alignments=align(folder, "train"))
+    windows = corpus.windows("train")
+    batch = windows.__getitems__([(0, 1200), (1, 0), (2, 3100)])
+    assert corpus.labels == ["a", "b"]
+    assert batch.labels.tolist() == [[0, 0, 0, 1, 1], [0] * 5, [1, -100, -100, -100, -100]]
+    assert torch.equal(corpus.windows("valid").__getitems__([(0, 0)]).labels, torch.full((1, 5), -100))
+
+
+def test_speakers_and_sequences_keep_their_numbers_in_every_split(folder: Path) -> None:
+    corpus = Corpus(folder, Hop160(), WINDOW)
+    assert corpus.speakers == ["speaker0", "speaker1"]
+    splits = {split: corpus.windows(split) for split in (*LEVELS, None)}
+    assert sorted(np.concatenate([splits[split].sequence_ids for split in LEVELS])) == list(range(12))
+    for windows in splits.values():
+        for sequence, group in zip(windows.sequence_ids, windows.group_ids, strict=True):
+            assert corpus.speakers[group] in corpus.manifest.paths[sequence]
+
+
+@pytest.mark.parametrize("split", ["valid", None])
+def test_what_is_wrong_with_batches_names_their_split(folder: Path, split: str | None) -> None:
+    corpus = Corpus(folder, Hop160(), WINDOW)
+    windows, whose = corpus.windows(split), "all files" if split is None else "split 'valid'"
+    with pytest.raises(ValueError, match=f"^{whose}: speakers_per_batch=4, but there are 2 speakers; lower `speak"):
+        corpus.batches(windows, "same_speaker", 8, 1, 0, speakers_per_batch=4)
+    with pytest.raises(ValueError, match=f"^{whose}: batch_size=0"):
+        corpus.batches(windows, "uniform", 0, 1, 0)

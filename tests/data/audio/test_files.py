@@ -1,0 +1,236 @@
+import math
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+import torchaudio
+
+from cpc.data.audio.files import Audio, AudioFiles, read_audio, read_blocks, resampled_length
+from cpc.data.audio.headers import read_header
+from cpc.data.audio.index import index_folder
+from cpc.data.audio.manifest import read_manifest
+
+
+def speechlike(num_samples: int, channels: int, seed: int = 0) -> np.ndarray:
+    """Loud and quiet stretches of coloured noise: what makes an MP3 bit reservoir move."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((num_samples, channels))
+    x = np.cumsum(x - 0.05 * np.cumsum(x, axis=0), axis=0) if seed % 2 else x
+    x = x * np.exp(2 * np.sin(np.arange(num_samples) / 3000))[:, None]
+    return 0.5 * x / np.abs(x).max()
+
+
+def write(path: Path, x: np.ndarray, rate: int, **options: str | float) -> Path:
+    # In pieces: libsndfile overflows its stack on one long Ogg write.
+    with soundfile.SoundFile(path, "w", rate, x.shape[1], **options) as sound:
+        for start in range(0, len(x), 4096):
+            sound.write(x[start : start + 4096])
+    return path
+
+
+def decoded_at_once(path: Path, rate: int) -> np.ndarray:
+    """The oracle: decode all, average the channels, resample all with torchaudio."""
+    x, old = soundfile.read(path, dtype="float32", always_2d=True)
+    return torchaudio.functional.resample(torch.from_numpy(x.mean(axis=1)), old, rate).numpy()
+
+
+FORMATS = [
+    ("a.wav", 16000, 1, {}),
+    ("a.wav", 8000, 2, {"subtype": "FLOAT"}),
+    ("a.wav", 44100, 1, {"subtype": "PCM_24"}),
+    ("a.wav", 16000, 1, {"subtype": "GSM610"}),  # cannot seek
+    ("a.flac", 44100, 2, {}),
+    ("a.flac", 22050, 1, {}),
+    ("a.flac", 48000, 3, {}),
+    ("a.flac", 12345, 1, {}),  # a pattern of 2469 : 3200 samples
+    ("a.ogg", 44100, 2, {}),
+    ("a.ogg", 16000, 1, {}),
+    ("a.ogg", 24000, 1, {"subtype": "OPUS"}),
+    ("a.mp3", 16000, 1, {}),
+    ("a.mp3", 22050, 1, {}),
+    ("a.mp3", 24000, 2, {"bitrate_mode": "VARIABLE", "compression_level": 0.9}),
+    ("a.mp3", 44100, 2, {"bitrate_mode": "CONSTANT", "compression_level": 0.99}),
+]
+
+
+@pytest.mark.parametrize(("name", "rate", "channels", "options"), FORMATS)
+def test_any_region_equals_the_whole_file_decoded_at_once(
+    tmp_path: Path, name: str, rate: int, channels: int, options: dict
+) -> None:
+    path = write(tmp_path / name, speechlike(int(3.1 * rate) + 17, channels, seed=rate % 7), rate, **options)
+    whole = decoded_at_once(path, 16000)
+    np.testing.assert_allclose(read_audio(path, 16000)[: len(whole)], whole, atol=1e-4)
+    joined = np.concatenate(list(read_blocks(path, 16000, block_samples=5000)))
+    np.testing.assert_allclose(joined[: len(whole)], whole, atol=1e-4)
+
+    audio = AudioFiles([path], 16000)
+    # An MP3 without a Xing header only estimates its length.
+    assert 0 <= audio.num_samples[0] - len(whole) <= (0.02 * len(whole) + 1152 if "compression_level" in options else 1)
+    rng = np.random.default_rng(0)
+    regions = [(int(start), 3000) for start in rng.integers(0, len(whole) - 3000, 20)]
+    for start, num_samples in [*regions, (0, 1), (0, 3000), (len(whole) - 1000, 1000), (1, 10**9)]:
+        x = audio.read(0, start, num_samples)
+        assert x.dtype == np.float32
+        expected = whole[start : start + num_samples]
+        assert 0 <= len(x) - len(expected) <= 1
+        np.testing.assert_allclose(x[: len(expected)], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [(44100, 16000), (8000, 16000), (48000, 16000), (11025, 16000), (16000, 22050)]
+)
+def test_blocks_of_any_size_join_without_a_seam(tmp_path: Path, old: int, new: int) -> None:
+    path = write(tmp_path / "a.wav", speechlike(30001, 2), old, subtype="FLOAT")
+    whole = decoded_at_once(path, new)
+    for block_samples in (701, 4096, 30001, 100000):
+        blocks = list(read_blocks(path, new, block_samples))
+        joined = np.concatenate(blocks)
+        assert len(joined) == math.ceil(30001 * new / old)
+        np.testing.assert_allclose(joined[: len(whole)], whole, atol=1e-4)
+        if block_samples == 4096:
+            assert len(blocks) > 5
+
+
+def test_lengths_are_exact_where_torchaudio_rounds(tmp_path: Path) -> None:
+    """torchaudio computes ceil(n * new / old) in float32; ours counts every sample of a long file."""
+    num_samples = next(n for n in range(2_000_000, 3_000_000) if n * 160 % 441 == 1)
+    path = write(tmp_path / "a.flac", 0.1 * np.random.default_rng(0).standard_normal((num_samples, 1)), 44100)
+    length = -(-num_samples * 160 // 441)
+    assert len(decoded_at_once(path, 16000)) == length - 1
+    assert AudioFiles([path], 16000).num_samples.tolist() == [length]
+    assert len(read_audio(path, 16000)) == length
+    assert len(AudioFiles([path], 16000).read(0, length - 500, 1000)) == 500
+
+
+def test_resampled_length_is_the_exact_ceiling() -> None:
+    lengths = np.array([1, 440, 441, 442, 10**12 + 1])
+    expected = [1, 160, 160, 161, -((-(10**12 + 1) * 160) // 441)]
+    assert resampled_length(lengths, np.full(5, 44100), 16000).tolist() == expected
+
+
+def test_channels_are_averaged(tmp_path: Path) -> None:
+    left, right = np.random.default_rng(0).integers(-1000, 1000, (2, 500))
+    soundfile.write(tmp_path / "a.wav", np.stack([left, right], axis=1).astype(np.int16), 16000)
+    np.testing.assert_allclose(read_audio(tmp_path / "a.wav", 16000), (left + right) / 2 / 32768, atol=1e-7)
+
+
+def test_lengths_come_from_the_manifest_or_from_the_headers(tmp_path: Path) -> None:
+    for name, num_samples, rate in (("a", 4001, 8000), ("b", 44101, 44100), ("c", 100, 16000)):
+        write(tmp_path / f"{name}.wav", speechlike(num_samples, 1), rate)
+    manifest = index_folder(tmp_path, progress=False)
+    audio = AudioFiles.from_manifest(manifest, 16000)
+    assert isinstance(audio, Audio)
+    assert audio.num_samples.tolist() == [8002, 16001, 100]
+    (tmp_path / "bare.csv").write_text("path\na.wav\nb.wav\nc.wav\n")
+    bare = AudioFiles.from_manifest(read_manifest(tmp_path / "bare.csv"), 16000)
+    assert bare.num_samples.tolist() == audio.num_samples.tolist()
+
+    chosen = pickle.loads(pickle.dumps(audio.subset([2, 0])))
+    assert chosen.num_files == 2
+    np.testing.assert_array_equal(chosen.read(1, 10, 50), audio.read(0, 10, 50))
+    assert len(audio.read(2, 90, 50)) == 10
+    assert len(audio.read(2, 100, 50)) == len(audio.read(2, 300, 50)) == 0
+    with pytest.raises(ValueError, match="start=-1"):
+        audio.read(0, -1, 50)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_samples_that_are_no_numbers_name_the_file(tmp_path: Path, bad: float) -> None:
+    x = speechlike(2000, 2)
+    x[1200, 1] = bad
+    path = write(tmp_path / "broken.wav", x, 16000, subtype="FLOAT")
+    with pytest.raises(ValueError, match=r"broken\.wav: holds NaN or infinite"):
+        read_audio(path, 8000)
+    audio = AudioFiles([path], 16000)
+    assert len(audio.read(0, 0, 1000)) == 1000
+    with pytest.raises(ValueError, match=r"broken\.wav: holds NaN or infinite"):
+        audio.read(0, 1000, 1000)
+
+
+def cut(path: Path, fraction: float) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * fraction)])
+
+
+@pytest.mark.parametrize("name", ["a.flac", "a.wav", "a.mp3", "a.aiff"])
+def test_a_file_cut_off_after_it_was_indexed_is_named(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name, speechlike(40000, 1), 16000)
+    audio = AudioFiles([path], 16000)
+    cut(path, 0.6)
+    with pytest.raises(ValueError, match=rf"{name}: (cannot be decoded|is truncated|has \d+ samples)"):
+        audio.read(0, 30000, 2000)
+    if name in ("a.flac", "a.mp3"):  # the other two say a shorter length, which the index refuses
+        with pytest.raises(ValueError, match=rf"{name}: (cannot be decoded|is truncated)"):
+            read_audio(path, 16000)
+
+
+def test_a_file_that_is_not_the_indexed_one_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.wav", speechlike(4000, 1), 16000)
+    audio = AudioFiles([path], 16000)
+    write(path, speechlike(5000, 1), 16000)
+    with pytest.raises(ValueError, match=r"a\.wav: has 5000 samples at 16000 Hz, but the manifest says 4000"):
+        audio.read(0, 0, 100)
+
+
+def test_bad_files_are_named_before_anything_is_read(tmp_path: Path) -> None:
+    good = write(tmp_path / "a.wav", speechlike(4000, 1), 16000)
+    (tmp_path / "b.wav").touch()
+    with pytest.raises(
+        ValueError, match=r"2 of 3 audio files(?s:.*)b\.wav: is empty(?s:.*)c\.wav: there is no such file"
+    ):
+        AudioFiles([good, tmp_path / "b.wav", tmp_path / "c.wav"], 16000)
+    with pytest.raises(ValueError, match=r"c\.wav: there is no such file"):
+        read_audio(tmp_path / "c.wav", 16000)
+    with pytest.raises(ValueError, match="Is a directory"):
+        read_audio(tmp_path, 16000)
+    soundfile.write(tmp_path / "none.wav", np.zeros(0), 16000)
+    with pytest.raises(ValueError, match="holds no samples"):
+        read_audio(tmp_path / "none.wav", 16000)
+
+
+def test_rates_without_a_common_pattern_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.wav", speechlike(4000, 1), 44101)
+    with pytest.raises(ValueError, match="from 44101 Hz to 16000 Hz"):
+        AudioFiles([path], 16000)
+    with pytest.raises(ValueError, match="from 44101 Hz to 16000 Hz"):
+        read_audio(path, 16000)
+    with pytest.raises(ValueError, match="legal are 1000 to"):
+        AudioFiles([path], 0)
+
+
+def test_real_speech_by_region() -> None:
+    folder = Path(__file__).parents[3] / "shared/data/fsdd/recordings"
+    if not folder.is_dir():
+        pytest.skip("no FSDD at ../shared/data")
+    files = sorted(folder.glob("*.flac"))[::400]
+    audio = AudioFiles(files, 16000)
+    for index, path in enumerate(files):
+        whole = decoded_at_once(path, 16000)
+        assert audio.num_samples[index] == len(whole)
+        np.testing.assert_allclose(audio.read(index, 700, 1200), whole[700:1900], atol=1e-4)
+
+
+@pytest.mark.parametrize(("rate", "wanted"), [(1, 16000), (999, 999), (16000, 500), (4_000_000, 8000)])
+def test_absurd_rates_are_refused_and_the_file_named(tmp_path: Path, rate: int, wanted: int) -> None:
+    path = write(tmp_path / "a.wav", speechlike(4000, 1), rate)
+    known = (np.array([4000]), np.array([rate]))  # as a manifest holds them: no header is read
+    for use in (lambda: list(read_blocks(path, wanted)), lambda: AudioFiles([path], wanted, *known)):
+        with pytest.raises(ValueError, match=r"a\.wav: .*(legal are 1000|absurdly long)"):
+            use()
+
+
+def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.wav"
+    path.write_text("what libsndfile says is the same for a file that it may not open")
+    with pytest.raises(ValueError, match=r"a\.wav: cannot be decoded, it is damaged"):
+        read_header(path)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)  # root, who runs tests, may read whatever its mode
+    with pytest.raises(ValueError, match=r"a\.wav: cannot be read \(Permission denied\)$"):
+        read_header(path)

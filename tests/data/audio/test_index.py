@@ -1,0 +1,319 @@
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+import cpc.data.audio.index
+from cpc.data.audio.headers import read_header
+from cpc.data.audio.index import index_folder
+from cpc.data.audio.manifest import read_manifest
+from cpc.data.store.splits import draw_splits
+
+UNSPLIT = {"valid_share": 0.0, "test_share": 0.0}
+
+
+def write_noise(path: Path, num_samples: int = 1000, rate: int = 16000, channels: int = 1, **options: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(num_samples)
+    soundfile.write(path, 0.1 * rng.standard_normal((num_samples, channels)), rate, **options)
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Six files of four formats: split / speaker / utterance."""
+    root = tmp_path / "corpus"
+    write_noise(root / "train/anna/1.wav", 1000)
+    write_noise(root / "train/anna/2.flac", 1100, 44100, channels=2)
+    write_noise(root / "train/bert/3.ogg", 1200, 8000)
+    write_noise(root / "train/bert/4.mp3", 5000, 22050, channels=2)
+    write_noise(root / "test/cleo/5.WAV", 1300, format="WAV")
+    write_noise(root / "test/cleo/6.aiff", 1400, 48000)
+    (root / "test/cleo/5.txt").write_text("a transcript")
+    write_noise(root / "test/cleo/._5.wav")
+    write_noise(root / ".cpc_cache/old.wav")
+    return root
+
+
+def test_index_reads_headers_levels_and_every_format(corpus: Path) -> None:
+    manifest = index_folder(corpus, speaker_level=1, split_level=0, progress=False)
+    with (corpus / "manifest.csv").open(newline="") as stream:
+        rows = list(csv.reader(stream))
+    assert rows == [
+        ["path", "split", "speaker", "num_samples", "sample_rate_hz", "num_channels"],
+        ["test/cleo/5.WAV", "test", "cleo", "1300", "16000", "1"],
+        ["test/cleo/6.aiff", "test", "cleo", "1400", "48000", "1"],
+        ["train/anna/1.wav", "train", "anna", "1000", "16000", "1"],
+        ["train/anna/2.flac", "train", "anna", "1100", "44100", "2"],
+        ["train/bert/3.ogg", "train", "bert", "1200", "8000", "1"],
+        ["train/bert/4.mp3", "train", "bert", "5000", "22050", "2"],
+    ]
+    assert manifest == read_manifest(corpus) == read_manifest(corpus / "manifest.csv")
+    assert not list(corpus.glob("*.partial"))
+    assert not list(corpus.glob("*.tmp"))
+
+
+def test_index_takes_any_named_groups_as_columns(tmp_path: Path) -> None:
+    for name in ("7_jackson_0", "7_jackson_12", "3_theo_5"):
+        write_noise(tmp_path / f"recordings/{name}.wav")
+    pattern = r"(?P<digit>\d)_(?P<speaker>[a-z]+)_(?P<index>\d+)"
+    manifest = index_folder(tmp_path, speaker_pattern=pattern, split_level=-1, progress=False)
+    assert manifest.label_columns == ["digit", "index"]
+    assert manifest.column("speaker") == ["theo", "jackson", "jackson"]
+    assert manifest.column("digit") == ["3", "7", "7"]
+    assert manifest.column("split") == ["recordings"] * 3
+    codes, names = manifest.codes("speaker")
+    assert codes.tolist() == [1, 0, 0]
+    assert names == ["jackson", "theo"]
+
+
+def test_index_elsewhere_holds_absolute_paths_and_works_from_there(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "lists/all.csv"
+    manifest = index_folder(corpus, out, progress=False)
+    assert all(Path(path).is_absolute() for path in manifest.paths)
+    assert read_manifest(out).files == sorted(manifest.files)
+    assert not (corpus / "manifest.csv").exists()
+
+
+def test_index_follows_linked_folders_once(corpus: Path, tmp_path: Path) -> None:
+    elsewhere = write_noise(tmp_path / "disk/dora/7.wav")
+    (corpus / "linked").symlink_to(elsewhere.parent)
+    (corpus / "train/again").symlink_to(corpus)  # a loop
+    assert len(index_folder(corpus, progress=False)) == 7
+
+
+def test_index_never_replaces_a_manifest_unasked(corpus: Path) -> None:
+    index_folder(corpus, progress=False)
+    with pytest.raises(ValueError, match=r"manifest\.csv exists already; set `overwrite`"):
+        index_folder(corpus, progress=False)
+    write_noise(corpus / "test/cleo/8.wav")
+    assert len(index_folder(corpus, overwrite=True, progress=False)) == 7
+
+
+def cut(path: Path, fraction: float) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * fraction)])
+
+
+def test_index_names_bad_files_of_every_kind(corpus: Path) -> None:
+    (corpus / "empty.wav").touch()
+    (corpus / "text.mp3").write_text("no audio at all\n" * 50)
+    (corpus / "text.wav").write_text("no audio at all\n" * 50)
+    (corpus / "gone.wav").symlink_to(corpus / "nowhere.wav")
+    write_noise(corpus / "none.wav", 0)
+    for name in ("cut.wav", "cut.aiff", "cut.au"):
+        cut(write_noise(corpus / name, 9000), 0.6)
+    for fraction in (0.5, 0.999):
+        cut(write_noise(corpus / f"cut{fraction}.flac", 9000), fraction)
+    with pytest.raises(ValueError, match=r"10 of the 16 audio files") as caught:
+        index_folder(corpus, progress=False)
+    assert "... and 5 more" in str(caught.value)
+    assert "skip_bad" in str(caught.value)
+    assert not (corpus / "manifest.csv").exists()
+
+    reasons = {}
+    for name in ("empty.wav", "text.mp3", "text.wav", "gone.wav", "none.wav", "cut.wav", "cut.aiff", "cut0.999.flac"):
+        with pytest.raises(ValueError, match=name) as caught:
+            read_header(corpus / name)
+        reasons[name] = str(caught.value)
+    assert "is empty" in reasons["empty.wav"]
+    assert "no audio" in reasons["text.mp3"]
+    assert "no audio" in reasons["text.wav"]
+    assert "no such file" in reasons["gone.wav"]
+    assert "no samples" in reasons["none.wav"]
+    assert "truncated" in reasons["cut.wav"]
+    assert "truncated" in reasons["cut.aiff"]
+    assert "truncated" in reasons["cut0.999.flac"]
+
+    with pytest.warns(UserWarning, match=r"left out 10 of 16 files"):
+        manifest = index_folder(corpus, skip_bad=True, progress=False)
+    assert len(manifest) == 6
+
+
+def test_a_streamed_wav_with_a_placeholder_for_its_length_is_whole(tmp_path: Path) -> None:
+    path = write_noise(tmp_path / "piped.wav", 1000)
+    data = bytearray(path.read_bytes())
+    data[4:8] = data[40:44] = b"\xff\xff\xff\xff"
+    path.write_bytes(data)
+    assert index_folder(tmp_path, **UNSPLIT, progress=False).num_samples.tolist() == [1000]
+
+
+def test_a_folder_without_audio_is_an_error_that_says_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "a.m4a").touch()
+    with pytest.raises(ValueError, match=r"no audio below .* \(there: 1 \.m4a\)"):
+        index_folder(tmp_path, progress=False)
+    with pytest.raises(ValueError, match="not a folder"):
+        index_folder(tmp_path / "nowhere", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"speaker_level": 2}, r"speaker_level=2, but 6 of 6 files lie in fewer folders"),
+        ({"split_level": -3}, r"split_level=-3"),
+        ({"speaker_pattern": "(?P<speaker>[a-z"}, "no regular expression"),
+        ({"speaker_pattern": "[a-z]+"}, "no named group"),
+        ({"speaker_pattern": "(?P<speaker>anna|bert)"}, r"does not match 2 of 6 paths:\n  test/cleo/5"),
+        ({"speaker_pattern": "(?P<path>.)"}, "names path"),
+        ({"speaker_pattern": "(?P<speaker>.)", "speaker_level": 0}, "names speaker"),
+        ({"num_workers": 0}, "num_workers=0"),
+        (
+            {"split_level": 0, "valid_share": 0.1},
+            r"valid_share=0\.1, .*`split_level` or `speaker_pattern` name them already",
+        ),
+        ({"speaker_pattern": "(?P<split>train|test)", "split_by": "speaker"}, "split_by='speaker', seed=0 draw"),
+        ({"valid_share": 0.6, "test_share": 0.4}, r"valid_share=0\.6 and test_share=0\.4: .*together less than 1"),
+        ({"valid_share": -0.1}, r"valid_share=-0\.1"),
+        ({"split_by": "speaker"}, r"split_by='speaker', but 6 of 6 files have no speaker:\n  test/cleo/5"),
+        ({"split_by": "speaker", "speaker_level": 0}, "test, train: these 2 are too few for one each in train, valid"),
+    ],
+)
+def test_index_options_that_do_not_fit(corpus: Path, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        index_folder(corpus, **options, progress=False)
+
+
+def test_a_plain_folder_is_split_by_chance(corpus: Path) -> None:
+    """By folders named anything; nothing is asked for, so all three splits are there."""
+    manifest = index_folder(corpus, speaker_level=1, progress=False)
+    assert set(manifest.column("split")) == {"train", "valid", "test"}
+    assert manifest.columns == read_manifest(corpus).columns
+    by_speaker = index_folder(corpus, speaker_level=1, split_by="speaker", overwrite=True, progress=False)
+    splits_of = {
+        speaker: {
+            split
+            for split, own in zip(by_speaker.column("split"), by_speaker.column("speaker"), strict=True)
+            if own == speaker
+        }
+        for speaker in ("anna", "bert", "cleo")
+    }
+    assert sorted(len(splits) for splits in splits_of.values()) == [1, 1, 1]
+    assert set.union(*splits_of.values()) == {"train", "valid", "test"}
+    assert "split" not in index_folder(corpus, **UNSPLIT, overwrite=True, progress=False).columns
+
+
+def test_a_split_is_drawn_among_the_files_that_can_be_used(corpus: Path) -> None:
+    """However many bad files there are, no split is made of them alone."""
+    for number in range(200):
+        (corpus / f"bad{number}.wav").touch()
+    with pytest.warns(UserWarning, match="left out 200 of 206 files"):
+        manifest = index_folder(corpus, skip_bad=True, progress=False)
+    assert set(manifest.column("split")) == {"train", "valid", "test"}
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+INDEX_SLOWLY = """
+import sys, time
+import cpc.data.audio.index as index
+
+def read_slowly(path, read=index.read_header):
+    time.sleep(0.01)
+    return read(path)
+
+index.read_header = read_slowly
+index.index_folder(sys.argv[1], num_workers=2, progress=False)
+"""
+
+
+def test_index_goes_on_after_kill_9(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    num_files = 300
+    for number in range(num_files):
+        write_noise(tmp_path / f"{number:03}.wav", 100 + number)
+    partial = tmp_path / "manifest.csv.partial"
+    process = subprocess.Popen([sys.executable, "-c", INDEX_SLOWLY, str(tmp_path)])
+    deadline = time.monotonic() + 30
+    while not (partial.exists() and partial.read_bytes().count(b"\n") > 40):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "manifest.csv").exists()
+
+    # A torn last line, and two files that changed after they had been read.
+    lines = partial.read_bytes().splitlines()
+    partial.write_bytes(b"\n".join(lines[:40]) + b"\n" + lines[40][:-9])
+    write_noise(tmp_path / "003.wav", 7777)
+    os.utime(tmp_path / "004.wav", ns=(1, 1))
+    with monkeypatch.context() as patch:  # killed again: the torn line must not have swallowed a new one
+        patch.setattr(
+            cpc.data.audio.index, "read_header", lambda path: interrupt() if "200" in str(path) else read_header(path)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            index_folder(tmp_path, progress=False)
+    lines = partial.read_bytes().splitlines()
+    assert [line for line in lines if not line.endswith((b"]", b"}"))] == [lines[40]]
+    num_known = len({json.loads(line)[0] for line in lines[1:] if line is not lines[40]})
+    assert num_known > 150
+
+    reads = []
+    monkeypatch.setattr(cpc.data.audio.index, "read_header", lambda path: reads.append(path.name) or read_header(path))
+    manifest = index_folder(tmp_path, progress=False)
+    expected = draw_splits([f"{n:03}.wav" for n in range(num_files)], valid_share=0.1, test_share=0.1)
+    assert manifest.column("split") == expected
+    assert len(reads) == num_files - num_known
+    assert manifest.num_samples.tolist() == [7777 if n == 3 else 100 + n for n in range(num_files)]
+    assert not partial.exists()
+
+
+def test_index_ignores_what_another_folder_left(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "all.csv"
+    status = (corpus / "train/anna/1.wav").stat()
+    entry = ["train/anna/1.wav", status.st_size, status.st_mtime_ns, 1, 1, 1, "PCM_16"]
+    title = {"format": 1, "root": "/elsewhere"}
+    out.with_name("all.csv.partial").write_text(f"{json.dumps(title)}\n{json.dumps(entry)}\n")
+    assert 1 not in index_folder(corpus, out, progress=False).num_samples
+
+
+def test_indexing_imports_no_torch() -> None:
+    code = "import sys, cpc.data; cpc.data.index_folder; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_real_corpus_by_its_levels(tmp_path: Path) -> None:
+    root = Path(__file__).parents[3] / "shared/data/an4/audio"
+    if not root.is_dir():
+        pytest.skip("no AN4 at ../shared/data")
+    manifest = index_folder(root, tmp_path / "an4.csv", split_level=0, speaker_level=1, progress=False)
+    assert len(manifest.select("an4_clstk")) == 948
+    assert len(set(manifest.select("an4test_clstk").column("speaker"))) == 10
+    assert manifest.num_samples.sum() / 16000 == pytest.approx(2903, abs=1)
+
+
+def test_a_file_at_an_absurd_rate_is_refused(tmp_path: Path) -> None:
+    write_noise(tmp_path / "good.wav")
+    write_noise(tmp_path / "slow.wav", rate=1)
+    write_noise(tmp_path / "fast.wav", rate=20_000_000)
+    with pytest.raises(
+        ValueError, match=r"fast\.wav: is of 20000000 Hz(?s:.*)slow\.wav: is of 1 Hz, but legal are 1000"
+    ):
+        index_folder(tmp_path, **UNSPLIT, progress=False)
+    with pytest.warns(UserWarning, match="left out 2 of 3"):
+        manifest = index_folder(tmp_path, **UNSPLIT, skip_bad=True, progress=False)
+    assert manifest.paths == ["good.wav"]
+
+
+def test_a_file_and_a_link_to_it_are_refused(tmp_path: Path) -> None:
+    write_noise(tmp_path / "train/a.wav")
+    (tmp_path / "valid").mkdir()
+    (tmp_path / "valid/a.wav").symlink_to("../train/a.wav")
+    with pytest.raises(ValueError, match=r"two names(?s:.*)train/a\.wav and valid/a\.wav"):
+        index_folder(tmp_path, split_level=0, progress=False)
+
+
+def test_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
+    write_noise(tmp_path / "a.wav").rename(tmp_path / os.fsdecode(b"caf\xe9.wav"))
+    manifest = index_folder(tmp_path, **UNSPLIT, progress=False)
+    assert [os.fsencode(path) for path in manifest.paths] == [b"caf\xe9.wav"]
+    assert manifest.num_samples.tolist() == [1000]

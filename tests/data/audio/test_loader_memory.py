@@ -1,0 +1,44 @@
+"""Hours of audio through the loader of training leave the process as large as it was."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from cpc.data.audio.corpus import Corpus
+from cpc.data.audio.index import index_folder
+from cpc.encoders import AudioEncoder
+
+STATUS = Path("/proc/self/status")
+
+
+def private_mib() -> float:
+    """Resident memory that is the process's own; the mapped audio belongs to the page cache."""
+    found = re.search(r"^RssAnon:\s+(\d+) kB", STATUS.read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+@pytest.mark.filterwarnings("ignore:.*set_vital.*")  # torchdata 0.11 with torch 2.14
+@pytest.mark.skipif(not STATUS.exists(), reason="needs Linux' /proc")
+@pytest.mark.parametrize("sampler", ["uniform", "same_speaker"])
+def test_memory_stays_as_it_is(sampler: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(12):
+        place = tmp_path / "train" / f"speaker{number % 3}" / f"{number}.flac"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(place, 0.1 * rng.standard_normal(48_000), 16000)
+    index_folder(tmp_path, split_level=0, speaker_level=1, progress=False)
+    corpus = Corpus(tmp_path, AudioEncoder(dim=4), 20480)
+    windows = corpus.windows("train")
+    batches = corpus.batches(windows, sampler, 8, 10**9, seed=0, speakers_per_batch=2)
+    loader = iter(StatefulDataLoader(windows, batch_sampler=batches, collate_fn=windows.collate))
+    for _ in range(300):
+        next(loader)
+    before = private_mib()
+    for _ in range(4000):  # 11 hours of audio
+        next(loader)
+    assert private_mib() - before < 3

@@ -1,0 +1,97 @@
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from cpc.data.audio.manifest import Manifest, read_manifest
+
+
+def write_csv(path: Path, text: str) -> Path:
+    path.write_text(textwrap.dedent(text).lstrip(), encoding="utf-8")
+    return path
+
+
+def test_manifest_round_trip_keeps_any_text(tmp_path: Path) -> None:
+    columns = {
+        "path": ["a, b.wav", 'c "d".wav', "ü\n.wav"],
+        "text": ["", "x,y", "line\nline"],
+        "speaker": ["1", "", "2"],
+    }
+    Manifest(tmp_path, columns).write(tmp_path / "m.csv")
+    manifest = read_manifest(tmp_path / "m.csv", check_files=False)
+    assert manifest.columns == columns
+    assert manifest.label_columns == ["text"]
+    assert manifest.codes("speaker")[0].tolist() == [0, -1, 1]
+
+
+def test_manifest_written_elsewhere_names_the_same_files(tmp_path: Path) -> None:
+    manifest = Manifest(tmp_path / "a", {"path": ["x.wav", str(tmp_path / "b/y.wav")]})
+    (tmp_path / "b").mkdir()
+    manifest.write(tmp_path / "b/m.csv")
+    moved = read_manifest(tmp_path / "b/m.csv", check_files=False)
+    assert moved.files == manifest.files
+    assert moved.paths == [str(tmp_path / "a/x.wav"), "y.wav"]
+
+
+def test_a_failed_write_leaves_the_old_manifest(tmp_path: Path) -> None:
+    out = write_csv(tmp_path / "m.csv", "path\na.wav\n")
+    broken = Manifest(tmp_path, {"path": ["b.wav"], "text": ["x"]})
+    broken.columns["text"].clear()
+    with pytest.raises(ValueError, match="shorter"):
+        broken.write(out)
+    assert read_manifest(out, check_files=False).paths == ["a.wav"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("file,speaker\na.wav,1\n", r"needs a column 'path'; found the columns file, speaker"),
+        ("path,speaker\na.wav,1\nb.wav,1,2\n", r"m\.csv, line 3: 3 cells under 2 columns path, speaker"),
+        ("path,speaker\na.wav,1\n\nb.wav\n", r"line 4: 1 cells"),
+        ("path,num_samples\na.wav,12\nb.wav,1.5\n", r"b\.wav: num_samples is '1\.5'"),
+        ("path,sample_rate_hz\na.wav,\n", r"a\.wav: sample_rate_hz is ''"),
+        ("path,num_channels\na.wav,0\n", r"a\.wav: num_channels is '0'"),
+        (f"path,num_samples\na.wav,{10**20}\n", r"a\.wav: num_samples is '10+', .* from 1 to 1099511627776"),
+        (f"path,num_samples\na.wav,{'9' * 5000}\n", r"a\.wav: num_samples is '9{40}', but"),
+        ("path,num_samples\na.wav,-5\n", r"a\.wav: num_samples is '-5'"),
+        ("path,num_samples\na.wav,NaN\n", r"a\.wav: num_samples is 'NaN'"),
+        ("path,sample_rate_hz\na.wav,1\n", r"a\.wav: sample_rate_hz is '1', .* from 1000 to 10000000"),
+        ("path\na.wav\nb.wav\na.wav\n", r"1 paths stand more than once.*\n  a\.wav"),
+        ("path,x,x\na.wav,1,2\n", r"names a column twice"),
+        ("path\n", r"no rows"),
+        ("", r"needs a column 'path'"),
+        ("path\na.wav\nb.wav\nc.wav\nd.wav\ne.wav\nf.wav\n", r"6 of the 6 files in .* are absent:(?s:.*)and 1 more"),
+    ],
+)
+def test_bad_manifests_name_the_culprit(tmp_path: Path, text: str, message: str) -> None:
+    path = write_csv(tmp_path / "m.csv", text)
+    with pytest.raises(ValueError, match=message):
+        read_manifest(path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_bytes(b"\xef\xbb\xbfpath,speaker\r\na.wav,x\r\n")
+    assert read_manifest(tmp_path / "m.csv", check_files=False).columns == {"path": ["a.wav"], "speaker": ["x"]}
+
+
+def test_select_and_column_say_what_there_is(tmp_path: Path) -> None:
+    columns = {"path": ["a", "b", "c"], "split": ["train", "valid", "train"], "num_samples": ["1", "2", "3"]}
+    manifest = Manifest(tmp_path, columns)
+    assert manifest.select("train").paths == ["a", "c"]
+    assert manifest.select("train").num_samples.tolist() == [1, 3]
+    with pytest.raises(ValueError, match=r"no row of split 'test', only of train, valid"):
+        manifest.select("test")
+    with pytest.raises(ValueError, match=r"no column 'speaker', only path, split, num_samples"):
+        manifest.codes("speaker")
+    with pytest.raises(ValueError, match="no manifest"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("other", ["./a.wav", "deep/../a.wav", "link.wav"])
+def test_a_file_that_is_trained_on_is_not_held_out_under_another_name(tmp_path: Path, other: str) -> None:
+    (tmp_path / "a.wav").touch()
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "link.wav").symlink_to("a.wav")
+    path = write_csv(tmp_path / "m.csv", f"path,split\na.wav,train\n{other},valid\n")
+    with pytest.raises(ValueError, match=f"two names(?s:.*)a.wav and {other}"):
+        read_manifest(path)

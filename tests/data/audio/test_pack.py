@@ -1,0 +1,304 @@
+import json
+import os
+import pickle
+import resource
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import soundfile
+
+import cpc.data.audio.pack
+from cpc.data.audio.files import AudioFiles, read_audio
+from cpc.data.audio.index import index_folder
+from cpc.data.audio.manifest import Manifest
+from cpc.data.audio.pack import PackedAudio, pack
+
+HALF_STEP = 0.5 / 32768
+
+
+def write_noise(path: Path, num_samples: int, rate: int = 16000, channels: int = 1, level: float = 0.1) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    x = level * np.random.default_rng(num_samples).standard_normal((num_samples, channels))
+    soundfile.write(path, x, rate)
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Manifest:
+    root = tmp_path / "corpus"
+    write_noise(root / "test/d.wav", 3000, level=0.05)
+    write_noise(root / "train/a.wav", 16001)
+    write_noise(root / "train/b.flac", 30000, 44100, channels=2)
+    write_noise(root / "train/c.mp3", 9000, 22050)
+    return index_folder(root, split_level=0, progress=False)
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def fail(*_: object, **__: object) -> None:
+    raise AssertionError("must not be called")
+
+
+def test_packed_equals_decoded_within_rounding(corpus: Manifest) -> None:
+    audio = pack(corpus, 16000, progress=False)
+    direct = AudioFiles.from_manifest(corpus, 16000)
+    assert audio.sample_rate_hz == direct.sample_rate_hz
+    assert audio.num_samples.tolist() == direct.num_samples.tolist()
+    for file, path in enumerate(corpus.files):
+        packed = audio.read(file, 0, 10**9)
+        assert packed.dtype == np.float32
+        np.testing.assert_allclose(packed, read_audio(path, 16000), atol=HALF_STEP * 1.01)
+        np.testing.assert_array_equal(audio.read(file, 500, 1000), packed[500:1500])
+        assert len(audio.read(file, len(packed) - 10, 1000)) == 10
+        assert len(audio.read(file, len(packed) + 10, 1000)) == 0
+        with pytest.raises(ValueError, match="start=-1"):
+            audio.read(file, -1, 10)
+
+
+def test_sixteen_bit_audio_at_its_own_rate_is_kept_to_the_bit(tmp_path: Path) -> None:
+    samples = np.random.default_rng(0).integers(-32768, 32768, 5000).astype(np.int16)
+    samples[:2] = (-32768, 32767)
+    soundfile.write(tmp_path / "a.flac", samples, 16000)
+    audio = pack(Manifest(tmp_path, {"path": ["a.flac"]}), 16000, progress=False)
+    np.testing.assert_array_equal(audio.read(0, 0, 5000) * 32768, samples)
+
+
+@pytest.mark.parametrize("files", [[0, 1, 2, 3], [1, 2, 3], [3, 0]])
+def test_statistics_are_those_of_the_files_asked_for(corpus: Manifest, files: list[int]) -> None:
+    audio = pack(corpus, 16000, progress=False).subset(files)
+    samples = np.concatenate([audio.read(file, 0, 10**9) for file in range(len(files))]).astype(np.float64)
+    assert audio.statistics == (pytest.approx(samples.mean(), abs=1e-12), pytest.approx(samples.std(), rel=1e-12))
+
+
+def test_statistics_of_many_loud_samples_do_not_overflow(corpus: Manifest) -> None:
+    """A year of full scale: the sum of squares needs 69 bits."""
+    audio = pack(corpus, 16000, progress=False).subset([0] * 10**4)
+    audio.num_samples = np.full(10**4, 16000 * 3600)
+    audio._totals_of_squares = audio.num_samples * 2**30
+    audio._totals = audio.num_samples * 2**14
+    assert audio.statistics == pytest.approx((0.5, 0.75**0.5))
+
+
+def test_long_files_are_packed_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_noise(tmp_path / "a.flac", 50000, 44100)
+    manifest = Manifest(tmp_path, {"path": ["a.flac"]})
+    whole = pack(manifest, 16000, tmp_path / "whole", progress=False)
+    read_blocks = cpc.data.audio.pack.read_blocks
+    monkeypatch.setattr(cpc.data.audio.pack, "read_blocks", lambda path, rate: read_blocks(path, rate, 3000))
+    pieces = pack(manifest, 16000, tmp_path / "pieces", progress=False)
+    np.testing.assert_allclose(pieces.read(0, 0, 10**9), whole.read(0, 0, 10**9), atol=HALF_STEP * 2)
+    assert pieces.statistics == pytest.approx(whole.statistics, rel=1e-3)
+
+
+def test_a_pack_is_reused_until_something_changes(corpus: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = pack(corpus, 16000, progress=False)
+    assert first.folder.parent == corpus.root / ".cpc_cache"
+    assert files_in(first.folder) == ["audio.int16", "index.json"]
+    with monkeypatch.context() as patch:
+        patch.setattr(cpc.data.audio.pack, "_build", fail)
+        assert pack(corpus, 16000, progress=False).folder == first.folder
+        relabelled = Manifest(corpus.root, corpus.columns | {"text": ["x"] * 4, "split": ["train"] * 4})
+        assert pack(relabelled, 16000, progress=False).folder == first.folder
+    folders = {first.folder}
+    folders.add(pack(corpus, 8000, progress=False).folder)
+    folders.add(pack(corpus.take([1, 0, 2, 3]), 16000, progress=False).folder)
+    os.utime(corpus.files[0], ns=(1, 1))
+    folders.add(pack(corpus, 16000, progress=False).folder)
+    assert len(folders) == 4
+    assert set(corpus.root.joinpath(".cpc_cache").iterdir()) == folders
+
+
+def test_an_incomplete_pack_is_built_again(corpus: Manifest) -> None:
+    folder = pack(corpus, 16000, progress=False).folder
+    os.truncate(folder / "audio.int16", 100)
+    with pytest.raises(ValueError, match="holds no complete pack"):
+        PackedAudio(folder)
+    audio = pack(corpus, 16000, progress=False)
+    assert audio.folder == folder
+    assert audio.read(1, 0, 10).any()
+    (folder / "index.json").write_text("{")
+    assert pack(corpus, 16000, progress=False).folder == folder
+
+
+def test_a_killed_run_leaves_no_pack_and_is_cleaned_up(corpus: Manifest) -> None:
+    folder = pack(corpus, 16000, progress=False).folder
+    abandoned = folder.with_name(f"{folder.name}.partial-0000")
+    living = folder.with_name(f"{folder.name}.partial-1111")
+    folder.rename(abandoned)
+    shutil.copytree(abandoned, living)
+    for path in (*abandoned.iterdir(), abandoned):
+        os.utime(path, (1, 1))
+    pack(corpus, 16000, progress=False)
+    assert files_in(folder.parent) == [folder.name, living.name]
+
+
+def test_two_processes_at_once_agree(corpus: Manifest) -> None:
+    """The slower one finds the place taken, and uses what is there."""
+    results: list[PackedAudio] = []
+    threads = [threading.Thread(target=lambda: results.append(pack(corpus, 16000, progress=False))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({audio.folder for audio in results}) == 1
+    assert len(results) == 3
+    assert files_in(results[0].folder.parent) == [results[0].folder.name]
+
+
+def make_nan(path: Path) -> None:
+    x = np.full(1000, 0.1)
+    x[500] = np.nan
+    soundfile.write(path, x, 16000, subtype="FLOAT")
+
+
+def make_cut_off_mp3(path: Path) -> None:
+    write_noise(path.with_suffix(".mp3"), 60000).rename(path)
+    path.write_bytes(path.read_bytes()[:4000])
+
+
+BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "silent": (lambda path: soundfile.write(path, np.zeros(1000), 16000), "is constant"),
+    "level": (lambda path: soundfile.write(path, np.full(1000, 0.25), 16000), "each of its 1000 samples is 0.25"),
+    "nan": (make_nan, "NaN"),
+    "empty": (lambda path: path.write_bytes(b""), "is empty"),
+    "text": (lambda path: path.write_text("words " * 100), "no audio"),
+    "cut_off": (make_cut_off_mp3, "truncated"),
+    "missing": (lambda path: None, "no such file"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_a_bad_file_is_named_and_skipped_only_when_asked(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, reason = BAD_FILES[kind]
+    for name in ("a.wav", "z.wav"):
+        write_noise(tmp_path / name, 5000 + ord(name[0]))
+    make(tmp_path / "bad.wav")
+    manifest = Manifest(tmp_path, {"path": ["a.wav", "bad.wav", "z.wav"]})
+    with pytest.raises(ValueError, match=rf"1 of 3 files cannot be used:\n.*bad\.wav: .*{reason}(?s:.*)skip_bad"):
+        pack(manifest, 16000, progress=False)
+    monkeypatch.setattr(cpc.data.audio.pack, "_build", fail)  # nothing is decoded twice
+    with pytest.warns(UserWarning, match=rf"without 1 of 3 files(?s:.*)bad\.wav: .*{reason}"):
+        audio = pack(manifest, 16000, skip_bad=True, progress=False)
+    assert audio.num_samples.tolist() == [5097, 0, 5122]
+    assert list(audio.skipped) == [1]
+    assert len(audio.read(1, 0, 1000)) == 0
+    np.testing.assert_allclose(audio.read(2, 0, 10**9), read_audio(tmp_path / "z.wav", 16000), atol=HALF_STEP * 1.01)
+    good = np.concatenate([audio.read(0, 0, 10**9), audio.read(2, 0, 10**9)])
+    assert audio.statistics == pytest.approx((good.mean(), good.std()), rel=1e-4)
+    assert audio.subset([2, 1]).skipped == {1: audio.skipped[1]}
+    with pytest.raises(ValueError, match="none of the 1 audio files holds a sample"):
+        _ = audio.subset([1]).statistics
+    with pytest.raises(ValueError, match="1 of 3"):
+        pack(manifest, 16000, progress=False)
+
+
+def test_a_corpus_of_bad_files_is_an_error_even_when_skipping(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").touch()
+    with pytest.raises(ValueError, match="1 of 1 files"):
+        pack(Manifest(tmp_path, {"path": ["a.wav"]}), 16000, skip_bad=True, progress=False)
+
+
+def test_a_file_that_differs_from_its_manifest_is_named(corpus: Manifest) -> None:
+    write_noise(corpus.files[1], 99)
+    with pytest.raises(
+        ValueError, match=r"a\.wav: num_samples is 99, but 16001 in the manifest; index the folder again"
+    ):
+        pack(corpus, 16000, progress=False)
+
+
+def test_samples_beyond_one_are_clipped_and_reported_once(tmp_path: Path) -> None:
+    x = np.linspace(-2, 2, 1000)
+    for name in ("a", "b"):
+        soundfile.write(tmp_path / f"{name}.wav", x, 16000, subtype="FLOAT")
+    write_noise(tmp_path / "c.wav", 1000)
+    manifest = index_folder(tmp_path, progress=False)
+    with pytest.warns(UserWarning, match=r"2 of 3 files(?s:.*)clipped") as caught:
+        audio = pack(manifest, 16000, progress=False)
+    assert len(caught) == 1
+    np.testing.assert_allclose(audio.read(0, 0, 1000), np.clip(x, -1, 1), atol=2 * HALF_STEP)
+    pack(manifest, 16000, progress=False)  # a warning would be an error here
+
+
+def test_a_full_disk_is_said_clearly_and_leaves_nothing(corpus: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    packs = corpus.root / ".cpc_cache"
+    with monkeypatch.context() as patch:
+        patch.setattr(cpc.data.audio.pack.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+        with pytest.raises(OSError, match=r"No space left.*takes 0\.000 GB, 0\.000 GB are free.*with `cache_dir`"):
+            pack(corpus, 16000, progress=False)
+    assert files_in(packs) == []
+
+    # The real thing: the system refuses the bytes while they are written.
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20000, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large: the packed audio takes"):
+            pack(corpus, 16000, progress=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert files_in(packs) == []
+    assert pack(corpus, 16000, progress=False).num_files == 4
+
+
+def test_a_failure_while_decoding_leaves_nothing(corpus: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cpc.data.audio.pack, "read_blocks", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        pack(corpus, 16000, progress=False)
+    assert files_in(corpus.root / ".cpc_cache") == []
+
+
+def test_a_place_that_cannot_be_written_names_the_option(corpus: Manifest, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"name another place with `cache_dir`"):
+        pack(corpus, 16000, tmp_path / "file", progress=False)
+
+
+def test_a_pack_travels_light_and_opens_its_map_where_it_arrives(corpus: Manifest) -> None:
+    audio = pack(corpus, 16000, progress=False)
+    expected = audio.read(1, 100, 50)
+    data = pickle.dumps(audio)
+    assert len(data) < 5000  # 60 kB of samples
+    np.testing.assert_array_equal(pickle.loads(data).read(1, 100, 50), expected)
+    chosen = pickle.loads(pickle.dumps(audio.subset(np.array([3, 1]))))
+    assert chosen.num_samples.tolist() == audio.num_samples[[3, 1]].tolist()
+    np.testing.assert_array_equal(chosen.read(1, 100, 50), expected)
+    assert chosen.statistics == audio.subset([3, 1]).statistics
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sample_rate_hz": 1},
+        {"sample_rate_hz": "fast"},
+        {"num_samples": None},
+        {"num_samples": [10**20] * 4},
+        {"offsets": [-1, 0, 0, 0]},
+        {"offsets": [0, 0, 0, 10**9]},
+        {"skipped": []},
+    ],
+)
+def test_an_index_that_makes_no_sense_is_no_pack(corpus: Manifest, change: dict[str, object]) -> None:
+    folder = pack(corpus, 16000, progress=False).folder
+    index = json.loads((folder / "index.json").read_text())
+    (folder / "index.json").write_text(json.dumps(index | change))
+    with pytest.raises(ValueError, match="holds no complete pack"):
+        PackedAudio(folder)
+    pack(corpus, 16000, progress=False)
+    assert json.loads((folder / "index.json").read_text()) == index
+
+
+def test_a_rate_that_is_no_audio_is_refused_before_anything_is_read(corpus: Manifest) -> None:
+    with pytest.raises(ValueError, match="`sample_rate_hz` is 500 Hz, but legal are 1000"):
+        pack(corpus, 500, progress=False)
+    assert not (corpus.root / ".cpc_cache").exists()

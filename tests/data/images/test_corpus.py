@@ -1,0 +1,395 @@
+"""Images as training takes them: what a key decides, what stands still, what is refused."""
+
+import itertools
+import json
+import os
+import pickle
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from cpc.data.images.corpus import ImageBatches, ImageCorpus, ImageDataset
+from cpc.data.images.pack import pack_images
+from cpc.data.images.patch_augmentation import PatchAugmentation
+from cpc.data.images.patch_grid import PatchGrid
+from cpc.data.streams.keyed_draws import keyed_uniforms
+
+SIDE = 14  # of the images in the source
+SPLITS = ["train"] * 20 + ["valid"] * 5 + ["unlabelled"] * 3
+
+
+class Geometry:
+    """What a corpus asks of an encoder."""
+
+    def __init__(
+        self, patch_size: int = 8, stride: int = 4, num_channels: int = 3, fully_convolutional: bool = False
+    ) -> None:
+        self.grid = PatchGrid(patch_size, stride)
+        self.num_channels = num_channels
+        self.fully_convolutional = fully_convolutional
+        self.pixel_mean = torch.linspace(0.25, 0.5, num_channels)
+
+
+PATCHES, WHOLE = Geometry(), Geometry(2, 2, fully_convolutional=True)
+OpenCorpus = Callable[..., ImageCorpus]
+
+
+@pytest.fixture(scope="module")
+def pixels() -> np.ndarray:
+    """Noise, darker in training: every window of it is known by its pixels."""
+    noise = np.random.default_rng(0).integers(0, 200, (len(SPLITS), SIDE, SIDE, 3), np.uint8)
+    noise[20:] += 50
+    return noise
+
+
+@pytest.fixture(scope="module")
+def source(pixels: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("corpus") / "noise.npz"
+    labels = np.where(np.array(SPLITS) == "unlabelled", -1, np.arange(len(SPLITS)) % 3)
+    np.savez(path, images=pixels, labels=labels, split=SPLITS, classes=["a", "b", "c"])
+    return path
+
+
+@pytest.fixture
+def open_corpus(source: Path) -> OpenCorpus:
+    def open_(geometry: Geometry = PATCHES, image_size: int = 12, **options: object) -> ImageCorpus:
+        return ImageCorpus(source, geometry, image_size, **{"load_size": SIDE, "flip": True, **options})
+
+    return open_
+
+
+def cut(image: np.ndarray, top: int, left: int, size: int = 12) -> np.ndarray:
+    """A window of an image, channels first, in [0, 1]."""
+    return image[top : top + size, left : left + size].transpose(2, 0, 1) / np.float32(255)
+
+
+def keyed(rows: list[int], first_key: int = 0) -> list[tuple[int, int]]:
+    return [(row, first_key + number) for number, row in enumerate(rows)]
+
+
+def test_a_split_holds_its_images_and_who_they_are(open_corpus: OpenCorpus, pixels: np.ndarray) -> None:
+    corpus = open_corpus(WHOLE, SIDE)
+    for split in ("train", "valid", "unlabelled"):
+        windows = corpus.windows(split)
+        rows = [row for row, own in enumerate(SPLITS) if own == split]
+        batch = windows.__getitems__([(place, 7) for place in reversed(range(len(rows)))])
+        assert batch.x.shape == (len(rows), 3, SIDE, SIDE)
+        np.testing.assert_array_equal(batch.x, [cut(pixels[row], 0, 0, SIDE) for row in reversed(rows)])
+        assert batch.sequence_id.tolist() == rows[::-1]
+        assert batch.labels.tolist() == [[-1 if split == "unlabelled" else row % 3] for row in reversed(rows)]
+        assert batch.num_valid.tolist() == [SIDE] * len(rows)
+        assert batch.group_id.tolist() == [-1] * len(rows)
+    assert len(corpus.windows(None).images) == len(SPLITS)
+    assert corpus.classes == ["a", "b", "c"]
+
+
+def test_held_out_images_are_left_to_no_chance(open_corpus: OpenCorpus, pixels: np.ndarray) -> None:
+    """Cut in the middle, not mirrored, patches as they are; whatever the key."""
+    held_out = open_corpus().windows("valid")
+    one, other = (held_out.__getitems__(keyed([3, 0, 1], key)).x for key in (0, 2**39))
+    assert torch.equal(one, other)
+    assert one.shape == (3, 2, 2, 3, 8, 8)
+    for place, row in enumerate((23, 20, 21)):
+        middle = cut(pixels[row], 1, 1)
+        for i, j in np.ndindex(2, 2):
+            np.testing.assert_array_equal(one[place, i, j], middle[:, 4 * i : 4 * i + 8, 4 * j : 4 * j + 8])
+        np.testing.assert_array_equal(held_out.pixels(np.array([row - 20]))[0], middle)
+
+
+def test_to_judge_by_patches_are_framed_by_the_mean_colour(open_corpus: OpenCorpus, pixels: np.ndarray) -> None:
+    """v1 shows patches of 16 pixels through a hole of 15."""
+    corpus = open_corpus(Geometry(16, 8), 16, load_size=16, augmentation="v1")
+    patch = corpus.windows("valid").__getitems__([(0, 5)]).x[0, 0, 0]
+    assert torch.equal(patch[:, 15], PATCHES.pixel_mean[:, None].expand(3, 16))
+    assert torch.equal(patch[:, :, 15], PATCHES.pixel_mean[:, None].expand(3, 16))
+    assert not (patch[:, :15, :15] == PATCHES.pixel_mean[:, None, None]).any()
+
+
+def test_the_key_decides_where_an_image_is_cut_and_whether_it_is_mirrored(
+    open_corpus: OpenCorpus, pixels: np.ndarray
+) -> None:
+    """Found again among all windows of the image: 3 x 3 places, mirrored or not, all as often."""
+    places = {
+        cut(pixels[4], top, left)[..., ::step].tobytes(): (top, left, step)
+        for top, left, step in itertools.product(range(3), range(3), (1, -1))
+    }
+    assert len(places) == 18
+    for flip, num_places in ((True, 18), (False, 9)):
+        windows = open_corpus(WHOLE, flip=flip).windows("train", is_training=True)
+        x = windows.__getitems__(keyed([4] * 3600)).x
+        counts = Counter(places[image.numpy().tobytes()] for image in x)
+        assert len(counts) == num_places
+        assert ({step for _, _, step in counts} == {1}) == (not flip)
+        expected = 3600 / num_places
+        chi_square = sum((count - expected) ** 2 / expected for count in counts.values())
+        assert chi_square < (40.8 if flip else 26.1)  # 17 and 8 degrees of freedom, p = 0.001
+
+
+def test_where_an_image_is_cut_says_nothing_about_how_its_patches_are_changed(open_corpus: OpenCorpus) -> None:
+    """Both follow from the key; with the same numbers, patches at the top would always be cut at their top."""
+    keys = np.arange(3000)
+    windows = open_corpus(WHOLE).windows("train", is_training=True)
+    x = windows.__getitems__([(4, key) for key in keys.tolist()]).x.numpy()
+    whole = open_corpus(WHOLE, SIDE).windows("train").pixels(np.array([4]))[0].numpy()
+    tops = [
+        next(t for t in range(3) for p in range(3) for s in (1, -1) if _is_at(image, whole, t, p, s)) for image in x
+    ]
+    of_patches = keyed_uniforms(keys, 4)
+    for number in range(4):
+        assert abs(np.corrcoef(tops, of_patches[:, number])[0, 1]) < 5 / np.sqrt(3000)
+
+
+def _is_at(image: np.ndarray, whole: np.ndarray, top: int, left: int, step: int) -> bool:
+    return np.array_equal(image, whole[:, top : top + 12, left : left + 12][..., ::step])
+
+
+def test_chance_of_images_leaves_patches_alone(open_corpus: OpenCorpus, pixels: np.ndarray) -> None:
+    """`none`, `images` and `patches`, where there is nothing to cut or mirror: the middle one equals the first."""
+    corpus = open_corpus(image_size=12, load_size=12, flip=False, augmentation="v2")
+    windows = corpus.windows("train")
+    drawn = keyed([2, 9, 2])
+    found = {chance: windows.with_chance(chance).__getitems__(drawn).x for chance in ("none", "images", "patches")}
+    assert torch.equal(found["images"], found["none"])
+    whole = open_corpus(WHOLE, 12, load_size=12).windows("train").pixels(np.array([2, 9, 2]))
+    changed = PatchAugmentation("v2", PATCHES.grid, PATCHES.pixel_mean)(whole, np.array([0, 1, 2]))
+    assert torch.equal(found["patches"], changed)
+    assert not torch.equal(found["patches"][0], found["patches"][2])  # the same image, another key
+    assert torch.equal(corpus.windows("train", is_training=True).__getitems__(drawn).x, found["patches"])
+    assert windows.chance == "none"  # views change nothing
+    moved = open_corpus(augmentation="none").windows("train").with_chance("images")
+    assert not torch.equal(moved.__getitems__(drawn).x[0], moved.__getitems__(drawn).x[2])
+
+
+@pytest.mark.parametrize("augmentation", ["none", "v1", "v2"])
+def test_what_becomes_of_an_image_follows_from_its_key_alone(open_corpus: OpenCorpus, augmentation: str) -> None:
+    """Neither the batch that it is in, nor the process, nor what was read before."""
+    drawn = [(3, 11), (17, 2**40 - 1), (3, 12), (0, 11)]
+    together = open_corpus(augmentation=augmentation).windows("train", is_training=True).__getitems__(drawn).x
+    again = open_corpus(augmentation=augmentation, packed=False).windows("train", is_training=True)
+    sent = pickle.loads(pickle.dumps(again))
+    for place in (2, 0, 3, 1):
+        torch.testing.assert_close(sent.__getitems__([drawn[place]]).x[0], together[place], rtol=0, atol=1e-6)
+    assert not torch.equal(together[0], together[2])
+
+
+def test_every_pass_shows_every_image_once_with_another_key(open_corpus: OpenCorpus) -> None:
+    corpus = open_corpus()
+    windows = corpus.windows("train", is_training=True)
+    stream = corpus.batches(windows, "uniform", 4, 100, seed=3)
+    passes = [[drawn for index in range(5 * n, 5 * n + 5) for drawn in stream.batch(index)] for n in range(3)]
+    for drawn in passes:
+        assert sorted(image for image, _ in drawn) == list(range(20))
+    keys = [key for drawn in passes for _, key in drawn]
+    assert len(set(keys)) == 60
+    assert 0 <= min(keys) < 2**36
+    assert 2**40 - 2**36 < max(keys) < 2**40  # of 60 numbers spread over all
+    same, other = (corpus.batches(windows, "uniform", 4, 100, seed=seed) for seed in (3, 4))
+    assert [same.batch(i) for i in range(15)] == [stream.batch(i) for i in range(15)]
+    assert [other.batch(i) for i in range(15)] != [stream.batch(i) for i in range(15)]
+    ranks = [corpus.batches(windows, "uniform", 4, 100, seed=3, rank=rank, world_size=2) for rank in (0, 1)]
+    assert [ranks[i % 2].batch(i // 2) for i in range(14)] == [stream.batch(i) for i in range(14)]
+
+
+def test_images_of_a_sequence_share_an_id_and_come_apart(tmp_path: Path) -> None:
+    """Sequences of 6, 3 and 1 images, at equal distances within a pass of 30, each image once."""
+    sequence = np.repeat(np.arange(12), [6, 6, 3, 3, 3, 3, *[1] * 6])[::-1] + 40
+    path = tmp_path / "sequences.npz"
+    images = np.random.default_rng(0).integers(0, 256, (30, SIDE, SIDE), np.uint8)
+    np.savez(path, images=images, sequence=sequence, labels=np.zeros(30, int))
+    corpus = ImageCorpus(path, PATCHES, 12, load_size=SIDE, valid_share=0.0)
+    windows = corpus.windows("train")
+    ids = windows.__getitems__(keyed(list(range(30)))).sequence_id.numpy()
+    assert np.array_equal(ids[:, None] == ids, sequence[:, None] == sequence)
+    state = corpus.batches(windows, "uniform", 5, 1, 0).state_dict()
+    with pytest.raises(ValueError, match="cannot be resumed with other batches than it began with: sequences"):
+        ImageBatches(windows.images.table.names, np.arange(30), 5, 1, 0).load_state_dict(state)
+    starts = []
+    for seed in range(300):
+        drawn = [row for row, _ in corpus.batches(windows, "uniform", 30, 1, seed).batch(0)]
+        assert sorted(drawn) == list(range(30))
+        for each, size in Counter(sequence.tolist()).items():
+            places = np.flatnonzero(sequence[drawn] == each)
+            assert np.diff(places).tolist() == pytest.approx([30 / size] * (size - 1), abs=4)
+        starts.append(drawn.index(0) / 30)  # an image alone may come anywhere
+    assert np.mean(starts) == pytest.approx(0.5, abs=0.06)
+    assert np.std(starts) == pytest.approx(12**-0.5, abs=0.04)
+
+
+def test_batches_resume_exactly(open_corpus: OpenCorpus) -> None:
+    """Across the end of a pass, in a new process's objects, to the bit of every patch."""
+
+    def stream() -> tuple[ImageDataset, object]:
+        corpus = open_corpus(augmentation="v2")
+        windows = corpus.windows("train", is_training=True)
+        return windows, corpus.batches(windows, "uniform", 6, 100, seed=0)
+
+    windows, batches = stream()
+    whole = list(itertools.islice(batches, 9))
+    windows, batches = stream()
+    assert list(itertools.islice(batches, 3)) == whole[:3]
+    state = json.loads(json.dumps(batches.state_dict()))
+    again, resumed = stream()
+    resumed.load_state_dict(state)
+    rest = list(itertools.islice(resumed, 6))
+    assert rest == whole[3:]
+    for drawn in rest:
+        for one, other in zip(again.__getitems__(drawn), windows.__getitems__(drawn), strict=True):
+            assert torch.equal(one, other)
+    corpus = open_corpus()
+    train = corpus.windows("train")
+    others = corpus.batches(train.subset(np.arange(1, len(train.images))), "uniform", 6, 100, seed=0)
+    with pytest.raises(ValueError, match=r"cannot be resumed with other batches than it began with: images '\w+' -> "):
+        others.load_state_dict(state)
+    renamed = corpus.batches(train.subset(np.arange(len(train.images))[::-1]), "uniform", 6, 100, seed=0)
+    with pytest.raises(ValueError, match="cannot be resumed with other batches"):
+        renamed.load_state_dict(state)
+
+
+def test_no_image_meets_its_copy(open_corpus: OpenCorpus) -> None:
+    """Unchanged by chance, it would be its own negative."""
+    corpus = open_corpus()
+    windows = corpus.windows("train")
+    with pytest.raises(ValueError, match="batch_size=21 on 1 processes is more than the 20 images there are"):
+        corpus.batches(windows, "uniform", 21, 1, seed=0)
+    assert corpus.held_out_batch_size(windows, 32, 1) == 20
+    assert corpus.held_out_batch_size(windows, 32, 3) == 6
+    assert corpus.held_out_batch_size(windows, 4, 1) == 4
+    with pytest.raises(ValueError, match="1 held-out images are too few"):
+        corpus.held_out_batch_size(windows.subset(np.array([3])), 4, 1)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_statistics_are_those_of_the_split(open_corpus: OpenCorpus, pixels: np.ndarray, packed: bool) -> None:
+    corpus = open_corpus(packed=packed)
+    for split, of_split in (("train", pixels[:20]), ("valid", pixels[20:25]), (None, pixels)):
+        mean, std = corpus.statistics(split)
+        np.testing.assert_allclose(mean, of_split.mean((0, 1, 2)) / 255, rtol=1e-6)
+        np.testing.assert_allclose(std, of_split.std((0, 1, 2)) / 255, rtol=1e-6)
+
+
+def test_initialisation_sees_training_images_as_training_changes_them(open_corpus: OpenCorpus) -> None:
+    corpus = open_corpus(augmentation="v2")
+    x = corpus.initialisation_images("train", seed=5)
+    assert x.shape == (20, 2, 2, 3, 8, 8)  # 64 where there are as many
+    assert torch.equal(open_corpus(augmentation="v2").initialisation_images("train", seed=5), x)
+    assert not torch.equal(corpus.initialisation_images("train", seed=6), x)
+    windows = corpus.windows("train", is_training=True)
+    drawn = corpus.batches(windows, "uniform", 20, 1, 5).batch(0)
+    assert torch.equal(windows.__getitems__(drawn).x, x)
+    assert {image for image, _ in drawn} == set(range(20))
+
+
+def test_a_subset_keeps_its_rows_in_order(open_corpus: OpenCorpus) -> None:
+    windows = open_corpus().windows("valid")
+    subset = windows.subset(np.array([4, 1]))
+    batch, whole = subset.__getitems__([(0, 0), (1, 0)]), windows.__getitems__([(4, 0), (1, 0)])
+    assert all(torch.equal(one, other) for one, other in zip(batch, whole, strict=True))
+    assert batch.sequence_id.tolist() == [24, 21]
+    assert len(windows.images) == 5
+
+
+def test_grey_images(open_corpus: OpenCorpus, pixels: np.ndarray) -> None:
+    grey = open_corpus(Geometry(num_channels=1)).windows("valid").pixels(np.array([2]))
+    assert grey.shape == (1, 1, 12, 12)
+    np.testing.assert_allclose(grey[0, 0], np.tensordot([0.299, 0.587, 0.114], cut(pixels[22], 1, 1), 1), atol=1 / 255)
+
+
+def test_files_that_cannot_be_used_are_named_or_left_out(tmp_path: Path) -> None:
+    for number in range(5):
+        path = tmp_path / "train" / f"class{number % 2}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((12, 12, 3), 40 * number, np.uint8)).save(path)
+    bad = tmp_path / "train" / "class0" / "2.png"
+    bad.write_bytes(bad.read_bytes()[:50])
+    with pytest.raises(ValueError, match=r"(?s)1 of 5 images cannot be used.*2\.png.*skip_bad"):
+        _ = ImageCorpus(tmp_path, PATCHES, 12, valid_share=0.0).images
+    corpus = ImageCorpus(tmp_path, PATCHES, 12, valid_share=0.0, skip_bad=True)
+    with pytest.warns(UserWarning, match="went on without 1 of 5"):
+        windows = corpus.windows("train")
+    assert windows.sequence_ids.tolist() == [0, 2, 3, 4]  # class0/0, class0/4, class1/1, class1/3; 1 is the bad one
+    assert windows.__getitems__([(1, 0)]).x.unique().tolist() == [pytest.approx(160 / 255)]
+
+
+@pytest.mark.parametrize(
+    ("geometry", "image_size", "options", "message"),
+    [
+        (PATCHES, 16, {"load_size": 14}, "load_size=14 is smaller than image_size=16"),
+        (
+            WHOLE,
+            12,
+            {"augmentation": "v1"},
+            "augmentation='v1' changes patches one by one, but the encoder has fully_convolutional=True",
+        ),
+        (PATCHES, 12, {"packed": False, "cache_dir": "here"}, "`cache_dir` and `skip_bad` are about packed images"),
+        (PATCHES, 12, {"packed": False, "skip_bad": True}, "`cache_dir` and `skip_bad` are about packed images"),
+        (PATCHES, 4, {}, "images of 4 pixels are smaller than patch_size=8: raise `image_size`"),
+        (
+            PATCHES,
+            14,
+            {},
+            "leave the last 2 pixels of images of 14 out: set `image_size` to 12 or 16, or change the stride",
+        ),
+        (PATCHES, 12, {"augmentation": "v3"}, "augmentation='v3' is not one of none, v1, v2"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_packed(
+    open_corpus: OpenCorpus,
+    geometry: Geometry,
+    image_size: int,
+    options: dict,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cpc.data.images.corpus.pack_images", lambda *_, **__: pytest.fail("packed"))
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011
+        open_corpus(geometry, image_size, **options)
+    assert message in str(refusal.value)
+
+
+def test_what_images_have_not_is_named_before_anything_is_packed(
+    open_corpus: OpenCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = open_corpus()
+    windows = corpus.windows("valid")
+    monkeypatch.setattr("cpc.data.images.corpus.pack_images", lambda *_, **__: pytest.fail("packed"))
+    fresh = open_corpus()
+    fresh.check("train", "valid", None)
+    with pytest.raises(ValueError, match="no speakers: choose negatives among mixed, mixed_excluding"):
+        fresh.check("train", needs_speakers=True)
+    with pytest.raises(ValueError, match="of split 'test', only of train, unlabelled, valid"):
+        fresh.check("train", "test")
+    with pytest.raises(ValueError, match="sampler='same_speaker' needs speakers, which images have not"):
+        corpus.batches(windows, "same_speaker", 2, 1, 0, speakers_per_batch=1)
+
+
+def test_a_pack_is_shared_by_all_that_ask_for_its_size(
+    source: Path, open_corpus: OpenCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _ = open_corpus(cache_dir=tmp_path).images
+    (folder,) = tmp_path.iterdir()
+    monkeypatch.setattr("cpc.data.images.pack._build", lambda *_, **__: pytest.fail("packed again"))
+    corpus = ImageCorpus(source, Geometry(4, 2), 12, load_size=SIDE, augmentation="v2", cache_dir=tmp_path)
+    assert corpus.images.folder == folder
+    assert pack_images(corpus.table, SIDE, 3, tmp_path).folder == folder
+
+
+def test_what_is_wrong_with_batches_names_their_split(tmp_path: Path) -> None:
+    for name in ("train/a/1", "train/a/2", "train/a/3", "valid/a/4"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (12, 12)).save(tmp_path / f"{name}.png")
+    corpus = ImageCorpus(tmp_path, PATCHES, 12)
+    with pytest.raises(ValueError, match=r"^split 'train': batch_size=4 on 1 processes is more than the 3 images"):
+        corpus.batches(corpus.windows("train"), "uniform", 4, 1, 0)
+    with pytest.raises(ValueError, match=r"^split 'valid': 1 held-out images are too few"):
+        corpus.held_out_batch_size(corpus.windows("valid"), 4, 1)
+
+
+def test_a_name_that_is_not_utf_8() -> None:
+    names = [os.fsdecode(b"caf\xe9%d.png" % number) for number in range(4)]
+    batches = ImageBatches(names, np.arange(4), 2, 2, 0)
+    assert sorted(image for index in range(2) for image, _ in batches.batch(index)) == [0, 1, 2, 3]

@@ -1,0 +1,80 @@
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import cpc.data.images.files
+from cpc.data.images.files import ImageFiles
+from cpc.data.images.pack import pack_images
+from cpc.data.images.sources import read_image_source
+from cpc.data.images.table import ImageTable
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> ImageTable:
+    rng = np.random.default_rng(0)
+    for number in range(12):
+        image = Image.fromarray(rng.integers(0, 256, (20 + 20 * number, 90, 3), np.uint8))
+        path = tmp_path / ("train" if number < 9 else "test") / f"class {number % 2}" / f"{number:02}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.save(path)
+    return read_image_source(tmp_path, valid_share=0.0)
+
+
+@pytest.mark.parametrize("num_channels", [1, 3])
+def test_decoded_on_the_fly_equals_packed(table: ImageTable, num_channels: int) -> None:
+    files = ImageFiles(table, 16, num_channels)
+    packed = pack_images(table, 16, num_channels, progress=False)
+    assert len(files) == len(packed) == 12
+    for rows in ([3, 0, 11], np.array([5]), [], files.rows("test")):
+        read = files.read(rows)
+        assert (read.dtype, read.shape) == (np.uint8, (len(rows), 16, 16, num_channels))
+        np.testing.assert_array_equal(read, packed.read(rows))
+    assert files.labels.tolist() == packed.labels.tolist()
+    assert (files.classes, files.splits) == (packed.classes, packed.splits)
+    assert files.rows("test").tolist() == packed.rows("test").tolist()
+    assert files.skipped == packed.skipped == {}
+    chosen = pickle.loads(pickle.dumps(files.subset([11, 2])))
+    np.testing.assert_array_equal(chosen.read([1, 0]), packed.read([2, 11]))
+
+
+def test_statistics_of_few_images_are_exact_and_of_many_those_of_a_fixed_draw(
+    table: ImageTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = ImageFiles(table, 16, 3)
+    pixels = files.read(range(12)) / np.float64(255)
+    np.testing.assert_allclose(files.statistics.mean, pixels.mean(axis=(0, 1, 2)), rtol=1e-12)
+    np.testing.assert_allclose(files.statistics.std, pixels.std(axis=(0, 1, 2)), rtol=1e-12)
+    monkeypatch.setattr(cpc.data.images.files, "NUM_STATISTICS_IMAGES", 4)
+    estimated = ImageFiles(table, 16, 3).statistics
+    again = ImageFiles(table, 16, 3).statistics
+    assert estimated.mean.tolist() == again.mean.tolist() != files.statistics.mean.tolist()
+    # Four images of 256 independent pixels.
+    np.testing.assert_allclose(estimated.mean, files.statistics.mean, atol=0.05)
+    with pytest.raises(ValueError, match="no image is chosen"):
+        _ = files.subset([]).statistics
+
+
+def test_statistics_of_arrays_decode_in_threads(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (300, 8, 8), np.uint8)
+    np.savez(tmp_path / "a.npz", images=images)
+    files = ImageFiles(read_image_source(tmp_path / "a.npz"), 8, 1)
+    assert files.statistics.mean.item() == pytest.approx((images / 255).mean(), rel=1e-12)
+
+
+def test_a_file_that_cannot_be_decoded_is_named(table: ImageTable) -> None:
+    path = table.origin.root / table.names[4]
+    path.write_bytes(path.read_bytes()[:700])
+    files = ImageFiles(table, 16, 3)
+    files.read([3, 5])
+    with pytest.raises(ValueError, match=f"^{path}: .*truncated"):
+        files.read([3, 4])
+
+
+def test_impossible_shapes_are_refused(table: ImageTable) -> None:
+    with pytest.raises(ValueError, match="num_channels=4"):
+        ImageFiles(table, 16, 4)
+    with pytest.raises(ValueError, match="image_size=-1"):
+        ImageFiles(table, -1, 3)

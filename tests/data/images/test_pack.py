@@ -1,0 +1,337 @@
+import os
+import pickle
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import cpc.data.images.pack
+from cpc.data.images.pack import PackedImages, pack_images
+from cpc.data.images.pixels import read_square
+from cpc.data.images.sources import read_image_source
+from cpc.data.images.table import ImageTable
+
+
+def write_noise(path: Path, width: int = 24, height: int = 16) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(list(path.name.encode()))
+    Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8)).save(path)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    for number in range(8):
+        split = "train" if number < 5 else "test"
+        write_noise(folder / split / f"class {number % 2}" / f"{number}.png", 16 + 4 * number)
+    return folder
+
+
+@pytest.fixture
+def table(root: Path) -> ImageTable:
+    return read_image_source(root, valid_share=0.0)
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def fail(*_: object, **__: object) -> None:
+    raise AssertionError("must not be called")
+
+
+@pytest.mark.parametrize("num_channels", [1, 3])
+def test_packed_equals_decoded(table: ImageTable, num_channels: int) -> None:
+    packed = pack_images(table, 16, num_channels, progress=False)
+    assert packed.images.shape == (8, 16, 16, num_channels)
+    assert packed.images.dtype == np.uint8
+    assert (packed.image_size, packed.num_channels, len(packed), packed.skipped) == (16, num_channels, 8, {})
+    for row in range(8):
+        np.testing.assert_array_equal(packed.images[row], read_square(table, row, 16, num_channels))
+    np.testing.assert_array_equal(packed.read([6, 0, 6]), packed.images[[6, 0, 6]])
+    assert packed.read([]).shape == (0, 16, 16, num_channels)
+    assert packed.labels.tolist() == table.labels.tolist()
+    assert (packed.classes, packed.splits) == (["class 0", "class 1"], table.splits)
+    assert packed.rows("train").tolist() == table.rows("train").tolist()
+    with pytest.raises(ValueError, match="split 'valid', only of test, train"):
+        packed.rows("valid")
+
+
+def test_what_is_read_is_a_copy(table: ImageTable) -> None:
+    packed = pack_images(table, 16, 3, progress=False)
+    images = packed.read([0])
+    images[:] = 0
+    assert packed.images[0].any()
+    with pytest.raises(ValueError, match="read-only"):
+        packed.images[0] = 0
+
+
+def test_more_images_than_a_block_keep_their_order(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (200, 7, 7), np.uint8)
+    np.savez(tmp_path / "a.npz", images=images)
+    table = read_image_source(tmp_path / "a.npz")
+    packed = pack_images(table, 7, 1, num_workers=5, progress=False)
+    np.testing.assert_array_equal(packed.images[..., 0], images)  # array rows of the right size: to the bit
+    np.testing.assert_array_equal(pack_images(table, 7, 3, progress=False).images, np.stack([images] * 3, axis=-1))
+
+
+@pytest.mark.parametrize("rows", [list(range(8)), [1, 2, 3], [7, 0, 4]])
+def test_statistics_are_those_of_the_images_asked_for(table: ImageTable, rows: list[int]) -> None:
+    packed = pack_images(table, 16, 3, progress=False).subset(rows)
+    pixels = packed.images.astype(np.float64) / 255
+    np.testing.assert_allclose(packed.statistics.mean, pixels.mean(axis=(0, 1, 2)), rtol=1e-12)
+    np.testing.assert_allclose(packed.statistics.std, pixels.std(axis=(0, 1, 2)), rtol=1e-12)
+
+
+def test_statistics_of_bright_images_do_not_cancel(tmp_path: Path) -> None:
+    """Far from zero and nearly constant, where E x^2 - (E x)^2 in float32 has no digit left."""
+    images = np.full((1000, 32, 32), 255, np.uint8)
+    images[0, 0, 0] = 254
+    np.savez(tmp_path / "a.npz", images=images)
+    mean, std = pack_images(read_image_source(tmp_path / "a.npz"), 32, 1, progress=False).statistics
+    num_values = images.size
+    assert 1 - mean.item() == pytest.approx(1 / num_values / 255, rel=1e-6)
+    assert std.item() == pytest.approx(((num_values - 1) / num_values**2) ** 0.5 / 255, rel=1e-12)
+
+
+def test_subsets_number_their_rows_anew(table: ImageTable) -> None:
+    packed = pack_images(table, 16, 3, progress=False)
+    chosen = packed.subset([7, 2, 3]).subset([2, 0])
+    np.testing.assert_array_equal(chosen.images, packed.images[[3, 7]])
+    np.testing.assert_array_equal(chosen.read([1]), packed.images[[7]])
+    assert chosen.splits == [packed.splits[3], packed.splits[7]]
+    assert chosen.labels.tolist() == packed.labels[[3, 7]].tolist()
+    contiguous = packed.subset([2, 3, 4]).images
+    assert np.shares_memory(contiguous, packed.images)
+    np.testing.assert_array_equal(contiguous, packed.images[2:5])
+    empty = packed.subset([])
+    assert empty.images.shape == (0, 16, 16, 3)
+    with pytest.raises(ValueError, match="none of 0 images can be used"):
+        _ = empty.statistics
+
+
+def test_a_pack_is_reused_until_something_changes(table: ImageTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = pack_images(table, 16, 3, progress=False)
+    root = table.origin.root
+    assert first.folder.parent == root / ".cpc_cache"
+    assert files_in(first.folder) == ["images.uint8", "index.json", "sums.npy"]
+    with monkeypatch.context() as patch:
+        patch.setattr(cpc.data.images.pack, "_build", fail)
+        assert pack_images(table, 16, 3, progress=False).folder == first.folder
+        redrawn = read_image_source(root, valid_share=0.4)  # the pack among the images is none of them
+        again = pack_images(redrawn, 16, 3, progress=False)
+        assert again.folder == first.folder
+        assert "valid" in again.splits
+    folders = {first.folder}
+    folders.add(pack_images(table, 17, 3, progress=False).folder)
+    folders.add(pack_images(table, 16, 1, progress=False).folder)
+    folders.add(pack_images(table.subset([1, 0, 2, 3, 4, 5, 6, 7]), 16, 3, progress=False).folder)
+    path = root / table.names[2]
+    before = first.images[2].copy()
+    Image.open(path).transpose(Image.Transpose.ROTATE_180).save(path)
+    os.utime(path, ns=(1, 1))
+    changed = pack_images(table, 16, 3, progress=False)
+    np.testing.assert_array_equal(changed.images[2], before[::-1, ::-1])
+    folders.add(changed.folder)
+    write_noise(root / "train/class 0/new.png")
+    folders.add(pack_images(read_image_source(root), 16, 3, progress=False).folder)
+    assert len(folders) == 6
+    assert set(root.joinpath(".cpc_cache").iterdir()) == folders
+
+
+def test_arrays_of_one_size_and_time_are_told_apart_by_their_content(tmp_path: Path) -> None:
+    """Data sets of one shape, unpacked from archives that give every file the same time."""
+    packs = []
+    for value in (0, 1):
+        path = tmp_path / str(value) / "train.npz"
+        path.parent.mkdir()
+        np.savez(path, images=np.full((4, 8, 8), value, np.uint8))
+        os.utime(path, ns=(1, 1))
+        packs.append(pack_images(read_image_source(path.parent, valid_share=0.0), 8, 1, tmp_path / "c", progress=False))
+    assert [packed.images.max() for packed in packs] == [0, 1]
+    path.rename(tmp_path / "train.npz")
+    moved = pack_images(read_image_source(tmp_path, valid_share=0.0), 8, 1, tmp_path / "c", progress=False)
+    assert moved.folder == packs[1].folder
+
+
+def test_an_incomplete_pack_is_built_again(table: ImageTable) -> None:
+    folder = pack_images(table, 16, 3, progress=False).folder
+    os.truncate(folder / "images.uint8", 100)
+    with pytest.raises(ValueError, match="holds no complete pack"):
+        PackedImages(folder, table)
+    packed = pack_images(table, 16, 3, progress=False)
+    assert packed.folder == folder
+    assert packed.images[7].any()
+    for damage in ("{", "{}"):
+        (folder / "index.json").write_text(damage)
+        assert pack_images(table, 16, 3, progress=False).folder == folder
+    with pytest.raises(ValueError, match="holds 8 images, the table 2; pack it anew"):
+        PackedImages(folder, table.subset([0, 1]))
+
+
+KILLED_WHILE_DECODING = """
+import os, signal, sys
+import cpc.data.images.pack as image_pack
+from cpc.data.images.sources import read_image_source
+
+image_pack._BLOCK_IMAGES = 1
+read_square = image_pack.read_square
+
+def kill_at_six(table, row, *arguments):
+    if row == 6:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return read_square(table, row, *arguments)
+
+image_pack.read_square = kill_at_six
+image_pack.pack_images(read_image_source(sys.argv[1], valid_share=0.0), 16, 3, num_workers=1, progress=False)
+"""
+
+
+def test_a_killed_run_leaves_no_pack_and_is_cleaned_up(table: ImageTable) -> None:
+    packs = table.origin.root / ".cpc_cache"
+    done = subprocess.run([sys.executable, "-c", KILLED_WHILE_DECODING, table.origin.root], timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    (leftover,) = packs.iterdir()
+    assert ".partial-" in leftover.name
+    packed = pack_images(table, 16, 3, progress=False)
+    np.testing.assert_array_equal(packed.images[7], read_square(table, 7, 16, 3))
+    assert leftover.exists(), "for an hour, it may be a living process"
+
+    shutil.rmtree(packed.folder)
+    for path in (*leftover.iterdir(), leftover):
+        os.utime(path, (1, 1))
+    pack_images(table, 16, 3, progress=False)
+    assert files_in(packs) == [packed.folder.name]
+
+
+def test_two_processes_at_once_agree(table: ImageTable) -> None:
+    """The slower one finds the place taken, and uses what is there."""
+    results: list[PackedImages] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(pack_images(table, 16, 3, progress=False))) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({packed.folder for packed in results}) == 1
+    assert len(results) == 3
+    assert files_in(results[0].folder.parent) == [results[0].folder.name]
+
+
+def test_bad_images_are_named_and_skipped_only_when_asked(
+    root: Path, table: ImageTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / table.names[1]).write_text("words")
+    content = (root / table.names[6]).read_bytes()
+    (root / table.names[6]).write_bytes(content[: len(content) // 2])
+    complaint = r"2 of 8 images cannot be used:\n.*5\.png: .*no image(?s:.*)1\.png: .*truncated(?s:.*)skip_bad"
+    with pytest.raises(ValueError, match=complaint):
+        pack_images(table, 16, 3, progress=False)
+    monkeypatch.setattr(cpc.data.images.pack, "_build", fail)  # nothing is decoded twice
+    with pytest.warns(UserWarning, match="went on without 2 of 8 images"):
+        packed = pack_images(table, 16, 3, skip_bad=True, progress=False)
+    assert list(packed.skipped) == [1, 6]
+    assert "1.png" in packed.skipped[6]
+    assert packed.rows(None).tolist() == [0, 2, 3, 4, 5, 7]
+    assert packed.rows("test").tolist() == [0, 2]
+    with pytest.raises(ValueError, match=r"1 of these images were skipped; read those that rows\(\) names"):
+        packed.read([0, 1])
+    np.testing.assert_array_equal(packed.read([7])[0], read_square(table, 7, 16, 3))
+    good = packed.read(packed.rows(None)).astype(np.float64) / 255
+    np.testing.assert_allclose(packed.statistics.mean, good.mean(axis=(0, 1, 2)), rtol=1e-12)
+    np.testing.assert_allclose(packed.statistics.std, good.std(axis=(0, 1, 2)), rtol=1e-12)
+    chosen = packed.subset([7, 6])
+    assert chosen.skipped == {1: packed.skipped[6]}
+    with pytest.raises(ValueError, match="1 of these"):
+        chosen.read([1])
+    with pytest.raises(ValueError, match=r"all 1 images of split 'train' were skipped:\n.*1\.png"):
+        packed.subset([6]).rows("train")
+    with pytest.raises(ValueError, match="2 of 8"):
+        pack_images(table, 16, 3, progress=False)
+
+
+def test_a_source_of_bad_images_is_an_error_even_when_skipping(tmp_path: Path) -> None:
+    (tmp_path / "a.png").touch()
+    with pytest.raises(ValueError, match="1 of 1 images"):
+        pack_images(read_image_source(tmp_path, valid_share=0.0), 16, 3, skip_bad=True, progress=False)
+
+
+def test_arrays_that_change_after_reading_are_no_bad_images(tmp_path: Path) -> None:
+    images = np.zeros((4, 8, 8), np.uint8)
+    np.savez(tmp_path / "a.npz", images=images)
+    table = read_image_source(tmp_path / "a.npz", valid_share=0.0)
+    np.savez(tmp_path / "a.npz", images=images + np.uint8(1))
+    with pytest.raises(ValueError, match="have changed since they were read"):
+        pack_images(table, 8, 1, skip_bad=True, progress=False)
+    assert files_in(tmp_path / ".cpc_cache") == []
+
+
+def test_a_full_disk_is_said_clearly_and_leaves_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = read_image_source(root)
+    packs = root / ".cpc_cache"
+    with monkeypatch.context() as patch:
+        patch.setattr(cpc.data.images.pack.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+        with pytest.raises(OSError, match=r"No space left.*take 0\.000 GB, 0\.000 GB are free.*with `cache_dir`"):
+            pack_images(table, 16, 3, progress=False)
+    assert files_in(packs) == []
+
+    # The real thing: the system refuses the bytes while they are written.
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large: the packed images take"):
+            pack_images(table, 16, 3, progress=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert files_in(packs) == []
+    assert len(pack_images(table, 16, 3, progress=False)) == 8
+
+
+def test_an_interrupt_while_decoding_leaves_nothing(table: ImageTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cpc.data.images.pack, "read_square", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        pack_images(table, 16, 3, progress=False)
+    assert files_in(table.origin.root / ".cpc_cache") == []
+
+
+def test_a_place_that_cannot_be_written_names_the_option(table: ImageTable, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"name another place with `cache_dir`"):
+        pack_images(table, 16, 3, tmp_path / "file", progress=False)
+
+
+@pytest.mark.parametrize(("image_size", "num_channels"), [(0, 3), (16, 2)])
+def test_impossible_shapes_are_refused(table: ImageTable, image_size: int, num_channels: int) -> None:
+    with pytest.raises(ValueError, match=r"image_size=0|num_channels=2"):
+        pack_images(table, image_size, num_channels, progress=False)
+    assert not (table.origin.root / ".cpc_cache").exists()
+
+
+def test_a_pack_travels_light_and_opens_its_map_where_it_arrives(table: ImageTable) -> None:
+    packed = pack_images(table, 64, 3, progress=False)
+    expected = packed.read([1, 5])
+    data = pickle.dumps(packed)
+    assert len(data) < 5000  # 98 kB of pixels
+    np.testing.assert_array_equal(pickle.loads(data).read([1, 5]), expected)
+    chosen = pickle.loads(pickle.dumps(packed.subset(np.array([5, 1]))))
+    np.testing.assert_array_equal(chosen.read([1, 0]), expected)
+    assert chosen.statistics.mean.tolist() == packed.subset([5, 1]).statistics.mean.tolist()
+
+
+def test_labels_are_those_of_the_table_given(table: ImageTable) -> None:
+    pack_images(table, 16, 3, progress=False)
+    relabelled = replace(table, labels=np.full(8, -1))
+    assert set(pack_images(relabelled, 16, 3, progress=False).labels.tolist()) == {-1}

@@ -1,0 +1,44 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from cpc.data.store.folders import find_files, refuse_doubles
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("b.wav", "deep/a.WAV", "deep/er/c.flac", ".hidden/d.wav", "deep/._a.wav", "e.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return tmp_path
+
+
+def test_files_are_found_by_suffix_below_links_too_and_never_for_ever(folder: Path) -> None:
+    (folder / "deep/again").symlink_to(folder)
+    (folder / "elsewhere").mkdir()
+    assert find_files(folder, {".wav", ".flac"}, "audio") == ["b.wav", "deep/a.WAV", "deep/er/c.flac"]
+    (folder / "z").symlink_to(folder / "deep/er")  # a folder that was met comes once
+    assert find_files(folder, {".flac"}, "audio") == ["deep/er/c.flac"]
+    assert find_files(folder / "z", {".flac"}, "audio") == ["c.flac"]
+    with pytest.raises(ValueError, match=r"no image below .* \(there: .*3 \.wav.*\); .* suffix: \.png; so it is"):
+        find_files(folder, {".png"}, "image", "; so it is")
+
+
+@pytest.mark.parametrize(
+    "other", ["./b.wav", "deep/../b.wav", "deep//../b.wav", "link.wav", "deep/up/b.wav", "{}/b.wav"]
+)
+def test_one_file_under_two_names_is_refused(folder: Path, other: str) -> None:
+    (folder / "link.wav").symlink_to("b.wav")
+    (folder / "deep/up").symlink_to("..")
+    other = other.format(folder)
+    with pytest.raises(ValueError, match=f"stand under two names(?s:.*)  b.wav and {other}\nkeep one"):
+        refuse_doubles(folder, ["b.wav", "deep/a.WAV", other])
+    refuse_doubles(folder, ["deep/a.WAV", other])
+
+
+def test_copies_and_equal_names_in_other_folders_are_other_files(folder: Path) -> None:
+    os.link(folder / "b.wav", folder / "copy.wav")
+    (folder / "deep/b.wav").touch()
+    refuse_doubles(folder, ["b.wav", "copy.wav", "deep/b.wav"])

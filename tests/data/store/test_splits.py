@@ -1,0 +1,68 @@
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from cpc.data.store.splits import draw_splits
+
+PATHS = [f"speaker{number % 7}/{number}.flac" for number in range(20_000)]
+
+
+def split_of(paths: list[str], valid: float = 0.05, test: float = 0.1, seed: int = 0) -> dict[str, str]:
+    return dict(zip(paths, draw_splits(paths, valid_share=valid, test_share=test, seed=seed), strict=True))
+
+
+@pytest.mark.parametrize(("valid", "test"), [(0.05, 0.1), (0.0, 0.2), (0.3, 0.0), (0.3, 0.6)])
+def test_shares_are_those_asked_for(valid: float, test: float) -> None:
+    counts = Counter(split_of(PATHS, valid, test).values())
+    shares = {"valid": valid, "test": test, "train": 1 - valid - test}
+    assert set(counts) == {name for name, share in shares.items() if share}
+    for name, share in shares.items():
+        assert abs(counts[name] - share * len(PATHS)) <= 4 * np.sqrt(len(PATHS) * share * (1 - share))
+
+
+def test_a_file_stays_in_its_split_whatever_the_order_and_whatever_comes_later() -> None:
+    everything, some = split_of(PATHS), split_of(PATHS[5000:100:-3])
+    assert set(some.values()) == {"train", "valid", "test"}
+    assert some.items() <= everything.items()
+
+
+def test_larger_shares_take_files_from_training_alone() -> None:
+    """`valid` before `test` would move test files to valid: the test part must not be seen, once it was one."""
+    before, after = split_of(PATHS, valid=0.05), split_of(PATHS, valid=0.2)
+    moved = {(before[path], after[path]) for path in PATHS if before[path] != after[path]}
+    assert moved == {("train", "valid")}
+
+
+def test_seeds_draw_differently_and_processes_alike() -> None:
+    """Python's own hash of a string differs between processes."""
+    assert split_of(PATHS, seed=1) != split_of(PATHS, seed=2)
+    call = "draw_splits([*'abcdefghij'], valid_share=0.3, test_share=0.3)"
+    code = f"from cpc.data.store.splits import draw_splits; print(*{call})"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert printed == draw_splits([*"abcdefghij"], valid_share=0.3, test_share=0.3)
+
+
+@pytest.mark.parametrize("num_units", [3, 4, 7])
+def test_no_split_of_a_small_corpus_is_empty(num_units: int) -> None:
+    for seed in range(50):
+        for shares in ((0.01, 0.01), (0.49, 0.5), (0.98, 0.01), (0.01, 0.98)):
+            splits = split_of(PATHS[:num_units], *shares, seed=seed)
+            assert set(splits.values()) == {"train", "valid", "test"}
+
+
+def test_equal_units_stay_together() -> None:
+    units = [path.split("/")[0] for path in PATHS]
+    splits = draw_splits(units, valid_share=0.2, test_share=0.2)
+    assert len(set(zip(units, splits, strict=True))) == 7
+
+
+def test_what_cannot_be_split() -> None:
+    with pytest.raises(ValueError, match=r"a, b: these 2 are too few for one each in train, valid, test; add some"):
+        draw_splits(["b", "a", "b"], valid_share=0.1, test_share=0.1)
+    assert draw_splits(["b", "a"], valid_share=0.1, test_share=0.0).count("valid") == 1
+    for shares in ((0.5, 0.5), (-0.1, 0.1), (float("nan"), 0.1)):
+        with pytest.raises(ValueError, match="valid_share="):
+            draw_splits(PATHS, valid_share=shares[0], test_share=shares[1])

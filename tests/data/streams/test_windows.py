@@ -1,0 +1,299 @@
+from collections import Counter, defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from cpc.data.audio.windows import WindowDataset
+from cpc.data.streams.windows import SameSpeakerBatches, UniformBatches
+
+WINDOW = 100
+
+
+class Ramps:
+    """Audio whose samples count 0, 1, 2, ... in each file."""
+
+    sample_rate_hz = 16000
+
+    def __init__(self, num_samples: list[int]) -> None:
+        self.num_samples = np.array(num_samples)
+
+    def read(self, file_index: int, start: int, num_samples: int) -> np.ndarray:
+        return np.arange(start, min(start + num_samples, self.num_samples[file_index]), dtype=np.float32)
+
+
+def uniform(num_samples: list[int], batch_size: int = 4, num_batches: int = 10, seed: int = 0, **options: int):
+    return UniformBatches(np.array(num_samples), WINDOW, batch_size, num_batches, seed, **options)
+
+
+def same_speaker(num_samples: list[int], groups: list[int], batch_size: int = 4, num_batches: int = 10, **options: Any):
+    return SameSpeakerBatches(
+        np.array(num_samples), WINDOW, batch_size, num_batches, options.pop("seed", 0), np.array(groups), **options
+    )
+
+
+LENGTHS = [1000, 250, 99, 0, 730, 100]
+SLOTS = {0: 10, 1: 2, 2: 1, 4: 7, 5: 1}
+
+
+def test_every_pass_covers_the_corpus_once() -> None:
+    batches = uniform(LENGTHS, batch_size=4)
+    stream = [window for index in range(21) for window in batches.batch(index)]  # 4 passes of 21 windows
+    orders = set()
+    for start in range(0, 84, 21):
+        files = [file for file, _ in stream[start : start + 21]]
+        assert Counter(files) == SLOTS
+        orders.add(tuple(files))
+    assert len(orders) == 4
+    assert all(0 <= start <= max(LENGTHS[file] - WINDOW, 0) for file, start in stream)
+    assert batches.windows_per_pass == 21
+
+
+def test_a_batch_may_hold_several_passes_of_a_tiny_corpus() -> None:
+    batches = uniform([50, 150], batch_size=7)
+    files = [file for index in range(2) for file, _ in batches.batch(index)]
+    assert all(sorted(files[start : start + 2]) == [0, 1] for start in range(0, 14, 2))
+
+
+def test_starts_are_uniform() -> None:
+    """1 100 possible starts (0..1099) in 11 cells of 100: chi-square, and both ends are reached."""
+    batches = uniform([1199], batch_size=1100)
+    starts = np.array([start for index in range(50) for _, start in batches.batch(index)])
+    assert chisquare(np.bincount(starts // 100, minlength=11)).pvalue > 1e-3
+    assert starts.min() == 0
+    assert starts.max() == 1099
+
+
+def test_a_batch_is_a_pure_function_of_seed_index_rank_and_world_size() -> None:
+    expected = [uniform(LENGTHS).batch(index) for index in range(30)]
+    batches = uniform(LENGTHS)
+    for index in [29, 3, 17, 0, 3]:
+        np.random.seed(index)
+        assert batches.batch(index) == expected[index]
+    assert uniform(LENGTHS, seed=1).batch(0) != expected[0]
+    # Two ranks share the stream: together they see what one would.
+    for index in range(15):
+        for rank in (0, 1):
+            assert uniform(LENGTHS, rank=rank, world_size=2).batch(index) == expected[2 * index + rank]
+
+
+def test_rounds_continue_the_stream_and_an_unfinished_one_starts_again() -> None:
+    batches = uniform(LENGTHS, num_batches=5)
+    assert len(batches) == 5
+    next(iter(batches))  # a peek
+    rounds = [batch for _ in range(3) for batch in batches]
+    assert rounds == [uniform(LENGTHS).batch(index) for index in range(15)]
+
+
+def test_a_state_continues_where_it_was_taken() -> None:
+    expected = [uniform(LENGTHS).batch(index) for index in range(20)]
+    batches = uniform(LENGTHS, num_batches=5)
+    list(batches)
+    iterator = iter(batches)
+    next(iterator), next(iterator)
+    state = batches.state_dict()
+    fresh = uniform(LENGTHS, num_batches=5)
+    fresh.load_state_dict(state)
+    assert list(fresh) == expected[7:10]
+    assert list(fresh) == expected[10:15]
+    longer = uniform(LENGTHS, num_batches=8)  # a run may be extended
+    longer.load_state_dict(state)
+    assert list(longer) == expected[7:13]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"seed": 1}, r"seed 0 -> 1"),
+        ({"batch_size": 8}, r"batch_size 4 -> 8"),
+        ({"world_size": 2}, r"world_size 1 -> 2"),
+        ({"num_samples": [*LENGTHS, 500]}, r"audio_files '\w+' -> '\w+'"),
+    ],
+)
+def test_a_state_of_another_stream_is_refused(changed: dict[str, Any], message: str) -> None:
+    state = uniform(LENGTHS).state_dict()
+    with pytest.raises(ValueError, match=message):
+        uniform(**({"num_samples": LENGTHS} | changed)).load_state_dict(state)
+    with pytest.raises(ValueError, match=r"sampler 'UniformBatches' -> 'SameSpeakerBatches'"):
+        same_speaker([200, 200], [0, 0]).load_state_dict(state)
+    other = UniformBatches(np.array(LENGTHS), WINDOW + 1, 4, 10, 0)
+    with pytest.raises(ValueError, match=r"window_samples 100 -> 101"):
+        other.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"num_batches": 0}, "num_batches=0"),
+        ({"seed": -1}, "seed=-1"),
+        ({"rank": 2, "world_size": 2}, r"rank=2, but must lie in 0\.\.1"),
+        ({"num_samples": [0, 0]}, "none of the 2 audio files holds a sample"),
+    ],
+)
+def test_arguments_out_of_range(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        uniform(**({"num_samples": LENGTHS} | options))
+
+
+def make_loader(batches: Any, num_workers: int) -> StatefulDataLoader:
+    dataset = WindowDataset(Ramps(LENGTHS), WINDOW)
+    return StatefulDataLoader(
+        dataset,
+        batch_sampler=batches,
+        num_workers=num_workers,
+        collate_fn=dataset.collate,
+        generator=torch.Generator().manual_seed(0),
+    )
+
+
+def seen(batch: Any) -> tuple[list[int], list[float]]:
+    return batch.sequence_id.tolist(), batch.x[:, 0].tolist()
+
+
+# torchdata 0.11 calls a function that torch 2.14 deprecates; nothing replaces it.
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+@pytest.mark.parametrize("kind", ["uniform", "same_speaker"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loader_resumes_at_the_next_batch(kind: str, num_workers: int) -> None:
+    """What prefetching workers have drawn already must not shift the position."""
+
+    def make() -> StatefulDataLoader:
+        if kind == "uniform":
+            return make_loader(uniform(LENGTHS, num_batches=6), num_workers)
+        return make_loader(same_speaker(LENGTHS, [0, 0, 1, 1, 1, 0], num_batches=6), num_workers)
+
+    loader = make()
+    next(iter(loader))  # a peek changes nothing
+    reference = [seen(batch) for _ in range(3) for batch in loader]
+    sampler = uniform(LENGTHS) if kind == "uniform" else same_speaker(LENGTHS, [0, 0, 1, 1, 1, 0])
+    expected = [sampler.batch(index) for index in range(18)]
+    assert reference == [([f for f, _ in batch], [float(s) for _, s in batch]) for batch in expected]
+
+    global_state = torch.get_rng_state()
+    for num_consumed in (0, 1, 4, 6, 8):
+        loader = make()
+        consumed = []
+        while len(consumed) < num_consumed:
+            for batch in loader:
+                consumed.append(seen(batch))
+                if len(consumed) == num_consumed:
+                    break
+        state = loader.state_dict()
+        assert consumed == reference[:num_consumed]
+        resumed = make()
+        resumed.load_state_dict(state)
+        # The rest of the round that was begun (nothing, after its last batch), then the next round.
+        end = -(-num_consumed // 6) * 6 if num_consumed else 6
+        assert [seen(batch) for batch in resumed] == reference[num_consumed:end]
+        assert [seen(batch) for batch in resumed] == reference[end : end + 6]
+    assert torch.equal(torch.get_rng_state(), global_state)
+
+
+def check_same_speaker_pass(
+    num_samples: list[int], groups: list[int], batch_size: int, speakers_per_batch: int, distinct: bool
+) -> None:
+    """One pass: who is in each batch, in equal parts, with two files where asked; and every slot comes."""
+    batches = same_speaker(
+        num_samples,
+        groups,
+        batch_size,
+        speakers_per_batch=speakers_per_batch,
+        require_distinct_files=distinct,
+    )
+    assert batches.windows_per_pass % batch_size == 0
+    part = batch_size // speakers_per_batch
+    counts: Counter[int] = Counter()
+    for index in range(batches.windows_per_pass // batch_size):
+        files_of = defaultdict(list)
+        for file, start in batches.batch(index):
+            assert 0 <= start <= max(num_samples[file] - WINDOW, 0)
+            files_of[groups[file]].append(file)
+            counts[file] += 1
+        assert len(files_of) == speakers_per_batch
+        assert all(len(files) == part for files in files_of.values())
+        if distinct:
+            assert all(len(set(files)) >= 2 for files in files_of.values())
+    for file, length in enumerate(num_samples):
+        assert counts[file] >= (max(1, length // WINDOW) if length else 0)
+        assert (counts[file] > 0) == (length > 0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_same_speaker_batches_for_any_corpus(data: st.DataObject) -> None:
+    speakers_per_batch = data.draw(st.integers(1, 4), "speakers per batch")
+    part = data.draw(st.integers(2, 5), "part")
+    distinct = data.draw(st.booleans(), "distinct files")
+    num_samples, groups = [], []
+    for speaker in range(data.draw(st.integers(speakers_per_batch, 7), "speakers")):
+        lengths = data.draw(st.lists(st.integers(1, 3000), min_size=2 if distinct else 1, max_size=5), "lengths")
+        num_samples += lengths
+        groups += [speaker] * len(lengths)
+    order = np.random.default_rng(0).permutation(len(groups))
+    num_samples, groups = [num_samples[i] for i in order] + [0], [groups[i] for i in order] + [-1]
+    check_same_speaker_pass(num_samples, groups, part * speakers_per_batch, speakers_per_batch, distinct)
+
+
+def test_a_speaker_with_one_long_file_still_meets_another() -> None:
+    check_same_speaker_pass([50_000, 10, 300, 300], [0, 0, 1, 1], 4, 1, distinct=True)
+    check_same_speaker_pass([50_000, 10, 300, 300], [0, 0, 1, 1], 4, 2, distinct=True)
+
+
+def test_a_pass_repeats_little_when_speakers_are_alike() -> None:
+    lengths, groups = [730] * 60, [file % 12 for file in range(60)]
+    for speakers_per_batch in (1, 2, 4):
+        batches = same_speaker(lengths, groups, 8, speakers_per_batch=speakers_per_batch)
+        assert batches.windows_per_pass <= 1.2 * 60 * 7
+
+
+def test_speakers_meet_different_speakers_in_every_pass() -> None:
+    lengths, groups = [400] * 40, [file % 10 for file in range(40)]
+    batches = same_speaker(lengths, groups, 4, speakers_per_batch=2)
+    per_pass = batches.windows_per_pass // 4
+    pairs = [frozenset(groups[file] for file, _ in batches.batch(index)) for index in range(20 * per_pass)]
+    assert len(set(pairs)) == 45  # all pairs of 10
+
+
+def test_same_speaker_batches_are_pure_and_shared_by_ranks() -> None:
+    lengths, groups = [300, 500, 700, 900] * 3, [0, 0, 1, 1] * 3
+    expected = [same_speaker(lengths, groups).batch(index) for index in range(40)]
+    batches = same_speaker(lengths, groups)
+    assert [batches.batch(index) for index in (39, 0, 7)] == [expected[39], expected[0], expected[7]]
+    for rank in (0, 1):
+        ranks = same_speaker(lengths, groups, rank=rank, world_size=2)
+        assert [ranks.batch(index) for index in range(20)] == expected[rank::2]
+    assert same_speaker(lengths, groups, seed=5).batch(0) != expected[0]
+
+
+def test_speakers_that_do_not_fit_are_named() -> None:
+    lengths, groups = [300] * 5, [0, 0, 1, 2, 2]
+    with pytest.raises(ValueError, match=r"single file: bert\. (?s:.*)model.negatives"):
+        same_speaker(lengths, groups, group_names=["anna", "bert", "cleo"])
+    with pytest.raises(ValueError, match=r"single file: 1\. "):
+        same_speaker(lengths, groups)
+    with pytest.raises(ValueError, match=r"single file: 0, 1, 2, 3, 4 and 2 more"):
+        same_speaker([300] * 7, list(range(7)))
+    # One of two files is empty: that leaves a single one.
+    with pytest.raises(ValueError, match=r"single file: 1\. "):
+        same_speaker([300, 300, 300, 0], [0, 0, 1, 1])
+    check_same_speaker_pass(lengths, groups, 4, 1, distinct=False)
+    with pytest.raises(ValueError, match=r"2 of 5 files have no speaker"):
+        same_speaker(lengths, [0, 0, -1, -1, 0])
+    with pytest.raises(ValueError, match=r"speakers_per_batch=2, but there are 1 speakers"):
+        same_speaker([300, 300], [7, 7], speakers_per_batch=2)
+    with pytest.raises(ValueError, match=r"batch_size=4 with speakers_per_batch=3"):
+        same_speaker(lengths, groups, speakers_per_batch=3)
+    with pytest.raises(ValueError, match=r"batch_size=4 with speakers_per_batch=4: .* at least 2 windows"):
+        same_speaker(lengths, groups, speakers_per_batch=4)
+    with pytest.raises(ValueError, match=r"group_ids has 2 entries for 5"):
+        same_speaker(lengths, [0, 0])
+    with pytest.raises(ValueError, match=r"speakers_per_batch 1 -> 2"):
+        same_speaker([300] * 4, [0, 0, 1, 1], speakers_per_batch=2).load_state_dict(
+            same_speaker([300] * 4, [0, 0, 1, 1]).state_dict()
+        )

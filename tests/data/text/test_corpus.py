@@ -1,0 +1,81 @@
+"""Streams in memory and on disk, counts and entropy."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cpc.data.text.corpus import TokenCorpus, entropy_nats
+from cpc.data.text.lines import Text
+from cpc.data.text.vocabulary import Vocabulary
+
+PTB = Path(__file__).parents[3] / "shared" / "data" / "ptb"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for split, lines in {"train": ["a b a", "c a"], "valid": ["a d"], "test": ["b"]}.items():
+        (tmp_path / f"{split}.txt").write_text("\n".join(lines), encoding="utf-8")
+    return tmp_path
+
+
+def test_streams_begin_with_the_end_of_a_line(folder: Path) -> None:
+    corpus = TokenCorpus(Text(folder), tokens="whitespace", num_tokens=4)
+    # a 3, <eos> 2, then b and c are one each: b comes first, and c is unknown
+    assert corpus.vocabulary.symbols == ("a", "<eos>", "<unk>", "b")
+    assert corpus.stream("train").tolist() == [1, 0, 3, 0, 1, 2, 0, 1]
+    assert corpus.stream("valid").tolist() == [1, 0, 2, 1]
+    assert corpus.counts("train").tolist() == [3, 2, 1, 1]
+    with pytest.raises(ValueError, match="has no split 'other'; it has test, train, valid"):
+        corpus.stream("other")
+
+
+def test_a_pack_is_made_once_and_shared_with_a_trained_vocabulary(folder: Path) -> None:
+    corpus = TokenCorpus(Text(folder), tokens="whitespace", num_tokens=4)
+    packs = sorted((folder / ".cpc_cache").iterdir())
+    assert isinstance(corpus.stream("train"), np.memmap)
+    again = TokenCorpus(Text(folder), vocabulary=Vocabulary(**corpus.vocabulary.description))
+    assert sorted((folder / ".cpc_cache").iterdir()) == packs
+    assert again.digest == corpus.digest
+    (folder / "train.txt").write_text("a b a\nc b", encoding="utf-8")
+    changed = TokenCorpus(Text(folder), tokens="whitespace", num_tokens=4)
+    assert changed.vocabulary.symbols == ("<eos>", "a", "b", "<unk>")
+    assert changed.stream("train").tolist() == [0, 1, 2, 1, 0, 3, 2, 0]
+
+
+def test_the_embedded_prose_is_the_same_in_memory_and_packed(tmp_path: Path) -> None:
+    in_memory = TokenCorpus(Text("embedded"), num_tokens=500, lower_case=True)
+    packed = TokenCorpus(Text("embedded"), num_tokens=500, lower_case=True, cache_dir=tmp_path)
+    for split in ("train", "valid", "test"):
+        assert np.array_equal(in_memory.stream(split), packed.stream(split))
+
+
+def test_a_vocabulary_is_given_or_made(folder: Path) -> None:
+    with pytest.raises(ValueError, match="give one"):
+        TokenCorpus(Text(folder))
+
+
+def test_a_trained_vocabulary_reads_text_without_a_training_part(folder: Path) -> None:
+    vocabulary = TokenCorpus(Text(folder), tokens="whitespace", num_tokens=4).vocabulary
+    alone = Text(folder / "test.txt")
+    assert TokenCorpus(alone, vocabulary=vocabulary).stream("test").tolist() == [1, 3, 1]
+    with pytest.raises(ValueError, match=r"test\.txt holds no line to train on, only test: name a file train"):
+        TokenCorpus(alone, tokens="whitespace", num_tokens=4)
+
+
+def test_entropy() -> None:
+    assert entropy_nats(np.array([5, 5, 0, 5, 5])) == pytest.approx(math.log(4))
+    assert entropy_nats(np.array([7])) == 0
+    # on average too low, so that what H - L certifies is not too much: Miller's (V - 1) / 2n
+    rng = np.random.default_rng(0)
+    found = [entropy_nats(rng.multinomial(500, np.full(50, 1 / 50))) for _ in range(400)]
+    assert np.mean(found) == pytest.approx(math.log(50) - 49 / 1000, abs=0.003)
+
+
+@pytest.mark.skipif(not PTB.exists(), reason="Penn Treebank is not here")
+def test_penn_treebank_has_10000_tokens_and_the_usual_lengths(tmp_path: Path) -> None:
+    corpus = TokenCorpus(Text(PTB), tokens="whitespace", num_tokens=10_000, cache_dir=tmp_path)
+    lengths = {split: len(corpus.stream(split)) - 1 for split in ("train", "valid", "test")}
+    assert lengths == {"train": 929_589, "valid": 73_760, "test": 82_430}
+    assert corpus.counts("train").min() > 0

@@ -1,0 +1,99 @@
+"""Words, subwords, and the two symbols that every vocabulary has."""
+
+import random
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from cpc.data.text.byte_pairs import BytePairs, chunks, join, learn_merges
+from cpc.data.text.vocabulary import END, UNKNOWN, Vocabulary, build_vocabulary
+
+LINES = ["the cat saw the dog", "the dog ran", "a cat ran"]
+
+
+def test_words_are_sorted_by_count_with_both_symbols_among_them() -> None:
+    # the 3, <eos> 3, cat 2, dog 2, ran 2, a 1, saw 1: the last two are unknown
+    vocabulary = build_vocabulary(LINES, tokens="whitespace", num_tokens=6)
+    assert vocabulary.symbols == (END, "the", UNKNOWN, "cat", "dog", "ran")
+    assert vocabulary.encode("the cow saw") == [1, 2, 2, 0]
+    assert vocabulary.decode([1, 3, 0, 2, 0]) == f"the cat\n{UNKNOWN}\n"
+
+
+def test_a_text_that_writes_unknown_words_itself_keeps_all_of_its_words() -> None:
+    vocabulary = build_vocabulary(["a <unk> b", "b <unk> <unk>"], tokens="whitespace", num_tokens=4)
+    assert vocabulary.symbols == (UNKNOWN, END, "b", "a")
+
+
+def test_words_are_parted_from_punctuation_and_put_in_lower_case() -> None:
+    lines = ["Don't stop, DON'T!"] * 2 + ["never"]
+    vocabulary = build_vocabulary(lines, tokens="words", num_tokens=6, lower_case=True)
+    assert vocabulary.symbols == ("don't", END, "!", ",", "stop", UNKNOWN)
+    assert vocabulary.decode(vocabulary.encode("DON'T stop!")) == "don't stop !\n"
+
+
+@pytest.mark.parametrize("tokens", ["whitespace", "words", "subwords"])
+def test_a_description_builds_it_again(tokens: str) -> None:
+    built = build_vocabulary(LINES * 4, tokens=tokens, num_tokens=7 if tokens != "subwords" else 20)
+    again = Vocabulary(**built.description)
+    assert again.description == built.description
+    assert again.encode("the dog sat") == built.encode("the dog sat")
+
+
+def test_merges_are_those_of_counting_anew_each_time() -> None:
+    rng = random.Random(0)
+    counts = Counter("".join(rng.choices("abcd", weights=[5, 3, 2, 1], k=rng.randint(1, 9))) for _ in range(300))
+    words = {word: list(word) for word in counts}
+    expected = []
+    for _ in range(60):
+        pairs: Counter[tuple[str, str]] = Counter()
+        for word, symbols in words.items():
+            for pair in pairwise(symbols):
+                pairs[pair] += counts[word]
+        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        expected.append(best)
+        words = {word: join(symbols, best) for word, symbols in words.items()}
+    merges = learn_merges(counts, 60)
+    assert merges == expected
+    encode = BytePairs(merges)
+    assert {word: encode.of_chunk(word) for word in counts} == words
+
+
+def test_merges_end_where_nothing_is_left_to_join() -> None:
+    assert learn_merges({"ab": 3, "c": 1}, 10) == [("a", "b")]
+
+
+def test_chunks_part_words_from_punctuation() -> None:
+    assert chunks("It's (a) test...") == ["▁It", "'", "s", "▁(", "a", ")", "▁test", "..."]
+    assert "".join(chunks("It's (a) test...")) == "▁It's▁(a)▁test..."
+
+
+def test_subwords_spell_every_word_of_known_characters() -> None:
+    lines = ["low lower lowest", "new newer newest wide widest"] * 3
+    vocabulary = build_vocabulary(lines, tokens="subwords", num_tokens=24)
+    assert len(vocabulary) == 24
+    ids = vocabulary.encode("lower newest slow")
+    assert vocabulary.unknown not in ids
+    assert vocabulary.decode(ids) == "lower newest slow\n"
+    assert vocabulary.unknown in vocabulary.encode("zebra")
+
+
+def test_rare_characters_are_unknown() -> None:
+    vocabulary = build_vocabulary(["aab", "ab#"], tokens="subwords", num_tokens=6)
+    assert "#" not in vocabulary.symbols
+
+
+def test_refusals() -> None:
+    for lines in ([], ["", " "]):
+        with pytest.raises(ValueError, match="the vocabulary would be empty"):
+            build_vocabulary(lines, tokens="words", num_tokens=10)
+    with pytest.raises(ValueError, match="num_tokens=9, but the training text has 7 different tokens"):
+        build_vocabulary(LINES, tokens="words", num_tokens=9)
+    with pytest.raises(ValueError, match=r"choose 3 to 7"):
+        build_vocabulary(LINES, tokens="words", num_tokens=2)
+    with pytest.raises(ValueError, match="is written in 11 characters"):
+        build_vocabulary(LINES, tokens="subwords", num_tokens=5)
+    with pytest.raises(ValueError, match="gives at most"):
+        build_vocabulary(LINES, tokens="subwords", num_tokens=500)
+    with pytest.raises(ValueError, match="every symbol once"):
+        Vocabulary(["a", "a", END, UNKNOWN])
