@@ -13,7 +13,6 @@ from einops import repeat
 from jaxtyping import Float, Int, Num
 from torch import Tensor, nn
 
-from cpc.candidates.queue import Past
 from cpc.candidates.strategies import STRATEGIES
 from cpc.contexts.grid import GridContext
 from cpc.losses.class_contrast import class_contrast
@@ -182,14 +181,12 @@ class CPC(nn.Module):
         strategy: str | None = None,
         num_negatives: int | Literal["trained"] | None = "trained",
         labels: Int[Tensor, "B L"] | None = None,
-        past: Past | None = None,
         generator: torch.Generator | None = None,
     ) -> Contrast:
         """The loss from latents and contexts at hand; `num_valid` counts latents here.
 
         With auxiliary strategies `.loss` is the mean of all, weighted by their shares; all else is of `negatives`.
-        `num_negatives` is the model's unless evaluation asks for others, None for all candidates. `past` latents are
-        further candidates (`cpc.losses.contrast`), and make the number no bound (`cpc.candidates.LatentQueue`). A model
+        `num_negatives` is the model's unless evaluation asks for others, None for all candidates. A model
         with `classes` looks at contexts and `labels` alone, and knows the strategies of `training_strategies` and
         `full_softmax`.
         """
@@ -197,7 +194,7 @@ class CPC(nn.Module):
             return self._contrast_classes(contexts, labels, num_valid, strategy, generator)
         num_negatives = self.num_negatives if num_negatives == "trained" else num_negatives
         of_directions = [
-            self._contrast_sequences(queries, z, strategy, num_negatives, past, generator, identities)
+            self._contrast_sequences(queries, z, strategy, num_negatives, generator, identities)
             for queries, z, identities in self.predictions(
                 latents, contexts, num_valid=num_valid, sequence_id=sequence_id, group_id=group_id
             )
@@ -254,7 +251,6 @@ class CPC(nn.Module):
         latents: Float[Tensor, "S T D"],
         strategy: str | None,
         num_negatives: int | None,
-        past: Past | None,
         generator: torch.Generator | None,
         identities: dict[str, Tensor | None],
     ) -> Contrast:
@@ -268,7 +264,6 @@ class CPC(nn.Module):
                 num_negatives=num_negatives,
                 shared_across_steps=self.shared_across_steps,
                 skip_steps=self.skip_steps,
-                past=past,
                 generator=generator,
                 compute=self.compute,
                 **identities,

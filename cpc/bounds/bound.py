@@ -43,7 +43,6 @@ class Bound:
             sequences of a single batch.
         accuracy: rate at which no negative scores higher than the positive, ties shared.
         draw_excess_nats: mean of what repeated draws may have added to `mi_bound_nats`; 0 without draws.
-        max_age_steps: how many steps ago the oldest candidate was encoded; 0 without a queue of past latents.
     """
 
     steps: list[int]
@@ -59,22 +58,15 @@ class Bound:
     standard_error_nats: list[float]
     accuracy: list[float]
     draw_excess_nats: list[float]
-    max_age_steps: int = 0
 
     @classmethod
     def of(
-        cls,
-        found: dict[str, Tensor],
-        steps: Sequence[Step],
-        strategy: str,
-        split: str,
-        num_batches: int,
-        max_age_steps: int = 0,
+        cls, found: dict[str, Tensor], steps: Sequence[Step], strategy: str, split: str, num_batches: int
     ) -> "Bound":
         """From what `cpc.bounds.averages.averages` gives."""
         lists = {name: values.reshape(-1).tolist() for name, values in found.items()}  # metrics squeeze K = 1
         ks, directions = [step.k for step in steps], [step.direction for step in steps]
-        return cls(ks, directions, strategy, split, num_batches, **lists, max_age_steps=max_age_steps)
+        return cls(ks, directions, strategy, split, num_batches, **lists)
 
     @property
     def saturated(self) -> list[bool]:
@@ -91,8 +83,8 @@ class Bound:
 
     @property
     def is_bound(self) -> bool:
-        """Whether `mi_bound_nats` bounds the information itself: no grid's rows, repeats or age give it away."""
-        is_given_away = any(self.directions) or self._draws_repeat or self.max_age_steps > 0
+        """Whether `mi_bound_nats` bounds the information itself: no grid's rows and no repeats give it away."""
+        is_given_away = any(self.directions) or self._draws_repeat
         return bounds_information(self.strategy) and not is_given_away
 
     @property
@@ -116,7 +108,7 @@ class Bound:
             return "entropy of the classes - cross-entropy, lower bound on I(class; c)"
         if self.strategy in OBJECTIVES:
             return f"log N - loss of {self.strategy}, no bound on I(class; c)"
-        return reading_of(self.strategy, any(self.directions), self._most_draw_excess_nats, self.max_age_steps)
+        return reading_of(self.strategy, any(self.directions), self._most_draw_excess_nats)
 
     @property
     def _most_draw_excess_nats(self) -> float:
@@ -197,8 +189,8 @@ class BoundTally:
         """Add a batch."""
         self.sums.append(torch.stack(contrast[1:]).detach().to("cpu", torch.float64))
 
-    def compute(self, strategy: str, split: str, max_age_steps: int = 0) -> Bound:
-        """The bound over everything added so far, with candidates at most so old.
+    def compute(self, strategy: str, split: str) -> Bound:
+        """The bound over everything added so far.
 
         Raises:
             ValueError: if nothing was added.
@@ -212,7 +204,7 @@ class BoundTally:
         sums = units.sum(0)
         steps = self.steps or [Step("", k) for k in range(1, sums.shape[1] + 1)]
         found = averages(sums, products_of(units).sum(0))
-        return Bound.of(found, steps, strategy, split, len(self.sums), max_age_steps)
+        return Bound.of(found, steps, strategy, split, len(self.sums))
 
 
 def steps_of(record: Mapping[str, Any]) -> list[Step]:

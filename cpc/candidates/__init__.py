@@ -4,14 +4,12 @@ from cpc.candidates import samplers
 from cpc.candidates.bank import LatentBank
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.draws import draw_excess_nats, draw_negatives
-from cpc.candidates.queue import LatentQueue, Past
 from cpc.candidates.strategies import (
     BANK,
     MOST_DRAW_EXCESS_NATS,
     STRATEGIES,
     Strategy,
     allowed_matrix,
-    allowed_past,
     bounds_information,
     check_num_valid,
     reading_of,
@@ -23,11 +21,8 @@ __all__ = [
     "STRATEGIES",
     "ClassTable",
     "LatentBank",
-    "LatentQueue",
-    "Past",
     "Strategy",
     "allowed_matrix",
-    "allowed_past",
     "bounds_information",
     "check_num_valid",
     "draw_excess_nats",

@@ -26,7 +26,7 @@ class LatentBank:
     """Stored latents and the sequence that each comes from, in memory or mapped from a file; nothing here is trained.
 
     All of a bank should come from one encoder, that of the positives: a critic may tell latents of another encoder
-    from those of its own (`cpc.candidates.LatentQueue` says more).
+    from those of its own instead of whose latent it is.
 
     Args:
         latents: z.

@@ -37,7 +37,17 @@ def allowed_matrix(
     Raises:
         ValueError: on an unknown strategy, or a same-speaker strategy without speakers.
     """
-    same, speaker = _relations(strategy, (sequence_id, group_id), (sequence_id, group_id))
+    if strategy not in _RULES:
+        raise ValueError(f"negatives={strategy!r} is not one of {', '.join(STRATEGIES)}")
+    same = rearrange(sequence_id, "b -> b 1") == rearrange(sequence_id, "c -> 1 c")
+    if group_id is None or bool((group_id < 0).any()):
+        if strategy.startswith("same_speaker"):
+            raise ValueError(
+                f"negatives={strategy!r} needs the speaker of every sequence; give the manifest a 'speaker' column or "
+                "choose negatives='mixed'"
+            )
+        return _RULES[strategy](same, same)
+    speaker = rearrange(group_id, "b -> b 1") == rearrange(group_id, "c -> 1 c")
     return _RULES[strategy](same, speaker)
 
 
@@ -55,53 +65,6 @@ def check_num_valid(num_valid: Int[Tensor, " B"], num_latents: int) -> None:
         )
 
 
-def allowed_past(
-    strategy: str,
-    sequence_id: Int[Tensor, " B"],
-    group_id: Int[Tensor, " B"] | None,
-    past_sequence_id: Int[Tensor, " E"],
-    past_group_id: Int[Tensor, " E"],
-) -> Bool[Tensor, "B E"]:
-    """Which latents of past steps (columns) are candidates for the queries of which sequences (rows).
-
-    Those that the strategy allows, but never those of the row's own sequence: in another epoch the positive itself
-    may have been stored, and would be its own negative. So `sequence_only` leaves none.
-
-    Args:
-        strategy: a name in `STRATEGIES`.
-        sequence_id: of the batch.
-        group_id: the speaker of each sequence of the batch, -1 where unknown.
-        past_sequence_id: of each stored latent.
-        past_group_id: its speaker, -1 where unknown: nobody's.
-
-    Raises:
-        ValueError: as `allowed_matrix`.
-    """
-    same, speaker = _relations(strategy, (sequence_id, group_id), (past_sequence_id, past_group_id))
-    return _RULES[strategy](same, speaker) & ~same
-
-
-def _relations(
-    strategy: str, of_rows: tuple[Tensor, Tensor | None], of_columns: tuple[Tensor, Tensor | None]
-) -> tuple[Tensor, Tensor]:
-    """Where sequence and speaker are the same; without speakers, that of a sequence is its own."""
-    if strategy not in _RULES:
-        raise ValueError(f"negatives={strategy!r} is not one of {', '.join(STRATEGIES)}")
-    group_id = of_rows[1]
-    needs_groups = strategy.startswith("same_speaker")
-    if needs_groups and (group_id is None or bool((group_id < 0).any())):
-        raise ValueError(
-            f"negatives={strategy!r} needs the speaker of every sequence; give the manifest a 'speaker' column or "
-            "choose negatives='mixed'"
-        )
-    same, speaker = (
-        None if row is None or column is None else rearrange(row, "b -> b 1") == rearrange(column, "e -> 1 e")
-        for row, column in zip(of_rows, of_columns, strict=True)
-    )
-    assert same is not None
-    return same, same if speaker is None else speaker
-
-
 def bounds_information(strategy: str) -> bool:
     """Whether `log N - L` with this strategy, or against a bank, bounds I(z_{t+k}; c_t) from below.
 
@@ -111,7 +74,7 @@ def bounds_information(strategy: str) -> bool:
     return strategy in ("mixed_excluding", BANK)
 
 
-def reading_of(strategy: str, on_grid: bool = False, draw_excess_nats: float = 0.0, max_age_steps: int = 0) -> str:
+def reading_of(strategy: str, on_grid: bool = False, draw_excess_nats: float = 0.0) -> str:
     """What a curve of `log N - L` with this strategy is, in words for a legend.
 
     Args:
@@ -120,10 +83,7 @@ def reading_of(strategy: str, on_grid: bool = False, draw_excess_nats: float = 0
             themselves away (docs/theory.md).
         draw_excess_nats: what repeated draws may add (`cpc.candidates.draw_excess_nats`); beyond 0.1 nats, which a
             fifth of the pool amounts to, the number is called no bound.
-        max_age_steps: how old the oldest candidate was; a critic may know old latents by the encoder that made them.
     """
-    if max_age_steps > 0:
-        return f"candidates up to {max_age_steps} steps old, no bound on I(z; c)"
     if bounds_information(strategy):
         if draw_excess_nats > MOST_DRAW_EXCESS_NATS:
             return "drawn negatives repeat, no bound on I(z; c)"

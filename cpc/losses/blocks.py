@@ -1,7 +1,6 @@
 """Which rows meet which candidates: what a strategy shuts out is not scored, as far as it comes in blocks.
 
-M queries (rows), N candidates, A of them with the extra ones behind, B sequences, R drawn negatives; m and n count a
-block's.
+M queries (rows), N candidates, B sequences, R drawn negatives; m and n count a block's.
 """
 
 from collections.abc import Callable
@@ -37,7 +36,7 @@ class Block(NamedTuple):
 
 
 def blocks(
-    pool: Bool[Tensor, "B A"],
+    pool: Bool[Tensor, "B N"],
     allowed: Bool[Tensor, "B B"] | None,
     query_sequence: Int[Tensor, " M"],
     candidate_sequence: Int[Tensor, " N"] | None,

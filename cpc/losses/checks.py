@@ -57,7 +57,6 @@ def check_values(
     negatives: Tensor | None,
     num_negatives: int | None,
     temperature: float | Tensor,
-    extra: Tensor | None,
 ) -> None:
     """Refuse devices, dtypes, indices and numbers that make no loss."""
     if len({queries.device, candidates.device, positives.device}) > 1:
@@ -65,12 +64,11 @@ def check_values(
             f"queries, candidates and positives are on {queries.device}, {candidates.device} and {positives.device}; "
             "move them to one device"
         )
-    num_extra = 0 if extra is None else len(extra)
-    for name, indices, others in (("positives", positives, 0), ("negatives", negatives, num_extra)):
-        if indices is not None and (int(indices.min()) < 0 or int(indices.max()) >= len(candidates) + others):
+    for name, indices in (("positives", positives), ("negatives", negatives)):
+        if indices is not None and (int(indices.min()) < 0 or int(indices.max()) >= len(candidates)):
             raise ValueError(
-                f"{name} index the {len(candidates)} candidates{f' and {others} extra ones' * (others > 0)}, got "
-                f"values from {int(indices.min())} to {int(indices.max())}"
+                f"{name} index the {len(candidates)} candidates, got values from {int(indices.min())} to "
+                f"{int(indices.max())}"
             )
     if queries.dtype != candidates.dtype and torch.float64 in (queries.dtype, candidates.dtype):
         raise ValueError(
@@ -84,33 +82,3 @@ def check_values(
         raise ValueError(f"temperature {tuple(temperature.shape)} must be a number or a tensor of one element")
     if not temperature > 0:
         raise ValueError(f"temperature={temperature} must be positive")
-
-
-def check_extra(
-    candidates: Tensor,
-    extra: Tensor | None,
-    extra_log_q: Tensor | None,
-    extra_allowed: Tensor | None,
-    allowed: Tensor | None,
-) -> None:
-    """Refuse extra candidates that do not go with the others, and what is said of none."""
-    if extra is None:
-        for name, given in (("extra_log_q", extra_log_q), ("extra_allowed", extra_allowed)):
-            if given is not None:
-                raise ValueError(f"{name} is about extra candidates, but there are none: give extra too")
-        return
-    if extra.ndim != 2 or extra.shape[1] != candidates.shape[1] or extra.device != candidates.device:
-        raise ValueError(
-            f"extra {tuple(extra.shape)} on {extra.device} does not go with candidates {tuple(candidates.shape)} on "
-            f"{candidates.device}: it needs as many channels, on the same device"
-        )
-    if extra_log_q is not None and len(extra_log_q) != len(extra):
-        raise ValueError(f"extra_log_q has {len(extra_log_q)} entries for {len(extra)} extra candidates")
-    if extra_allowed is None:
-        return
-    needed = (1 if allowed is None else len(allowed), len(extra))
-    if extra_allowed.dtype != torch.bool or extra_allowed.shape != needed:
-        raise ValueError(
-            f"extra_allowed is {extra_allowed.dtype} {tuple(extra_allowed.shape)}, needs to be torch.bool {needed}: "
-            "a row for each of allowed (or one, without it), a column for each extra candidate"
-        )

@@ -12,8 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.draws import draw_excess_nats, draw_negatives
-from cpc.candidates.queue import Past
-from cpc.candidates.strategies import allowed_matrix, allowed_past, check_num_valid
+from cpc.candidates.strategies import allowed_matrix, check_num_valid
 from cpc.losses.info_nce import Sequences, info_nce_of_rows
 
 
@@ -50,14 +49,12 @@ def contrast(
     num_negatives: int | None = None,
     shared_across_steps: bool = False,
     skip_steps: int = 0,
-    past: Past | None = None,
     generator: torch.Generator | None = None,
     compute: str = "float32",
 ) -> Contrast:
     """Score z_{t+k} against the row's candidates with the query W_k c_t, for every step k and every t.
 
-    Candidates are all valid latents of the allowed sequences, the same set for every k, plus the positive; besides, of
-    the past latents those that the strategy allows, but for the row's own sequence's (`cpc.candidates.allowed_past`).
+    Candidates are all valid latents of the allowed sequences, the same set for every k, plus the positive.
 
     Args:
         queries: W_k c_t, steps first.
@@ -72,14 +69,12 @@ def contrast(
             itself it is drawn anew for that step, so that each step's draws stay uniform over its negatives.
         skip_steps: the first step is k = skip_steps + 1: the latents between are neither predicted nor left out of the
             candidates.
-        past: latents of steps before, from `cpc.candidates.LatentQueue`: more candidates, without gradients.
         generator: source of the draws.
         compute: precision of the products' operands, as in `info_nce`.
 
     Raises:
-        ValueError: if `num_valid` counts more latents than there are, no sequence is longer than the first step, the
-            strategy leaves a row without negatives, or there are past latents but no `sequence_id` to know a sequence's
-            own by.
+        ValueError: if `num_valid` counts more latents than there are, no sequence is longer than the first step, or
+            the strategy leaves a row without negatives.
     """
     num_steps, num_sequences, num_latents, _ = queries.shape
     if latents.shape != queries.shape[1:]:
@@ -88,8 +83,6 @@ def contrast(
     if num_valid is None:
         num_valid = torch.full((num_sequences,), num_latents, device=device)
     check_num_valid(num_valid, num_latents)
-    if past is not None and sequence_id is None:
-        raise ValueError("past latents without sequence_id: a sequence could not be told from its own past; give it")
     if sequence_id is None:
         sequence_id = torch.arange(num_sequences, device=device)
     check_rows(strategy, num_valid, sequence_id, group_id, skip_steps)
@@ -106,9 +99,6 @@ def contrast(
     positives = position + ahead[step]
 
     pool = allowed[:, candidate_sequence] & (time < length)
-    if past is not None:
-        of_past = allowed_past(strategy, sequence_id, group_id, past.sequence_id, past.group_id)
-        pool = torch.cat([pool, of_past], 1)
     negatives = None
     excess = torch.zeros(len(positives), dtype=torch.float64, device=device)
     if num_negatives is not None:
@@ -130,7 +120,6 @@ def contrast(
         pool=pool,
         sequences=Sequences(allowed, of_row, candidate_sequence),
         negatives=negatives,
-        extra=None if past is None else past.latents,
         compute=compute,
     )
     losses = row.loss_nats  # float32 also in pure bfloat16

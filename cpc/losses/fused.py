@@ -4,7 +4,7 @@ The gradient of a mean of log-softmax losses is known as soon as the softmax is:
 matrix products that anyone must pay (scores, gradient of the queries, gradient of the candidates), and only a tile of
 the M x N scores ever exists.
 
-M queries (rows), N candidates, E extra candidates, D latent dim.
+M queries (rows), N candidates, D latent dim.
 """
 
 from typing import Any
@@ -21,13 +21,12 @@ from cpc.losses.tiles import tiles_of
 
 
 class MeanInfoNCE(torch.autograd.Function):
-    """`(queries, candidates, extra, query, weight, bias, blocks, products)` -> (mean loss, row losses, accuracy).
+    """`(queries, candidates, query, weight, bias, blocks, products)` -> (mean loss, row losses, accuracy).
 
     Row i is about `queries[query[i]]` and counts `weight[i]` in the mean, which alone carries gradients; `query` None
-    means one row per query. Extra candidates `[E, D]`, or None, stand behind the others and get no gradient. `bias`
-    `[N + E]` is added to every score, or None; `blocks` says which row meets whom (`cpc.losses.blocks`), `products` how
-    matrices are multiplied (`cpc.losses.products`). Queries may have a shorter dtype than candidates, which decide the
-    dtype of scores, losses and sums.
+    means one row per query. `bias` `[N]` is added to every score, or None; `blocks` says which row meets whom
+    (`cpc.losses.blocks`), `products` how matrices are multiplied (`cpc.losses.products`). Queries may have a shorter
+    dtype than candidates, which decide the dtype of scores, losses and sums.
     """
 
     @staticmethod
@@ -35,7 +34,6 @@ class MeanInfoNCE(torch.autograd.Function):
         ctx: Any,
         queries: Tensor,
         candidates: Tensor,
-        extra: Tensor | None,
         query: Tensor | None,
         weight: Tensor,
         bias: Tensor | None,
@@ -49,15 +47,13 @@ class MeanInfoNCE(torch.autograd.Function):
         candidate_gradient = torch.zeros_like(candidates if needs_gradient else candidates[:0])
         loss_nats = torch.empty_like(weight)
         accuracy = torch.empty_like(weight, dtype=torch.float32)
-        everyone = candidates if extra is None else torch.cat([candidates, extra])
         for block in blocks:
             if block.columns is None:
-                of_block, block_bias, block_gradient = products(everyone), bias, candidate_gradient
+                of_block, block_bias, block_gradient = products(candidates), bias, candidate_gradient
             else:
-                of_block = products(everyone[block.columns])
+                of_block = products(candidates[block.columns])
                 block_bias = None if bias is None else bias[block.columns]
-                moving = block.columns[block.columns < len(candidate_gradient)]  # the first: columns ascend
-                block_gradient = torch.zeros_like(candidate_gradient[moving])
+                block_gradient = torch.zeros_like(of_block.candidates if needs_gradient else candidate_gradient)
             tiles = tiles_of(block, of_block, block_bias)
             for tile in tiles.rows():
                 rows = tile if block.rows is None else block.rows[tile]
@@ -70,7 +66,7 @@ class MeanInfoNCE(torch.autograd.Function):
                     query_gradient[tile_query] = (tiles.query_gradient() * row_weight).to(gradient_dtype)
                     tiles.add_candidate_gradient(tile_queries * row_weight, block_gradient)
             if needs_gradient and block.columns is not None:
-                candidate_gradient.index_add_(0, moving, block_gradient)
+                candidate_gradient.index_add_(0, block.columns, block_gradient)
         ctx.query_dtype = queries.dtype
         ctx.save_for_backward(query_gradient, candidate_gradient)
         ctx.mark_non_differentiable(loss_nats, accuracy)
@@ -84,4 +80,4 @@ class MeanInfoNCE(torch.autograd.Function):
         # at the factor would make a GPU wait.)
         if gradients[0].device.type != "cpu" or gradients[0] != 1:
             query_gradient, candidate_gradient = query_gradient * gradients[0], candidate_gradient * gradients[0]
-        return query_gradient.to(ctx.query_dtype), candidate_gradient, None, None, None, None, None, None
+        return query_gradient.to(ctx.query_dtype), candidate_gradient, None, None, None, None, None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cpc.candidates.draws import draw_negatives
 from cpc.losses.blocks import blocks, only_met
-from cpc.losses.checks import check_extra, check_shapes, check_values
+from cpc.losses.checks import check_shapes, check_values
 from cpc.losses.fused import MeanInfoNCE
 from cpc.losses.products import Products, RoundedProducts
 
@@ -47,9 +47,6 @@ def info_nce(
     num_negatives: int | None = None,
     generator: torch.Generator | None = None,
     negatives: Int[Tensor, "M R"] | None = None,
-    extra: Float[Tensor, "E D"] | None = None,
-    extra_log_q: Float[Tensor, " E"] | None = None,
-    extra_allowed: Bool[Tensor, "B E"] | None = None,
     temperature: float | Tensor = 1.0,
     compute: str = "float32",
 ) -> InfoNCE:
@@ -72,11 +69,8 @@ def info_nce(
             (the posterior correction of sampled softmax).
         num_negatives: draw so many negatives per row, uniformly with replacement, instead of taking all.
         generator: source of those draws.
-        negatives: the negatives of each row, instead of drawing them here, as places among the candidates and the extra
-            ones behind them; from the pool or not, never the positive.
-        extra: more negatives from elsewhere, a queue of past latents for instance, which get no gradient.
-        extra_log_q: `log_q` of those.
-        extra_allowed: which of them the queries of a sequence meet; None: all.
+        negatives: the negatives of each row, instead of drawing them here, as places among the candidates; from the
+            pool or not, never the positive.
         temperature: divides the scores; a positive tensor of one element gets a gradient.
         compute: `bf16` computes scores from operands rounded to bfloat16 and gradients with bfloat16 products: faster
             where the processor has units for it. Scores, log-sum-exp and sums over tiles stay float32, and so do
@@ -95,15 +89,10 @@ def info_nce(
         (True, [0.3333333432674408, 0.3333333432674408, 0.3333333432674408])
     """
     check_shapes(queries, candidates, positives, query_sequence, candidate_sequence, allowed, valid, log_q, negatives)
-    check_extra(candidates, extra, extra_log_q, extra_allowed, allowed)
-    check_values(queries, candidates, positives, negatives, num_negatives, temperature, extra)
+    check_values(queries, candidates, positives, negatives, num_negatives, temperature)
     if allowed is None or query_sequence is None:
         query_sequence = torch.zeros_like(positives)
     pool = _pool(candidates, candidate_sequence, allowed, valid)  # [B, N]
-    if extra is not None:
-        if extra_allowed is None:
-            extra_allowed = pool.new_ones(len(pool), len(extra))
-        pool = torch.cat([pool, extra_allowed], 1)  # [B, N + E]
     if num_negatives is not None and negatives is None:
         negatives = draw_negatives(pool, query_sequence, positives, num_negatives, generator)
     weight = torch.full(positives.shape, 1 / len(positives), device=positives.device, dtype=torch.float64)
@@ -121,9 +110,8 @@ def info_nce(
         weight=weight,
         pool=pool,
         sequences=sequences,
-        bias=_bias(candidates, log_q, extra, extra_log_q),
+        bias=None if log_q is None else -log_q,
         negatives=negatives,
-        extra=extra,
         compute=compute,
     )
 
@@ -143,16 +131,15 @@ def info_nce_of_rows(
     *,
     query: Int[Tensor, " M"] | None,
     weight: Float[Tensor, " M"],
-    pool: Bool[Tensor, "B _"],
+    pool: Bool[Tensor, "B N"],
     sequences: Sequences,
     negatives: Int[Tensor, "M R"] | None,
     compute: str,
-    bias: Float[Tensor, " _"] | None = None,
-    extra: Float[Tensor, "E D"] | None = None,
+    bias: Float[Tensor, " N"] | None = None,
 ) -> InfoNCE:
     """`info_nce` of those queries that `query` names, with a weight for each row instead of a plain mean.
 
-    `pool` and `bias`, which is added to the scores, are about the candidates and the extra ones behind them.
+    `bias` is added to the scores.
 
     Raises:
         ValueError: on an unknown `compute`, or a row without negatives.
@@ -184,8 +171,7 @@ def info_nce_of_rows(
     with torch.autocast(queries.device.type, enabled=False):
         loss, loss_nats, accuracy = MeanInfoNCE.apply(
             queries,
-            only_met(candidates.to(dtype), lambda: is_met()[: len(candidates)]),
-            None if extra is None else only_met(extra.detach().to(dtype), lambda: is_met()[len(candidates) :]),
+            only_met(candidates.to(dtype), is_met),
             query,
             weight.to(dtype),
             None if bias is None else bias.to(dtype),
@@ -197,17 +183,6 @@ def info_nce_of_rows(
 
 def _score_dtype(queries: Tensor) -> torch.dtype:
     return torch.float64 if queries.dtype == torch.float64 else torch.float32
-
-
-def _bias(
-    candidates: Tensor, log_q: Tensor | None, extra: Tensor | None, extra_log_q: Tensor | None
-) -> Float[Tensor, " _"] | None:
-    if log_q is None and extra_log_q is None:
-        return None
-    log_q = candidates.new_zeros(len(candidates)) if log_q is None else log_q
-    if extra is None:
-        return -log_q
-    return -torch.cat([log_q, extra.new_zeros(len(extra)) if extra_log_q is None else extra_log_q])
 
 
 def _pool(

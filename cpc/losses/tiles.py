@@ -44,7 +44,7 @@ class Tiles:
 
     @abstractmethod
     def add_candidate_gradient(self, queries: Tensor, total: Tensor) -> None:
-        """Add the share of the first n candidates to `total` `[n, D]`; `queries` come with weight and 1 - p."""
+        """Add the candidates' share to `total` `[n, D]`; `queries` come with weight and 1 - p."""
 
 
 class ScoredTiles(Tiles):
@@ -77,7 +77,7 @@ class ScoredTiles(Tiles):
         return self.products.query_gradient(self.slopes)
 
     def add_candidate_gradient(self, queries: Tensor, total: Tensor) -> None:  # noqa: D102
-        self.products.add_candidate_gradient(self.slopes[:, : len(total)], queries, total)
+        self.products.add_candidate_gradient(self.slopes, queries, total)
 
 
 class GatheredTiles(Tiles):
@@ -107,11 +107,7 @@ class GatheredTiles(Tiles):
 
     def add_candidate_gradient(self, queries: Tensor, total: Tensor) -> None:  # noqa: D102
         torch.mul(rearrange(self.slopes, "m r -> m r 1"), rearrange(queries, "m d -> m 1 d"), out=self.vectors)
-        drawn, gradients = self.drawn.flatten(), rearrange(self.vectors, "m r d -> (m r) d")
-        if len(total) < len(self.candidates):
-            moves = drawn < len(total)
-            drawn, gradients = drawn[moves], gradients[moves]
-        total.index_add_(0, drawn, gradients)
+        total.index_add_(0, self.drawn.flatten(), rearrange(self.vectors, "m r d -> (m r) d"))
 
 
 def tile_rows(num_rows: int, num_candidates: int) -> int:

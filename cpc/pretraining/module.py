@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from cpc.bounds import Bound, BoundTally
 from cpc.bounds.averages import SUMMED
 from cpc.bounds.bound import FULL_SOFTMAX
-from cpc.candidates import LatentQueue
 from cpc.checkpoint import describe, not_finite, with_defaults
 from cpc.data.batch import Batch
 from cpc.evaluation import HeldOut, HeldOutText, OnBatch, class_tally, held_out_tallies
@@ -37,8 +36,6 @@ class Pretraining(pl.LightningModule):
         auxiliary_negatives: further strategies to train with, each with its share of the loss, as in
             `{sequence_only: 0.75}`; the bound stays that of `negatives`.
         skip_steps: latents between a context and the first one predicted: rows of patches that overlap its own.
-        queue_size: past latents that are candidates too (`cpc.candidates.LatentQueue`), each device its own; 0: none.
-            The training bound is labelled with their age then; held-out bounds are measured without the queue.
         optimiser: `adam` or `adamw`.
         learning_rate: peak, after the warm-up.
         betas: Adam's decay rates.
@@ -65,7 +62,6 @@ class Pretraining(pl.LightningModule):
         compute: Literal["float32", "bf16"] = "float32",
         auxiliary_negatives: dict[str, float] | None = None,
         skip_steps: int = 0,
-        queue_size: int = 0,
         optimiser: Literal["adam", "adamw"] = "adam",
         learning_rate: float = 2e-4,
         betas: tuple[float, float] = (0.9, 0.999),
@@ -82,8 +78,6 @@ class Pretraining(pl.LightningModule):
             raise ValueError(f"model.learning_rate={learning_rate} must be positive")
         if warmup_steps < 0:
             raise ValueError(f"model.warmup_steps={warmup_steps} must not be negative")
-        if queue_size < 0:
-            raise ValueError(f"model.queue_size={queue_size} must not be negative; 0: no queue")
         self.model = CPC(
             encoder,
             context,
@@ -101,17 +95,6 @@ class Pretraining(pl.LightningModule):
                 f"model.classes has a table with has_sparse_gradients=True, which optimiser={optimiser!r} does not "
                 "take (and of a table that the encoder is tied to they would be dense all the same): leave it out"
             )
-        if queue_size > 0 and classes is not None:
-            raise ValueError(f"model.queue_size={queue_size}: a model with classes has no latents for candidates")
-        if queue_size > 0 and set(self.model.training_strategies) == {"sequence_only"}:
-            raise ValueError(
-                f"model.queue_size={queue_size} with model.negatives=sequence_only: a sequence never meets its own "
-                "past, and meets no other; set queue_size to 0 or choose another strategy"
-            )
-        # Beside the model, not in it: a published model has no use for past latents.
-        self.queue = LatentQueue(queue_size, self.model.encoder.dim) if queue_size > 0 else None
-        if self.queue is not None:  # else DDP would give every rank the queue of rank 0
-            self._ddp_params_and_buffers_to_ignore = [f"queue.{name}" for name in self.queue.state_dict()]
         self._architecture = describe(self.model)  # as it was asked for; data that are looked at add to it
         self.optimiser = optimiser
         self.learning_rate = learning_rate
@@ -143,15 +126,13 @@ class Pretraining(pl.LightningModule):
         latents, contexts, state = self.model(batch.x, self.context_state)
         if self.trainer.datamodule.is_continuous:
             self.context_state = tuple(each.detach() for each in state)
-        num_valid = self.model.encoder.num_latents(batch.num_valid)
         contrast = self.model.contrast(
             latents,
             contexts,
-            num_valid=num_valid,
+            num_valid=self.model.encoder.num_latents(batch.num_valid),
             sequence_id=batch.sequence_id,
             group_id=batch.group_id,
             labels=batch.labels,
-            past=None if self.queue is None else self.queue.past(),
             generator=self.draws,
         )
         if not torch.isfinite(contrast.loss):
@@ -165,16 +146,12 @@ class Pretraining(pl.LightningModule):
                 f"the {self.trainer.datamodule.unit} with the sequence ids {batch.sequence_id.tolist()}"
             )
         self.tally.update(contrast)
-        if self.queue is not None:
-            is_grid = latents.ndim == 4  # of an image, which has no padding
-            self.queue.push(latents, batch.sequence_id, batch.group_id, None if is_grid else num_valid)
         return {"loss": contrast.loss, "latents": latents.detach(), "contexts": contexts.detach()}
 
     def take_training_bound(self) -> Bound:
         """The bound over the training batches since the last call, on all ranks."""
         tally, self.tally = self.tally, BoundTally(self.model.steps)
-        max_age = 0 if self.queue is None else self.queue.max_age
-        bound = self._gathered(tally).compute(self.model.training_strategies[0], "train", max_age)
+        bound = self._gathered(tally).compute(self.model.training_strategies[0], "train")
         if bound.strategy == FULL_SOFTMAX:
             return bound.against_entropy(self.trainer.datamodule.class_entropy_nats)
         return bound
@@ -232,10 +209,8 @@ class Pretraining(pl.LightningModule):
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the architecture, the settings, and every rank's generators, unfinished tally and queue."""
-        weights = checkpoint["state_dict"]
+        """Add the architecture, the settings, and every rank's generators and unfinished tally."""
         kind, key, *rest = np.random.get_state()
-        queue = {name: weights.pop(name) for name in list(weights) if name.startswith("queue.")}
         checkpoint["cpc"] = {
             "architecture": self._architecture,
             "settings": self._settings(),
@@ -249,7 +224,6 @@ class Pretraining(pl.LightningModule):
                     "cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
                     "tally": self.tally.sums,
                     "context_state": self.context_state,
-                    "queue": {name: values.cpu() for name, values in queue.items()},
                 }
             ),
         }
@@ -278,14 +252,6 @@ class Pretraining(pl.LightningModule):
                     f"{option} is {here}, and was {found} when the checkpoint was saved: the position in the data can "
                     "only be found again with the same number; restore it"
                 )
-        queue = state["ranks"][self.global_rank].get("queue", {})  # earlier versions had none
-        found, here = len(queue.get("queue.latents", ())), 0 if self.queue is None else self.queue.size
-        if found != here:
-            raise ValueError(
-                f"model.queue_size is {here}, and was {found} when the checkpoint was saved: the past latents are part "
-                "of the run; restore it"
-            )
-        checkpoint["state_dict"] |= queue
         changes = list(_differences(state["settings"], self._settings(), name=""))
         self._has_other_settings = bool(changes)
         if changes and self.global_rank == 0:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpc.candidates import LatentBank, Past
+from cpc.candidates import LatentBank
 from cpc.candidates.samplers import Draw
 from cpc.losses import bank_loss, candidate_loss, contrast, info_nce
 from cpc.losses.candidate_loss import Shifts
@@ -83,15 +83,6 @@ def test_candidates_that_are_valid_and_not_drawn() -> None:
 
     inputs = random(2, 4), random(6, 4, seed=1)
     check(with_gradients(loss, *inputs), with_gradients(loss, inputs[0], filled(inputs[1], is_met, math.nan)))
-
-
-def test_past_latents_of_ones_own_sequence() -> None:
-    def loss(stored: Tensor) -> Callable[..., Tensor]:
-        past = Past(stored, torch.zeros(2).long(), torch.tensor([-1, -1]), torch.ones(2).long())
-        return lambda q, z: contrast(q, z, sequence_id=torch.zeros(1).long(), past=past).loss
-
-    inputs, stored = (random(1, 1, 40, 3), random(1, 40, 3, seed=1)), random(2, 3, seed=2)
-    check(with_gradients(loss(stored), *inputs), with_gradients(loss(stored * math.nan), *inputs))
 
 
 @VALUES

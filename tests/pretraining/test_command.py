@@ -126,36 +126,6 @@ def test_a_run_leaves_everything_behind(run: Callable[..., Path]) -> None:
     assert model(torch.randn(2, 3200)).contexts.shape == (2, 20, 8)
 
 
-def test_a_queue_enlarges_training_alone_and_says_so(run: Callable[..., Path]) -> None:
-    folder = run("--model.queue_size=150", "--model.negatives=mixed_excluding")
-    train, held_out = [r for r in records(folder) if r["step"] == 4][:2]
-    # 80 latents a step: at step 4 the queue holds 70 of step 2's and 80 of step 3's, less those of the row's own file
-    assert max(train["num_candidates"]) > 1 + 80
-    assert train["max_age_steps"] == 2
-    assert train["reading"] == "candidates up to 2 steps old, no bound on I(z; c)"
-    assert max(held_out["num_candidates"]) <= 1 + 60
-    assert held_out["max_age_steps"] == 0
-    assert held_out["reading"].startswith("lower bound")
-    assert not [name for name in cpc.load_pretrained(folder).state_dict() if "queue" in name]
-    with pytest.raises(SystemExit):
-        run("--model.queue_size=80", "--model.negatives=mixed_excluding", "--ckpt_path=last", "--trainer.max_steps=6")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--model.queue_size=-1"], "queue_size=-1 must not be negative"),
-        (["--model.queue_size=50", "--model.negatives=sequence_only"], "never meets its own past"),
-    ],
-)
-def test_a_queue_that_cannot_be_is_refused(
-    options: list[str], message: str, run: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        run(*options)
-    assert message in capsys.readouterr().err
-
-
 def test_every_strategy_is_measured_on_the_batches_it_means(run: Callable[..., Path], manifest: Path) -> None:
     """Training on same-speaker batches leaves `mixed_excluding` its uniform ones."""
     folder = run("--data.sampler=same_speaker", "--model.negatives=same_speaker")

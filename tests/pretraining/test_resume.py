@@ -24,7 +24,6 @@ OPTIONS = [
     "--model.predictor=cpc.predictors.Bilinear",
     "--model.predictor.init_args.num_steps=4",
     "--model.num_negatives=20",
-    "--model.queue_size=300",  # of 4 x 20 a step
     "--model.learning_rate=0.003",
     "--model.schedule=cosine",
     "--data.window_samples=3200",

@@ -99,7 +99,6 @@ def test_both_ranks_killed_between_checkpoint_and_record_continue_exactly(tmp_pa
         "--record_every_steps=4",
         "--model.context.init_args.num_layers=2",
         "--model.context.init_args.dropout=0.2",
-        "--model.queue_size=200",
     ]
     whole = pretrain(manifest, tmp_path / "whole", *options)
     broken = start(

@@ -36,8 +36,8 @@ class PatchAugmentation:
     - `v2` (after Henaff et al. 2019, arXiv:1905.09272): besides, every patch is mirrored or not, undergoes one of
       AutoAugment's changes of light and colour (`cpc.data.images.patch_light`) and one of its movements (turned,
       sheared or shifted along either axis), each with a probability of 0.8, and loses two of its three colour channels
-      with another of 0.8. The paper names colour dropping, mirroring and AutoAugment's operations; which of them, amounts
-      and probabilities are ours. The frame keeps the mean colour, whatever becomes of the light inside.
+      with another of 0.8. The paper names colour dropping, mirroring and AutoAugment's operations; which of them,
+      amounts and probabilities are ours. The frame keeps the mean colour, whatever becomes of the light inside.
     - `none`: the patches as they are.
 
     Args:
