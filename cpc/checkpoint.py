@@ -325,7 +325,15 @@ def _is_of(value: Any, annotation: Any, default: Any) -> bool:
         return True
     if get_origin(annotation) in (Union, UnionType):
         return any(_is_of(value, each, default) for each in get_args(annotation))
-    kinds = {int: (int,), float: (int, float), str: (str,), bool: (bool,), dict: (dict,), tuple: (tuple,), NoneType: ()}
+    kinds = {
+        int: (int,),
+        float: (int, float),
+        str: (str,),
+        bool: (bool,),
+        dict: (dict,),
+        tuple: (tuple,),
+        NoneType: (NoneType,),
+    }
     of_value = kinds.get(get_origin(annotation) or annotation)
     return of_value is None or (isinstance(value, of_value) and isinstance(value, bool) == (annotation is bool))
 

@@ -336,7 +336,7 @@ def _parser() -> argparse.ArgumentParser:
         defaults = ", ".join(f"{modality}: {path}" for modality, path in places.items())
         quickstart.add_argument(option, type=Path, help=f"{text}; if not given, {defaults}")
     quickstart.add_argument("--steps", type=int, help="optimiser steps; by this machine's speed if not given")
-    quickstart.add_argument("--seed", type=int, default=0, help="of corpus, model and batches")
+    quickstart.add_argument("--seed", type=int, default=0, help="of model and batches; another seed, another corpus")
 
     command("pretrain", None, "train a model from a config: see `cpc pretrain --help`")
 

@@ -364,6 +364,12 @@ def test_a_tampered_config_is_refused(
     refused_model(tmp_path, message)
 
 
+def test_none_is_what_an_argument_may_be() -> None:
+    arguments = {"in_dim": 8, "dim": 8, "bottleneck_dim": None, "stride": 1, "norm": "none", "branch_scale": 1.0}
+    description = {"class_path": "cpc.encoders.resnet.ResidualBlock", "init_args": arguments}
+    assert len(build(description).convs) == 2
+
+
 def test_absurd_nesting_is_refused(tmp_path: Path) -> None:
     cpc.save_pretrained(small(), tmp_path)
     rewrite(tmp_path, config="[" * 100_000)

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -111,8 +112,8 @@ class PretrainCommand(LightningCLI):
                 f"trainer.precision={asked.precision}: weights of 16 bits are too short for the loss and the bound; "
                 f"choose one of {', '.join(_PRECISIONS)}"
             )
-        started = os.environ.get("WORLD_SIZE", "1")  # by torchrun, say, and by Lightning for its own processes
-        if started not in ("1", str(trainer.world_size)):
+        started = os.environ.get("WORLD_SIZE", "1")  # by torchrun, with RANK; Lightning leaves its own without
+        if started not in ("1", str(trainer.world_size)) and "RANK" in os.environ:
             raise ValueError(
                 f"WORLD_SIZE={started} in the environment, but the options make a trainer of {trainer.world_size}: "
                 "each process would train by itself; give --trainer.devices (processes per machine), "
@@ -144,8 +145,8 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
     if config.run_dir is None:
         raise ValueError("--run_dir must name the run's folder")
     run_dir = Path(config.run_dir)
-    checkpoint, begin = _checkpoint_to_continue(run_dir, config.ckpt_path)
     with only_one_process(run_dir) if trainer.is_global_zero else nullcontext():
+        checkpoint, begin = _checkpoint_to_continue(run_dir, config.ckpt_path)
         if checkpoint is None and trainer.is_global_zero and _holds_run(run_dir):  # rank 0 may just have begun it
             raise ValueError(f"{run_dir} already holds a run: {how_to_continue(run_dir)}, or name another --run_dir")
         _fit(command, run_dir, checkpoint, begin)
@@ -185,9 +186,14 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, begin
         if isinstance(error, SIGTERMException):  # it came before the first step, and Lightning would call it success
             raise SystemExit(128 + signal.SIGTERM) from error
         raise
+    except Exception as error:
+        # Its frames keep the loader's workers, which leave signals to training: the exit would wait for them for ever.
+        traceback.clear_frames(error.__traceback__)
+        raise
     finally:
         for number, handler in former_handlers.items():
-            signal.signal(number, handler)
+            if handler is not None:  # one that is not Python's cannot be put back, nor was it taken away
+                signal.signal(number, handler)
     if folder.stopped_by is not None:
         if not trainer.is_global_zero:
             raise SystemExit(0)  # were another rank's process to fail, Lightning would kill rank 0 before it can say so

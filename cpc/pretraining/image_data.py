@@ -145,7 +145,7 @@ class ImageData(WindowData):
 
     def _size(self, encoder: PatchEncoder) -> tuple[int, int, int]:
         side = encoder.grid.side(self.image_size)
-        return self.image_size**2, side, side  # times the channels
+        return encoder.num_channels * self.image_size**2, side, side
 
     def _identities(
         self, encoder: ImageGeometry, windows: ImageDataset, drawn: list[Window]

@@ -295,6 +295,7 @@ def only_one_process(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise OSError(f"--run_dir {folder} cannot be written to: {error}") from error
     try:
+        is_locked = True
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:
@@ -303,10 +304,11 @@ def only_one_process(folder: Path) -> Iterator[None]:
                 f"{holder} is training in {folder}: wait until it ends, stop it, or name another --run_dir"
             ) from error
         except OSError as error:
+            is_locked = False
             print(f"{folder} lies where files cannot be locked ({error}): start no second run in it", file=sys.stderr)
         if not os.fstat(file).st_nlink:  # between opening and locking it, whoever held it has removed it
             raise ValueError(f"another process has just ended its training in {folder}: start again")
-        if former := os.pread(file, 1000, 0).decode():
+        if (former := os.pread(file, 1000, 0).decode()) and is_locked:
             print(f"{former} was training in {folder} and did not end by itself: its lock is taken", file=sys.stderr)
         holder = f"process {os.getpid()} on {socket.gethostname()}, begun at {time.strftime('%Y-%m-%d %H:%M:%S')},"
         os.ftruncate(file, 0)
@@ -314,7 +316,7 @@ def only_one_process(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            path.unlink()
+            path.unlink(missing_ok=True)
             with suppress(OSError):  # a run has begun
                 folder.rmdir()
     finally:

@@ -158,7 +158,7 @@ class WindowData(PretrainingData):
         per_observation = {
             self.unit: 4 * num_values,
             "queries": 4 * num_queries * model.encoder.dim,
-            "the table of who meets whom": self.batch_size * num_sequences * num_latents,
+            "the table of who meets whom": self.batch_size * num_sequences**2 * num_latents,
             f"draws of model.num_negatives={model.num_negatives}": 16 * num_rows * (model.num_negatives or 0),
         }
         gigabytes = {what: self.batch_size * size / 1e9 for what, size in per_observation.items() if size}

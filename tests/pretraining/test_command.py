@@ -31,7 +31,7 @@ from cpc.evaluation import EVALUATION_SEED, evaluate
 from cpc.pretraining.audio_data import AudioData
 from cpc.pretraining.command import _WITHOUT_EFFECT, parse, pretrain
 from cpc.pretraining.module import Pretraining
-from cpc.pretraining.run_folder import step_of
+from cpc.pretraining.run_folder import only_one_process, step_of
 from cpc.probes.tracker import Tracker
 
 SMALL = {
@@ -748,6 +748,42 @@ def test_one_process_trains_in_a_folder_and_a_scheduler_that_ends_its_group_find
     assert "Traceback" not in told
     assert step_of(tmp_path / "run/checkpoints/last.ckpt") == 3
     assert not (tmp_path / "run" / "lock").exists()
+
+
+BROKEN_WORKER = """
+import sys
+from torch.utils.data import get_worker_info
+from cpc.cli import main
+from cpc.data.audio.windows import WindowDataset
+read = WindowDataset.__getitems__
+def break_off(self, windows):
+    if get_worker_info() is not None and windows[0][1] > 100:
+        raise OSError(5, "Input/output error", "train/x.wav")
+    return read(self, windows)
+WindowDataset.__getitems__ = break_off
+main(sys.argv[1:])
+"""
+
+
+def test_an_error_in_a_loader_process_ends_training(tmp_path: Path, manifest: Path) -> None:
+    """Workers heed no signal: at the exit they would be waited for without end."""
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(SMALL))
+    inputs = [f"--config={tmp_path / 'config.yaml'}", f"--data.manifest={manifest}", f"--run_dir={tmp_path / 'run'}"]
+    command = [sys.executable, "-c", BROKEN_WORKER, "pretrain", *inputs, "--data.num_workers=1"]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 2, done.stderr
+    assert "train/x.wav" in done.stderr
+
+
+def test_a_lock_whose_folder_is_gone_hides_no_error(tmp_path: Path) -> None:
+    def train() -> None:
+        with only_one_process(tmp_path / "run"):
+            shutil.rmtree(tmp_path / "run")
+            raise ValueError("the real error")
+
+    with pytest.raises(ValueError, match="the real error"):
+        train()
 
 
 def test_the_lock_of_a_process_that_is_gone_is_told_and_taken(

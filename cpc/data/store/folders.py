@@ -3,7 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 
@@ -58,7 +58,7 @@ def refuse_doubles(root: Path, names: Iterable[str]) -> None:
     Raises:
         ValueError: naming the first few.
     """
-    real = lru_cache(os.path.realpath)
+    real = cache(os.path.realpath)
     name_of: dict[str, str] = {}
     doubles = []
     for name in names:

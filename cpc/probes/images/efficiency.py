@@ -48,11 +48,18 @@ def label_efficiency(
     accuracy: dict[str, list[float]] = {name: [] for name in (*features, *networks)}
     num_steps: dict[str, list[int]] = {name: [] for name in networks}
     for rows in tqdm(chosen, desc="label efficiency", unit="share", disable=not progress):
+        titles = {name: f"{name}: {len(rows)} labels" if progress else None for name in accuracy}
         for name, (train, test) in features.items():
-            accuracy[name].append(task.probe(train, test, probe, rows).accuracy_percent)
+            accuracy[name].append(task.probe(train, test, probe, rows, title=titles[name]).accuracy_percent)
         for name, encoder in networks.items():
             answers, taken = train_network(
-                encoder, task, network, rows=rows, is_pretrained=name == "fine_tuned", device=device
+                encoder,
+                task,
+                network,
+                rows=rows,
+                is_pretrained=name == "fine_tuned",
+                device=device,
+                title=titles[name],
             )
             accuracy[name].append(task.judge([answers], len(rows)).accuracy_percent)
             num_steps[name].append(taken)

@@ -39,9 +39,9 @@ def test_everyone_gets_the_same_labels(
     trained: list[tuple[bool, list[int]]] = []
     probe = ImageTask.probe
 
-    def watched_probe(self: ImageTask, *arguments: Any) -> Any:
+    def watched_probe(self: ImageTask, *arguments: Any, **options: Any) -> Any:
         probed.append(arguments[3].tolist())
-        return probe(self, *arguments)
+        return probe(self, *arguments, **options)
 
     def watched_network(encoder: nn.Module, *arguments: Any, **options: Any) -> Any:
         trained.append((options["is_pretrained"], options["rows"].tolist()))
