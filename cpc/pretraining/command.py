@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import os
 import signal
 import sys
 import traceback
@@ -12,12 +11,11 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from cpc.checkpoint import SAFE_GLOBALS
 from cpc.pretraining.audio_data import AudioData
@@ -26,6 +24,7 @@ from cpc.pretraining.module import Pretraining
 from cpc.pretraining.progress import Progress
 from cpc.pretraining.run_folder import STOP_SIGNALS, RunFolder, how_to_continue, only_one_process, step_of
 from cpc.pretraining.text_data import TextData
+from cpc.pretraining.trainer import make_trainer
 from cpc.probes.tracker import Tracker
 
 _KNOWN_WARNINGS = (
@@ -37,40 +36,11 @@ _KNOWN_WARNINGS = (
 )
 
 
-_ENDLESS = "training is one endless epoch that trainer.max_steps ends"
-_EVALUATION = "the held-out bound is measured by --eval_every_steps and data.eval_batches"
-_NOTHING_BUT_FIT = "nothing but training happens here; cpc evaluate and cpc probe come after it"
-_WITHOUT_EFFECT = {  # options of Lightning's Trainer that would do nothing here, or harm: what does their work
-    "max_epochs": _ENDLESS,
-    "min_epochs": _ENDLESS,
-    "min_steps": _ENDLESS,
-    "limit_train_batches": _ENDLESS,
-    "overfit_batches": _ENDLESS,
-    "fast_dev_run": _ENDLESS,
-    "reload_dataloaders_every_n_epochs": _ENDLESS,
-    "limit_val_batches": _EVALUATION,
-    "val_check_interval": _EVALUATION,
-    "check_val_every_n_epoch": _EVALUATION,
-    "num_sanity_val_steps": _EVALUATION,
-    "limit_test_batches": _NOTHING_BUT_FIT,
-    "limit_predict_batches": _NOTHING_BUT_FIT,
-    "inference_mode": _NOTHING_BUT_FIT,
-    "barebones": "measuring and saving are what this command is for; benchmarks/step.py times a bare step",
-    "enable_checkpointing": "the run's folder keeps the checkpoints, see --checkpoint_every_steps",
-    "default_root_dir": "the run's folder is --run_dir",
-    "model_registry": "the run's folder is --run_dir",
-    "enable_autolog_hparams": "config.yaml in the run's folder holds every option",
-    "use_distributed_sampler": "data.sampler knows the devices",
-}
-
-
-_PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed")  # of shorter weights no loss and no bound is exact
-
 DATA = {"audio": AudioData, "image": ImageData, "text": TextData}
 
 
 class PretrainCommand(LightningCLI):
-    """Parses configs and options; what is unknown, abbreviated or without effect is refused before anything runs."""
+    """Parses configs and options; what is unknown or abbreviated is refused before anything runs."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """The options of the run's folder."""
@@ -82,44 +52,10 @@ class PretrainCommand(LightningCLI):
         parser.add_argument("--checkpoint_every_steps", type=int, default=500, help="save last.ckpt this often")
 
     def before_instantiate_classes(self) -> None:
-        """Refuse options of Lightning's trainer that would do nothing or that it does not check, and splits of none."""
+        """Refuse splits that are none."""
         for name in ("train_split", "eval_split"):
             if self.config.data[name] is None:  # a null in a file passes for any type
                 raise ValueError(f"data.{name}=null must name a split: all rows would hold the held-out ones too")
-        defaults = self.parser.get_defaults().trainer
-        for name, instead in _WITHOUT_EFFECT.items():
-            if self.config.trainer[name] != defaults[name]:
-                raise ValueError(f"trainer.{name}={self.config.trainer[name]} has no effect on cpc pretrain: {instead}")
-        clip, accumulated = self.config.trainer.gradient_clip_val, self.config.trainer.accumulate_grad_batches
-        if clip is not None and not clip >= 0:
-            raise ValueError(f"trainer.gradient_clip_val={clip} must not be negative; null or 0: gradients stay whole")
-        if accumulated < 1:
-            raise ValueError(f"trainer.accumulate_grad_batches={accumulated} must be at least 1")
-
-    def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
-        """Lightning's trainer without its own progress bar and logger: `pretrain` adds those of the run."""
-        asked = self.config_init.trainer
-        logger = asked.logger
-        own = {"enable_progress_bar": False, "logger": False if logger is None or logger is True else logger}
-        try:
-            trainer = super().instantiate_trainer(**own, **kwargs)
-        except (MisconfigurationException, ModuleNotFoundError, TypeError) as error:
-            names = ("accelerator", "devices", "num_nodes", "strategy", "precision")
-            given = ", ".join(f"trainer.{name}={asked[name]}" for name in names)
-            raise ValueError(f"{error} Given: {given}; `cpc doctor` shows what this machine has") from error
-        if trainer.precision not in _PRECISIONS:
-            raise ValueError(
-                f"trainer.precision={asked.precision}: weights of 16 bits are too short for the loss and the bound; "
-                f"choose one of {', '.join(_PRECISIONS)}"
-            )
-        started = os.environ.get("WORLD_SIZE", "1")  # by torchrun, with RANK; Lightning leaves its own without
-        if started not in ("1", str(trainer.world_size)) and "RANK" in os.environ:
-            raise ValueError(
-                f"WORLD_SIZE={started} in the environment, but the options make a trainer of {trainer.world_size}: "
-                "each process would train by itself; give --trainer.devices (processes per machine), "
-                "--trainer.num_nodes and --trainer.strategy ddp, or start a single process"
-            )
-        return trainer
 
 
 def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
@@ -266,16 +202,7 @@ def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
                 seed_everything_default=0,
                 auto_configure_optimizers=False,
                 parser_kwargs={"allow_abbrev": False, "prog": "cpc pretrain"},
-                trainer_defaults={
-                    "max_epochs": 1,  # one endless epoch: the sampler counts the passes over the corpus
-                    "logger": None,  # TensorBoard, in the run's folder
-                    "log_every_n_steps": 1,  # RunFolder logs
-                    "enable_checkpointing": False,
-                    "enable_progress_bar": True,
-                    "enable_model_summary": False,
-                    "use_distributed_sampler": False,  # the batch samplers know ranks
-                    "limit_val_batches": 0,  # RunFolder evaluates
-                },
+                trainer_class=make_trainer,
             )
     finally:
         sys.argv = own_arguments
