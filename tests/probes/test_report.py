@@ -299,4 +299,5 @@ def test_no_stage_is_silent_where_progress_is_shown(
     num_probes = {"cpc": 2, "cpc_z": 2, "mfcc": 2, "random": 2, "supervised": 1}  # seeds, or models, of each task
     for task in ("phones", "speaker"):
         finished = re.findall(rf"probe (\w+): {task}: 100%", shown.err)
-        assert {name: finished.count(name) for name in set(finished)} == num_probes
+        assert set(finished) == set(num_probes)
+        assert all(finished.count(name) >= num for name, num in num_probes.items())  # a bar may show its end twice
