@@ -187,7 +187,7 @@ def test_decoding_on_the_fly_reads_the_same_audio(run: Callable[..., Path], fini
     ("options", "message"),
     [
         (["--model.pred_step=3"], "pred_step"),
-        (["--model.negative=mixed"], "model.negative"),  # abbreviated
+        (["--model.loss.negative=mixed"], "Option 'negative' is not accepted"),  # abbreviated
         (["--trainer.max_steps=-1"], "trainer.max_steps must be given"),
         (["--model.loss.negatives=all"], "negatives='all' is not one of mixed"),
         (["--model.predictor.init_args.num_steps=20"], "data.window_samples=3200 gives 20 latents"),
