@@ -245,11 +245,20 @@ def _step_colours(num_steps: int) -> list[str]:
     return ["#{:02x}{:02x}{:02x}".format(*colour) for colour in channels.round().astype(int)]
 
 
-def curve(x: list[int], y: Sequence[SupportsFloat | None], name: str, colour: str, **options: Any) -> dict[str, Any]:
+def curve(
+    x: Sequence[SupportsFloat], y: Sequence[SupportsFloat | None], name: str, colour: str, **options: Any
+) -> dict[str, Any]:
     """A line that shows its name and value."""
     hover = f"{name}: %{{y:.3~f}}<extra></extra>"
     drawn = dict(
-        type="scatter", mode="lines", x=x, y=y, name=name, line_color=colour, line_width=2, hovertemplate=hover
+        type="scatter",
+        mode="lines",
+        x=list(x),
+        y=list(y),
+        name=name,
+        line_color=colour,
+        line_width=2,
+        hovertemplate=hover,
     )
     return drawn | options
 

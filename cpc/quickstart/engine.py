@@ -62,7 +62,7 @@ def quickstart(recipe: Recipe, out: Path, corpus: Path, *, seed: int = 0, steps:
     report["seconds"] = dict(clock.seconds)
     write_json(report, out / "report.json")
     with clock("page"):
-        write_page(out / "report.html", recipe.page, report, chapters)
+        write_page(out / "report.html", recipe, report, chapters)
     report["seconds"] = clock.seconds | {"total": clock.total}
     write_json(report, out / "report.json")
     print(f"{clock.total:.0f} seconds; {out / 'report.html'} shows it, {out / 'report.json'} holds it")

@@ -11,8 +11,14 @@ from typing import Any, NamedTuple
 
 from cpc.data.store.atomic import write_atomically
 from cpc.quickstart.charts import Chart, Table, number, step_chart, training_chart
-from cpc.quickstart.recipe import Page, Picture
+from cpc.quickstart.recipe import Picture, Recipe
 
+FACTS = {  # keys of every report in words
+    "latent_dim": "latents of width {}",
+    "context_dim": "contexts of width {}",
+    "num_threads": "{} threads",
+}
+RUN_FACTS = {"num_train_steps": "{} training steps", "precision": "trained in {}"}
 CONFIG = {
     "responsive": True,
     "displaylogo": False,
@@ -71,30 +77,30 @@ class Chapter(NamedTuple):
     figures: Sequence[Chart | Picture]
 
 
-def write_page(path: Path, page: Page, report: dict[str, Any], chapters: Mapping[str, Chapter]) -> None:
+def write_page(path: Path, recipe: Recipe, report: dict[str, Any], chapters: Mapping[str, Chapter]) -> None:
     """Write a quickstart's page.
 
     Args:
         path: the HTML file.
-        page: its words.
+        recipe: its words.
         report: as in report.json.
         chapters: by the name of the run; with several, charts are titled by it.
 
     Raises:
         ValueError: if plotly is not installed.
     """
-    write_sections(path, _parts(page, report, chapters), page.reading)
+    write_sections(path, _parts(recipe, report, chapters), recipe.reading)
 
 
-def _parts(page: Page, report: dict[str, Any], chapters: Mapping[str, Chapter]) -> Iterator[str]:
-    yield page.heading
+def _parts(recipe: Recipe, report: dict[str, Any], chapters: Mapping[str, Chapter]) -> Iterator[str]:
+    yield recipe.heading
     seconds = [f"{stage} {number(value, 0)} s" for stage, value in report.get("seconds", {}).items()]
-    yield _line(_facts(page.facts, report))
+    yield _line(_facts({**recipe.facts, **FACTS}, report))
     for name, run in report["runs"].items():
-        yield _line(f"{name.capitalize()}: {_facts(page.run_facts, run)}.")
+        yield _line(f"{name.capitalize()}: {_facts({**recipe.run_facts, **RUN_FACTS}, run)}.")
     yield _line("Time: " + ", ".join(seconds) if seconds else "")
     yield _line(report.get("recipe_chosen_on", ""))
-    figures: list[Chart | Picture] = [page.comparison(report)]
+    figures: list[Chart | Picture] = [recipe.comparison(report)]
     for name, chapter in chapters.items():
         prefix = f"{name.capitalize()}: " if len(chapters) > 1 else ""
         for figure in (*bound_charts(chapter.records), *chapter.figures):

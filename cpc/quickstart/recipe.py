@@ -81,25 +81,6 @@ class Study:
 
 
 @dataclass(frozen=True)
-class Page:
-    """The words of a page.
-
-    Attributes:
-        heading: HTML.
-        facts: keys of the report in words; shown where present.
-        run_facts: likewise, of the record of each run.
-        comparison: draws the chart that the page is about from the report.
-        reading: HTML, how to read the page.
-    """
-
-    heading: str
-    facts: Mapping[str, str]
-    run_facts: Mapping[str, str]
-    comparison: Callable[[dict[str, Any]], Chart]
-    reading: Sequence[str]
-
-
-@dataclass(frozen=True)
 class Recipe:
     """All that differs between quickstarts.
 
@@ -109,14 +90,22 @@ class Recipe:
         make: makes the corpus from folder and seed, unless it is there; returns the source of each study, and facts
             for the report: `recipe_chosen_on` among them.
         studies: by name, which is the run's folder too.
-        page: the words of report.html.
+        heading: of the page, as HTML.
+        facts: keys of the report in the page's words, shown where present.
+        run_facts: likewise, of the record of each run.
+        comparison: draws the chart that the page is about from the report.
+        reading: how to read the page, as HTML.
     """
 
     extras: Mapping[str, str]
     making: str
     make: Callable[[Path, int], tuple[Mapping[str, Path], dict[str, Any]]]
     studies: Mapping[str, Study]
-    page: Page
+    heading: str
+    facts: Mapping[str, str]
+    comparison: Callable[[dict[str, Any]], Chart]
+    reading: Sequence[str]
+    run_facts: Mapping[str, str] = field(default_factory=dict)
 
 
 def noise(x: Tensor, labels: Tensor | None = None) -> Batch:

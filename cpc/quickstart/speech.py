@@ -15,7 +15,7 @@ from cpc.quickstart.budget import Precision
 from cpc.quickstart.charts import BLUE, VERMILION, Chart, probe_chart
 from cpc.quickstart.page import ACCURACY, CEILING
 from cpc.quickstart.phone_map import contexts_chart, map_of_contexts
-from cpc.quickstart.recipe import Config, Findings, Page, Recipe, Run, Study, accuracies, noise
+from cpc.quickstart.recipe import Config, Findings, Recipe, Run, Study, accuracies, noise
 
 # The corpus of seed 0 is the one whose test frames the recipe was chosen on. This is one whose test speakers share no
 # variant of espeak-ng's voices with its test speakers: docs/decisions.md.
@@ -146,17 +146,8 @@ RECIPE = Recipe(
             figures=figures,
         )
     },
-    page=Page(
-        heading=HEADING,
-        facts={
-            "corpus_minutes": "{:.0f} minutes of speech",
-            "num_speakers": "{} speakers",
-            "latent_dim": "latents of width {}",
-            "context_dim": "contexts of width {}",
-            "num_threads": "{} threads",
-        },
-        run_facts={"num_train_steps": "{} training steps", "precision": "trained in {}"},
-        comparison=partial(probe_chart, tasks=TASKS, representations=REPRESENTATIONS, caption=PROBE_CAPTION),
-        reading=[CEILING, WHICH_ARE_BOUNDS, ACCURACY, BASELINES],
-    ),
+    heading=HEADING,
+    facts={"corpus_minutes": "{:.0f} minutes of speech", "num_speakers": "{} speakers"},
+    comparison=partial(probe_chart, tasks=TASKS, representations=REPRESENTATIONS, caption=PROBE_CAPTION),
+    reading=[CEILING, WHICH_ARE_BOUNDS, ACCURACY, BASELINES],
 )

@@ -125,7 +125,7 @@ def written(
     folder: Path, report: dict[str, Any] | None = None, records: Any = RECORDS, contexts: ContextsMap = CONTEXTS
 ) -> Page:
     path = folder / "report.html"
-    write_page(path, RECIPE.page, report or a_report(), {"speech": Chapter(records, [contexts_chart(contexts)])})
+    write_page(path, RECIPE, report or a_report(), {"speech": Chapter(records, [contexts_chart(contexts)])})
     return Page(path.read_text(encoding="utf-8"))
 
 

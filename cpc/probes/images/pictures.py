@@ -371,6 +371,6 @@ def _colours(labels: Sequence[int]) -> dict[int, Any]:
     """Of every class; beyond twenty they repeat."""
     from matplotlib import colormaps
 
-    pairs = colormaps["tab20"].colors
-    palette = pairs[::2] + pairs[1::2]  # dark, then light
+    pairs = colormaps["tab20"](np.arange(20))
+    palette = np.concatenate([pairs[::2], pairs[1::2]])  # dark, then light
     return {label: palette[label % len(palette)] if label >= 0 else _UNLABELLED for label in sorted(set(labels))}
