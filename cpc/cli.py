@@ -11,11 +11,10 @@ from typing import Any
 
 from cpc import __version__
 from cpc.allocator import keep_freed_memory
+from cpc.quickstart import RECIPES
 
 AUDIO_PROBE_OPTIONS = ("alignments", "pool", "train_minutes", "scratch_dir", "dtype")
 IMAGE_PROBE_OPTIONS = ("label_shares",)
-QUICKSTART_CORPORA = {"audio": Path("data/quickstart_speech"), "image": Path("data/embedded_images")}
-QUICKSTART_FOLDERS = {"audio": Path("runs/quickstart"), "image": Path("runs/image_quickstart")}
 STRATEGY_NAMES = ("mixed", "same_speaker", "mixed_excluding", "same_speaker_excluding", "sequence_only")
 ESTIMATOR_NAMES = ("info_nce", "nwj", "tuba", "interpolated", "dv", "mine", "js", "smile", "leave_one_out")
 READABLE_NAMES = tuple(name for name in ESTIMATOR_NAMES if name not in ("mine", "leave_one_out"))
@@ -63,16 +62,11 @@ def _quickstart(options: argparse.Namespace) -> None:
     from cpc.processor import prepare_processor
 
     prepare_processor()
-    corpus = options.corpus or QUICKSTART_CORPORA[options.modality]
-    out = options.out or QUICKSTART_FOLDERS[options.modality]
-    if options.modality == "image":
-        from cpc.quickstart.images import image_quickstart
+    from cpc.quickstart.engine import quickstart
 
-        image_quickstart(out, corpus, seed=options.seed, steps=options.steps)
-    else:
-        from cpc.quickstart.run import quickstart
-
-        quickstart(out, corpus, seed=options.seed, steps=options.steps)
+    entry = RECIPES[options.modality]
+    out, corpus = options.out or entry.out, options.corpus or entry.corpus
+    quickstart(entry.load(), out, corpus, seed=options.seed, steps=options.steps)
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -324,17 +318,13 @@ def _parser() -> argparse.ArgumentParser:
     quickstart = command(
         "quickstart",
         _quickstart,
-        "pretrain on synthesised speech or embedded images, measure the bound, probe; ten minutes",
+        "pretrain on a corpus that needs no download, measure the bound, probe; ten minutes, of text one",
     )
-    quickstart.add_argument(
-        "--modality", choices=tuple(QUICKSTART_CORPORA), default="audio", help="speech, or photographs and digits"
-    )
-    for option, text, places in (
-        ("--out", "a new folder for run and report", QUICKSTART_FOLDERS),
-        ("--corpus", "made if it is not there", QUICKSTART_CORPORA),
-    ):
-        defaults = ", ".join(f"{modality}: {path}" for modality, path in places.items())
-        quickstart.add_argument(option, type=Path, help=f"{text}; if not given, {defaults}")
+    learnt = "; ".join(f"{modality}: {entry.words}" for modality, entry in RECIPES.items())
+    quickstart.add_argument("--modality", choices=tuple(RECIPES), default="audio", help=learnt)
+    for option, text in (("out", "a new folder for runs and report"), ("corpus", "made if it is not there")):
+        defaults = ", ".join(f"{modality}: {getattr(entry, option)}" for modality, entry in RECIPES.items())
+        quickstart.add_argument(f"--{option}", type=Path, help=f"{text}; if not given, {defaults}")
     quickstart.add_argument("--steps", type=int, help="optimiser steps; by this machine's speed if not given")
     quickstart.add_argument("--seed", type=int, default=0, help="of model and batches; another seed, another corpus")
 

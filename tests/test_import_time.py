@@ -15,6 +15,7 @@ HEAVY = (
     "sklearn",
     "scipy",
     "plotly",
+    "matplotlib",
     "tensorboard",
     "dash",
     "flask",

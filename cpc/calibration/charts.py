@@ -7,7 +7,21 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from cpc.quickstart.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, Chart, Table, number
+from cpc.quickstart.charts import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    Chart,
+    Table,
+    axis,
+    curve,
+    layout,
+    number,
+)
 
 Row = dict[str, Any]
 COLOURS = {
@@ -35,7 +49,7 @@ def estimate_chart(place: Row, rows: Sequence[Row], exact: Sequence[Row] = ()) -
     """
     informations = sorted({row["true_nats"] for row in rows})
     top = 1.5 * max(informations)
-    traces: list[Row] = [_line(informations, informations, "truth", GREY, line_dash="dot")]
+    traces: list[Row] = [curve(informations, informations, "truth", GREY, line_dash="dot")]
     for name in dict.fromkeys(row["estimator"] for row in rows):
         own = sorted((row for row in rows if row["estimator"] == name), key=lambda row: row["true_nats"])
         x, deviations = [row["true_nats"] for row in own], [row["standard_deviation_nats"] for row in own]
@@ -51,13 +65,13 @@ def estimate_chart(place: Row, rows: Sequence[Row], exact: Sequence[Row] = ()) -
         ]
         if name == "info_nce":
             optima = [row["gaussian_optimum_nats"] for row in own]
-            traces.append(_line(x, optima, "InfoNCE, Gaussians of many dimensions", BLUE, line_dash="dash"))
+            traces.append(curve(x, optima, "InfoNCE, Gaussians of many dimensions", BLUE, line_dash="dash"))
             if exact:
                 best = sorted((row["true_nats"], row["mean_nats"]) for row in exact)
                 truths, readings = zip(*best, strict=True)
-                traces.append(_line(truths, readings, "InfoNCE, exact critic", BLUE, line_dash="dot"))
+                traces.append(curve(truths, readings, "InfoNCE, exact critic", BLUE, line_dash="dot"))
     ceiling = math.log(place["num_candidates"])
-    traces.append(_line([informations[0], informations[-1]], [ceiling] * 2, "ceiling log N", GREY, line_dash="dash"))
+    traces.append(curve([informations[0], informations[-1]], [ceiling] * 2, "ceiling log N", GREY, line_dash="dash"))
     table = _table(rows)
     return Chart(
         title=f"{_words(place)}: estimate against truth",
@@ -68,12 +82,12 @@ def estimate_chart(place: Row, rows: Sequence[Row], exact: Sequence[Row] = ()) -
         alt=f"Line charts of estimates, bias and variance by true information for {_words(place)}. "
         + "; ".join(f"{cells[0]}, true {cells[2]}: {cells[3]}" for cells in table.rows),
         traces=traces,
-        layout=_layout(
+        layout=layout(
             820,
-            xaxis=_axis("true information (nats)", anchor="y3"),
-            yaxis=_axis("estimate (nats)", domain=[0.56, 1], range=[-0.5, top]),
-            yaxis2=_axis("bias (nats)", domain=[0.28, 0.52], range=[-0.8 * max(informations), 0.5 * max(informations)]),
-            yaxis3=_axis("variance (nats^2)", domain=[0, 0.24], type="log", range=[-4, 3], exponentformat="power"),
+            xaxis=axis("true information (nats)", anchor="y3"),
+            yaxis=axis("estimate (nats)", domain=[0.56, 1], range=[-0.5, top]),
+            yaxis2=axis("bias (nats)", domain=[0.28, 0.52], range=[-0.8 * max(informations), 0.5 * max(informations)]),
+            yaxis3=axis("variance (nats^2)", domain=[0, 0.24], type="log", range=[-4, 3], exponentformat="power"),
         ),
         table=table,
     )
@@ -84,17 +98,17 @@ def course_chart(place: Row, courses: Sequence[Row]) -> Chart:
     by_level = {course["true_nats"]: course["steps"] for course in courses}
     traces: list[Row] = []
     for truth, steps in by_level.items():
-        traces.append(_line([steps[0], steps[-1]], [truth] * 2, "truth", GREY, showlegend=truth == min(by_level)))
+        traces.append(curve([steps[0], steps[-1]], [truth] * 2, "truth", GREY, showlegend=truth == min(by_level)))
     rows = []
     for name in dict.fromkeys(course["estimator"] for course in courses):
         own = [course for course in courses if course["estimator"] == name]
         x = [step for course in own for step in course["steps"]]
         y = [value for course in own for value in course["estimates_nats"]]
-        traces.append(_line(x, y, name, COLOURS[name], line_width=1.5))
+        traces.append(curve(x, y, name, COLOURS[name]))
         rows += [[name, number(course["true_nats"], 2), number(course["estimates_nats"][-1])] for course in own]
     last = max(steps[-1] for steps in by_level.values())
     ceiling = math.log(place["num_candidates"])
-    traces.append(_line([0, last], [ceiling] * 2, "ceiling log N", GREY, line_dash="dash"))
+    traces.append(curve([0, last], [ceiling] * 2, "ceiling log N", GREY, line_dash="dash"))
     return Chart(
         title=f"{_words(place)}: while the critic trains",
         caption="Each estimator's own critic, on its training batches, means over blocks of steps; the true "
@@ -102,10 +116,10 @@ def course_chart(place: Row, courses: Sequence[Row]) -> Chart:
         alt=f"Line chart of estimates over {last:.0f} training steps for {_words(place)}, the truth rising from "
         f"{min(by_level):.1f} to {max(by_level):.1f} nats.",
         traces=traces,
-        layout=_layout(
+        layout=layout(
             460,
-            xaxis=_axis("training step"),
-            yaxis=_axis("estimate (nats)", range=[-0.5, 1.5 * max(by_level)]),
+            xaxis=axis("training step"),
+            yaxis=axis("estimate (nats)", range=[-0.5, 1.5 * max(by_level)]),
         ),
         table=Table(["estimator", "true (nats)", "last block (nats)"], rows),
     )
@@ -124,23 +138,3 @@ def _table(rows: Sequence[Row]) -> Table:
 
 def _words(place: Row) -> str:
     return "{task}, D = {dim}, N = {num_candidates}, {critic} critic".format(**place)
-
-
-def _line(x: Sequence[int | float], y: Sequence[int | float | None], name: str, colour: str, **options: Any) -> Row:
-    hover = f"{name}: %{{y:.3~f}}<extra></extra>"
-    line: Row = dict(type="scatter", mode="lines", x=list(x), y=list(y), name=name, line_color=colour, line_width=1.5)
-    return line | dict(hovertemplate=hover) | options
-
-
-def _axis(title: str, **options: Any) -> Row:
-    return dict(title_text=title, automargin=True, **options)
-
-
-def _layout(height: int, **options: Any) -> Row:
-    """Without background, since the page is light or dark."""
-    transparent = "rgba(0,0,0,0)"
-    layout: Row = dict(template="none", height=height, font_family="system-ui, sans-serif", font_size=13)
-    layout |= dict(paper_bgcolor=transparent, plot_bgcolor=transparent, modebar_bgcolor=transparent)
-    layout |= dict(legend_orientation="h", legend_yref="container", legend_y=0, legend_yanchor="bottom")
-    layout |= dict(margin_l=10, margin_r=20, margin_t=35, margin_b=10, dragmode=False)
-    return layout | options

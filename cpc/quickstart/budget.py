@@ -2,7 +2,7 @@
 
 import importlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from cpc.data.batch import Batch
 from cpc.probes.features import Precision as ProbePrecision
 
 FEWEST_STEPS, MOST_STEPS = 300, 3000
@@ -32,22 +32,22 @@ FLOAT32 = Precision("32-true", "float32", "float32")
 PRECISIONS = (BFLOAT16, FLOAT32)
 
 
-def require_new(out: Path, of_runs: Iterable[str]) -> None:
+def require_new(out: Path, runs: Iterable[str]) -> None:
     """Ask for a folder where no quickstart has been.
 
     Args:
         out: the folder.
-        of_runs: what its runs leave there before there is a report.
+        runs: folders that its runs leave there before there is a report.
 
     Raises:
         ValueError: if one has been there; of one that was not finished, the message says what to remove.
     """
     if (out / "report.json").exists():
         raise ValueError(f"{out} already holds a quickstart: name another folder with --out")
-    left = [str(out / name) for name in of_runs if (out / name).exists()]
+    left = [str(out / name) for name in runs if (out / name).exists()]
     if left:
         raise ValueError(
-            f"a quickstart was not finished in {out}, and none is continued: remove {', '.join(left)} to begin again "
+            f"a quickstart was not finished in {out}, and cannot be continued: remove {', '.join(left)} to begin again "
             "there, or name another folder with --out"
         )
 
@@ -77,12 +77,13 @@ class Pace:
     @property
     def precision(self) -> Precision:
         """The fastest."""
-        return min(PRECISIONS, key=lambda precision: self.step_seconds[precision.trainer])
+        fastest = min(self.step_seconds, key=self.step_seconds.__getitem__)
+        return next(precision for precision in PRECISIONS if precision.trainer == fastest)
 
-    def num_steps(self, seconds: float) -> int:
+    def num_steps(self, seconds: float, most: int = MOST_STEPS) -> int:
         """As many steps as fit so many seconds in the fastest precision, within reason."""
         affordable = seconds / self.step_seconds[self.precision.trainer]
-        return int(np.clip(affordable // 50 * 50, FEWEST_STEPS, MOST_STEPS))
+        return int(np.clip(affordable // 50 * 50, FEWEST_STEPS, most))
 
     def record(self) -> dict[str, Any]:
         """As JSON."""
@@ -94,23 +95,25 @@ class Pace:
         return f"{self.precision.trainer} (a step takes {', '.join(times)})"
 
 
-def measure_pace(model_of: Callable[[str], Any], shape: tuple[int, ...]) -> Pace:
-    """Time whole training steps on noise in every precision, in turn, for `MEASURING_SECONDS` each.
+def measure_pace(
+    model_of: Callable[[Precision], Any], batch: Batch, precisions: Sequence[Precision] = PRECISIONS
+) -> Pace:
+    """Time whole training steps in every precision, in turn, for `MEASURING_SECONDS` each.
 
     A processor's flags do not tell: with avx512_bf16 and no AMX, a step in bfloat16 took half as long again as one in
     float32 on one processor, and two thirds of it on another (docs/decisions.md).
 
     Args:
-        model_of: makes the model that computes its loss as `Precision.loss` says.
-        shape: of a batch.
+        model_of: makes the model that computes its loss as the precision says.
+        batch: of noise.
+        precisions: to choose from.
     """
     steps = {}
     with torch.random.fork_rng(devices=[]):
-        x = torch.randn(shape)
-        for precision in PRECISIONS:
-            model = model_of(precision.loss)
+        for precision in precisions:
+            model = model_of(precision)
             optimiser = torch.optim.Adam(model.parameters())
-            steps[precision.trainer] = partial(_step, model, optimiser, x, precision is BFLOAT16)
+            steps[precision.trainer] = partial(_step, model, optimiser, batch, precision is BFLOAT16)
         taken: dict[str, list[float]] = {name: [] for name in steps}
         # The first step of each allocates and compiles, and does not count.
         while unfinished := [name for name, seconds in taken.items() if sum(seconds[1:]) < MEASURING_SECONDS]:
@@ -121,9 +124,9 @@ def measure_pace(model_of: Callable[[str], Any], shape: tuple[int, ...]) -> Pace
     return Pace({name: median(seconds[1:]) for name, seconds in taken.items()})
 
 
-def _step(model: Any, optimiser: torch.optim.Optimizer, x: Tensor, in_bfloat16: bool) -> None:
+def _step(model: Any, optimiser: torch.optim.Optimizer, batch: Batch, in_bfloat16: bool) -> None:
     with torch.autocast("cpu", torch.bfloat16, enabled=in_bfloat16):
-        loss = model.loss(x).loss
+        loss = model.loss(batch.x, labels=batch.labels).loss
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()

@@ -1,257 +1,219 @@
-"""The quickstart of images: of embedded photographs and of digits a model, its bound, its probes, its pictures."""
+"""The quickstart of images: photographs and handwritten digits of installed packages, probed for their classes."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from cpc.checkpoint import build
 from cpc.data.images.patch_grid import PatchGrid
-from cpc.data.made.photographs import CORPORA, write_image_corpora
-from cpc.data.store.atomic import write_json
-from cpc.data.store.records import read_records
-from cpc.evaluation import evaluate
-from cpc.model import CPC
-from cpc.pretraining.command import pretrain
-from cpc.probes.clock import Clock
+from cpc.data.made.photographs import write_image_corpora
 from cpc.probes.comparison import Extraction
 from cpc.probes.images.network import NetworkProtocol
 from cpc.probes.images.pictures import write_pictures
 from cpc.probes.images.report import NAME_OF, RANDOM_NAME_OF, format_image_report, probe_images
 from cpc.probes.linear import ProbeProtocol
-from cpc.quickstart.budget import Pace, Precision, measure_pace, require_extras, require_new
-from cpc.quickstart.image_page import write_image_page
+from cpc.quickstart.budget import Precision
+from cpc.quickstart.charts import BLUE, VERMILION, probe_chart
+from cpc.quickstart.page import ACCURACY, CEILING
+from cpc.quickstart.recipe import Config, Findings, Picture, Recipe, Run, Study, accuracies, noise
 
-LATENT_DIM, CONTEXT_DIM, NUM_STEPS = 256, 256, 5
+LATENT_DIM, CONTEXT_DIM = 256, 256
 SUPERVISED_SECONDS = 30.0  # of each corpus
 PROBE = ProbeProtocol(num_seeds=1)
 NUM_PICTURED = 300  # images of each split, in pictures
-EXTRAS = {"skimage": "image", "plotly.offline": "dashboard"}  # what is imported, and what brings it
-BASELINES = ("majority", "random", "pixels", "hog", "supervised")
+READOUT, OTHER_READOUT = "z", "c"  # what stands for `cpc` and `random`, and what is read besides; means over the grid
+RECIPE_CHOSEN_ON = (
+    "The recipes of both corpora were chosen on their valid splits, which nothing was trained on and these figures are "
+    "not of; the probe's rate on frames of synthesised speech."
+)
+TASKS = {"photographs": BLUE, "digits": VERMILION}
+REPRESENTATIONS = {
+    "majority": "majority",
+    "random": "random",
+    "pixels": "pixels",
+    "hog": "HOG",
+    "cpc": "CPC",
+    "supervised": "supervised",
+}
+PICTURES = {  # title, caption, and what there is to see
+    "patches.png": (
+        "the patches",
+        "An image of the test split, its overlapping patches as they are cut, and as training takes them: changed, if "
+        "at all, each by itself, so that neighbours do not betray themselves by matching edges.",
+        "An enlarged image beside the grid of its patches, and the grid of the same patches as training takes them.",
+    ),
+    "neighbours.png": (
+        "nearest patches in z",
+        "Patches of test images, and the patches of training images whose latents are nearest, with their cosine "
+        "(centred on the mean latent) and class. Patches that are the same pixel by pixel are shown once.",
+        "Rows of a test image with one of its patches framed, that patch enlarged, and the eight nearest patches.",
+    ),
+    "map.png": (
+        "a map of contexts",
+        "Test images at the places of their contexts (mean over the grid, t-SNE of the first 30 principal components); "
+        "the frame's colour is the class. Neighbours in the picture need not be neighbours in the contexts' own space.",
+        "Thumbnails of test images scattered by their contexts, with frames coloured by class and a legend.",
+    ),
+}
+HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt from images</h1>
+<p>How well a linear probe tells the classes of images apart by the pretrained features, beside its baselines; how much
+of the rows of patches ahead the contexts predict, while training went on and at its end; and what the model sees.</p>
+"""
+PROBE_CAPTION = (
+    "Photographs: which photograph a crop was cut out of; crops of the test split lie in blocks of it that nothing was "
+    "trained on. Those of a block overlap, so that intervals resample blocks. "
+    "Digits: handwritten ones, those tested by other writers than those trained on."
+)
+WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from the query's own image (<code>mixed</code>)
+the context has seen some of them and can rule them out: such a curve is no bound on I(z; c).
+<code>mixed_excluding</code> takes its candidates from other images alone. Of a grid of H rows, the latents k rows ahead
+lie in H - k of them, and which row a candidate is from can be guessed: subtract log(H / (H - k)) from this curve, 0.34
+nats for k = 2 of 7 rows and 1.95 for k = 6, to have a lower bound, as far as images are independent (crops of one
+photograph are not).</p>
+"""
+BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random</i> is the same
+architecture, initialised from data and never trained, read like CPC (mean of 3 seeds): what the architecture gives
+away. <i>Pixels</i> are the images themselves, <i>HOG</i> hand-made histograms of oriented gradients. <i>Supervised</i>
+is the same encoder trained on the labels themselves, for as many steps as half a minute buys on this machine, twenty
+passes at most: they stand beside its figures. <i>CPC</i> is the model pretrained here, which
+has seen no label: of photographs and of digits the mean of the latents z over the grid.</p>
+"""
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How a corpus is learnt and judged.
+class Images:
+    """How a corpus is learnt: docs/results.md, "Images".
 
     Attributes:
         image_size: side of its images.
         patch_size: of these patches.
         stride: from one to the next.
-        batch_size: images per step.
-        learning_rate: Adam's peak.
         augmentation: of every patch.
         flip: mirror half of the training images.
-        directions: in which rows are predicted.
-        readout: what stands for `cpc`, and of untrained models for `random`.
-        others: what is read besides.
-        seconds: of bare training steps; loading, recording and held-out evaluations come on top.
+        seconds: of bare training steps.
+        batch_size: images per step.
     """
 
     image_size: int
     patch_size: int
     stride: int
-    batch_size: int
-    learning_rate: float
     augmentation: str
     flip: bool
-    directions: tuple[str, ...]
-    readout: str
-    others: tuple[str, ...]
     seconds: float
-
-    def parts(self, compute: str) -> dict[str, Any]:
-        """Encoder, context, predictor and loss, as a config describes them."""
-        trunk = {"class_path": "cpc.encoders.TinyTrunk", "init_args": {"dim": LATENT_DIM, "num_channels": 1}}
-        patches = {"trunk": trunk, "patch_size": self.patch_size, "stride": self.stride}
-        context = {"width": CONTEXT_DIM, "directions": list(self.directions)}
-        loss = {"negatives": "mixed", "skip_steps": self.grid.overlapping_rows, "compute": compute}
-        return {
-            "encoder": {"class_path": "cpc.encoders.PatchEncoder", "init_args": patches},
-            "context": {"class_path": "cpc.contexts.PixelCNN", "init_args": context},
-            "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": NUM_STEPS}},
-            "loss": {"class_path": "cpc.losses.Contrastive", "init_args": loss},
-        }
-
-    def model(self, compute: str) -> CPC:
-        """What is trained."""
-        return CPC(*(build(part) for part in self.parts(compute).values()))
+    batch_size: int = 32
 
     @property
     def grid(self) -> PatchGrid:
-        """Where patches lie; rows that overlap with a row are skipped, since they would be told, not predicted."""
+        """Where patches lie."""
         return PatchGrid(self.patch_size, self.stride)
 
+    def config(self, source: Path, seed: int, precision: Precision) -> Config:
+        """Rows that overlap with a row are skipped: they would be told, not predicted."""
+        trunk = {"class_path": "cpc.encoders.TinyTrunk", "init_args": {"dim": LATENT_DIM, "num_channels": 1}}
+        patches = {"trunk": trunk, "patch_size": self.patch_size, "stride": self.stride}
+        context = {"width": CONTEXT_DIM, "directions": ["down"]}
+        loss = {"negatives": "mixed", "skip_steps": self.grid.overlapping_rows, "compute": precision.loss}
+        return {
+            "modality": "image",
+            "record_every_steps": 20,
+            "eval_every_steps": 200,
+            "checkpoint_every_steps": 1000,
+            "model": {
+                "encoder": {"class_path": "cpc.encoders.PatchEncoder", "init_args": patches},
+                "context": {"class_path": "cpc.contexts.PixelCNN", "init_args": context},
+                "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 5}},
+                "loss": {"class_path": "cpc.losses.Contrastive", "init_args": loss},
+                "learning_rate": 2e-3,
+                "betas": [0.9, 0.98],
+                "warmup_steps": 100,
+                "schedule": "cosine",
+            },
+            "data": {
+                "source": str(source),
+                "image_size": self.image_size,
+                "augmentation": self.augmentation,
+                "flip": self.flip,
+                "batch_size": self.batch_size,
+                "eval_batches": 4,
+                "seed": seed,
+            },
+        }
 
-RECIPE_CHOSEN_ON = (
-    "The recipes of both corpora were chosen on their valid splits, which nothing was trained on and these figures are "
-    "not of; the probe's rate on frames of synthesised speech."
-)
-RECIPES = {  # docs/results.md, "Images"
-    "photographs": Recipe(
-        image_size=64,
-        patch_size=16,
-        stride=8,
-        batch_size=32,
-        learning_rate=2e-3,
-        augmentation="v1",
-        flip=True,
-        directions=("down",),
-        readout="z",
-        others=("c",),
-        seconds=180.0,
-    ),
-    "digits": Recipe(
-        image_size=32,
-        patch_size=8,
-        stride=4,
-        batch_size=32,
-        learning_rate=2e-3,
-        augmentation="none",
-        flip=False,
-        directions=("down",),
-        readout="z",
-        others=("c",),
-        seconds=90.0,
-    ),
+    def study(self, name: str) -> Study:
+        """Of the corpus of that name."""
+        shape = (self.batch_size, 1, self.image_size, self.image_size)
+        return Study(
+            self.config,
+            noise=lambda: noise(torch.randn(shape)),
+            seconds=self.seconds,
+            probe=partial(probe, name, self.grid.side(self.image_size)),
+            figures=figures,
+        )
+
+
+CORPORA = {
+    "photographs": Images(64, patch_size=16, stride=8, augmentation="v1", flip=True, seconds=180.0),
+    "digits": Images(32, patch_size=8, stride=4, augmentation="none", flip=False, seconds=90.0),
 }
 
 
-def image_quickstart(out: Path, corpus: Path, *, seed: int = 0, steps: int | None = None) -> dict[str, Any]:
-    """Run everything and write `report.json` and `report.html` into `out`, and a run with its pictures for each corpus.
-
-    Args:
-        out: a new folder for runs and reports.
-        corpus: folder of the embedded images; made if it is not there.
-        seed: of corpora, models and batches.
-        steps: optimiser steps of each model; None: as many as this machine does in the recipe's seconds.
-
-    Returns:
-        The content of report.json: for `photographs` and `digits` accuracies in percent, under `NAME_interval` their
-        95 % intervals, under `runs` what else is known of each; seconds per stage.
-
-    Raises:
-        ValueError: if `out` already holds a quickstart, or the extras are not installed.
-    """
-    require_new(out, RECIPES)
-    require_extras(EXTRAS)
-    out.mkdir(parents=True, exist_ok=True)
-    clock = Clock()
-    with clock("images"):
-        sources = write_image_corpora(corpus, seed=seed)
-    report: dict[str, Any] = {name: {} for name in CORPORA}
-    report["runs"] = {}
-    records, pictures = {}, {}
-    for name, recipe in RECIPES.items():
-        run = out / name
-        with clock("pretrain"):
-            pace = measure_pace(recipe.model, (recipe.batch_size, 1, recipe.image_size, recipe.image_size))
-            num_steps = steps or pace.num_steps(recipe.seconds)
-            print(f"pretraining on {name}: {num_steps} steps in {pace}", flush=True)
-            pretrain(_config(recipe, run, sources[name], seed, num_steps, pace.precision))
-        with clock("bound"):
-            measured = evaluate(run, sources[name])
-        with clock("probes"):
-            probed = _probe(recipe, run, sources[name], measured, pace.precision)
-            print(format_image_report(probed))
-        with clock("pictures"):
-            pictures[name] = write_pictures(run, sources[name], run, num_images=NUM_PICTURED, seed=seed)
-        records[name] = read_records(run / "bound.jsonl")
-        report |= _accuracies(name, recipe, probed)
-        report["runs"][name] = _run_record(recipe, probed, measured, num_steps, pace)
-    report |= {
-        "seconds": dict(clock.seconds),
-        "recipe_chosen_on": RECIPE_CHOSEN_ON,
-        "latent_dim": LATENT_DIM,
-        "context_dim": CONTEXT_DIM,
-        "num_threads": torch.get_num_threads(),
-    }
-    write_json(report, out / "report.json")
-    with clock("page"):
-        write_image_page(out / "report.html", report, records, pictures)
-    report["seconds"] = clock.seconds | {"total": clock.total}
-    write_json(report, out / "report.json")
-    print(f"{clock.total:.0f} seconds; {out / 'report.html'} shows it, {out / 'report.json'} holds it")
-    return report
+def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
+    """Cut the photographs and enlarge the digits."""
+    facts = {"recipe_chosen_on": RECIPE_CHOSEN_ON, "latent_dim": LATENT_DIM, "context_dim": CONTEXT_DIM}
+    return write_image_corpora(corpus, seed=seed), facts
 
 
-def _config(recipe: Recipe, run: Path, source: Path, seed: int, steps: int, precision: Precision) -> dict[str, Any]:
-    """The config of `cpc pretrain`."""
-    return {
-        "modality": "image",
-        "seed_everything": seed,
-        "run_dir": str(run),
-        "record_every_steps": 20,
-        "eval_every_steps": 200,
-        "checkpoint_every_steps": 1000,
-        "model": {
-            **recipe.parts(precision.loss),
-            "learning_rate": recipe.learning_rate,
-            "betas": [0.9, 0.98],
-            "warmup_steps": 100,
-            "schedule": "cosine",
-        },
-        "data": {
-            "source": str(source),
-            "image_size": recipe.image_size,
-            "augmentation": recipe.augmentation,
-            "flip": recipe.flip,
-            "batch_size": recipe.batch_size,
-            "eval_batches": 4,
-            "seed": seed,
-        },
-        "trainer": {"max_steps": steps, "precision": precision.trainer, "accelerator": "cpu", "gradient_clip_val": 1.0},
-    }
-
-
-def _probe(recipe: Recipe, run: Path, source: Path, measured: dict[str, Any], precision: Precision) -> dict[str, Any]:
-    return probe_images(
-        run,
-        source,
-        features=(recipe.readout, *recipe.others),
-        baselines=BASELINES,
+def probe(name: str, num_rows: int, run: Run) -> Findings:
+    """Classes of test images."""
+    probed = probe_images(
+        run.folder,
+        run.source,
+        features=(READOUT, OTHER_READOUT),
+        baselines=("majority", "random", "pixels", "hog", "supervised"),
         protocol=PROBE,
-        network=NetworkProtocol(seconds=SUPERVISED_SECONDS, precision=precision.probes),
-        held_out=measured["bounds"],
-        extraction=Extraction(precision=precision.probes),
-        out=run / "probe.json",
+        network=NetworkProtocol(seconds=SUPERVISED_SECONDS, precision=run.precision.probes),
+        held_out=run.measured["bounds"],
+        extraction=Extraction(precision=run.precision.probes),
+        out=run.folder / "probe.json",
     )
-
-
-def _accuracies(corpus: str, recipe: Recipe, probed: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Percent by representation, intervals, and the steps of the network trained for the labels."""
-    results = probed["tasks"]["class"]["results"]
-    names = {name: name for name in ("majority", "pixels", "hog", "supervised")}
-    names |= {"random": RANDOM_NAME_OF[recipe.readout], "cpc": NAME_OF[recipe.readout]}
-    order = ("majority", "random", "pixels", "hog", "cpc", "supervised")
-    return {
-        corpus: {name: round(results[names[name]]["accuracy_percent"], 2) for name in order},
-        f"{corpus}_interval": {name: results[names[name]]["accuracy_interval_percent"] for name in order},
-        f"{corpus}_num_steps": {"supervised": results["supervised"]["num_network_steps"]},
-    }
-
-
-def _run_record(
-    recipe: Recipe, probed: dict[str, Any], measured: dict[str, Any], steps: int, pace: Pace
-) -> dict[str, Any]:
-    task, trained_with = probed["tasks"]["class"], measured["bounds"][0]
-    others = [name for readout in recipe.others for name in (NAME_OF[readout], RANDOM_NAME_OF[readout])]
-    return {
-        "readout": recipe.readout,
-        "other_readouts": {name: round(task["results"][name]["accuracy_percent"], 2) for name in others},
-        "num_classes": len(task["protocol"]["classes"]),
-        "num_train_images": task["protocol"]["num_train_images"],
-        "num_test_images": task["protocol"]["num_test_images"],
-        "num_train_steps": steps,
-        **pace.record(),
-        "num_rows": recipe.grid.side(recipe.image_size),
-        "steps": trained_with["steps"],
-        "directions": trained_with["directions"],
-        "mi_bound_nats": trained_with["mi_bound_nats"],
-        "mi_ceiling_nats": trained_with["mi_ceiling_nats"],
-        "negatives": trained_with["strategy"],
-        "reading": trained_with["reading"],
-        "bounds": measured["bounds"],
+    print(format_image_report(probed))
+    results, protocol = probed["tasks"]["class"]["results"], probed["tasks"]["class"]["protocol"]
+    called = {name: name for name in REPRESENTATIONS} | {"random": RANDOM_NAME_OF[READOUT], "cpc": NAME_OF[READOUT]}
+    others = (NAME_OF[OTHER_READOUT], RANDOM_NAME_OF[OTHER_READOUT])
+    own = {
+        "readout": READOUT,
+        "other_readouts": {other: round(results[other]["accuracy_percent"], 2) for other in others},
+        "num_classes": len(protocol["classes"]),
+        "num_train_images": protocol["num_train_images"],
+        "num_test_images": protocol["num_test_images"],
+        "num_rows": num_rows,
         "seconds": probed["seconds"],
     }
+    return Findings(accuracies(name, results, called), own)
+
+
+def figures(run: Run) -> list[Picture]:
+    """What `cpc picture` draws."""
+    drawn = write_pictures(run.folder, run.source, run.folder, num_images=NUM_PICTURED, seed=run.seed)
+    return [Picture(*PICTURES[path.name], path) for path in drawn]
+
+
+RECIPE = Recipe(
+    extras={"skimage": "image", "plotly.offline": "dashboard"},
+    making="images",
+    make=make,
+    studies={name: images.study(name) for name, images in CORPORA.items()},
+    heading=HEADING,
+    facts={},
+    run_facts={
+        "num_classes": "{} classes",
+        "num_train_images": "{} training images",
+        "num_test_images": "{} test images",
+        "num_rows": "{0} x {0} patches of each",
+        "other_readouts": "other readouts cpc_c {0[cpc_c]:.1f} %, random_c {0[random_c]:.1f} %",
+    },
+    comparison=partial(probe_chart, tasks=TASKS, representations=REPRESENTATIONS, caption=PROBE_CAPTION),
+    reading=[CEILING, WHICH_ARE_BOUNDS, ACCURACY, BASELINES],
+)

@@ -3,33 +3,22 @@
 Every chart has its values in a table beneath it, for keyboards, screen readers and tests.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cpc.data.store.atomic import write_atomically
-from cpc.quickstart.charts import (
-    Chart,
-    ContextsMap,
-    Table,
-    contexts_chart,
-    number,
-    probe_chart,
-    step_chart,
-    training_chart,
-)
+from cpc.quickstart.charts import Chart, Table, number, step_chart, training_chart
+from cpc.quickstart.recipe import Picture, Recipe
 
-FACTS = {  # keys of the report, in the heading's words
-    "corpus_minutes": "{:.0f} minutes of speech",
-    "num_speakers": "{} speakers",
+FACTS = {  # keys of every report in words
     "latent_dim": "latents of width {}",
     "context_dim": "contexts of width {}",
-    "num_train_steps": "{} training steps",
-    "precision": "trained in {}",
     "num_threads": "{} threads",
 }
+RUN_FACTS = {"num_train_steps": "{} training steps", "precision": "trained in {}"}
 CONFIG = {
     "responsive": True,
     "displaylogo": False,
@@ -67,47 +56,66 @@ img { max-width: 100%; height: auto; border-radius: 0.3rem; }
 .gridlayer path, .zerolinelayer path { stroke: var(--line) !important; }
 </style>
 """
-HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt</h1>
-<p>How well a linear probe reads phones and speakers from the pretrained features, beside its baselines; and how much of
-the latents ahead the contexts predict, while training went on and at its end.</p>
-"""
 CEILING = """<p><b>Ceiling.</b> With N candidates, the positive included, <i>log N - L</i> never exceeds <i>log N</i>,
 however much there is to know. Near the ceiling a curve says how many candidates there were rather than how much is
 predicted.</p>
 """
-WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from the query's own sequence
-(<code>mixed</code>, <code>same_speaker</code>, <code>sequence_only</code>) the context has seen some of them and can
-rule them out: such a curve is no bound on I(z; c). <code>mixed_excluding</code> takes its candidates from other
-sequences alone, and is a lower bound as far as these are independent.</p>
-"""
 ACCURACY = """<p><b>Accuracy</b> is the share of rows in which no negative scores higher than the positive. Ties share:
 a positive level with m negatives counts 1/(1 + m), so that a collapsed encoder scores exactly chance, 1/N.</p>
 """
-BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random c</i> are
-contexts of the same architecture, initialised from data and never trained (mean of 3 seeds): what the architecture
-gives away. <i>MFCC</i> are hand-made spectral features. <i>Supervised</i> is the same architecture trained on the
-labels themselves, for as many steps as its seconds buy on this machine: they stand beside its figures. <i>CPC z</i> and
-<i>CPC c</i> are latents and contexts of the model pretrained here, which has seen no label.</p>
-"""
 
 
-def write_page(path: Path, report: dict[str, Any], records: list[dict[str, Any]], contexts_map: ContextsMap) -> None:
-    """Write the page.
+class Chapter(NamedTuple):
+    """A run on the page.
+
+    Attributes:
+        records: lines of bound.jsonl; those of split `train` are left out.
+        figures: what it shows besides.
+    """
+
+    records: list[dict[str, Any]]
+    figures: Sequence[Chart | Picture]
+
+
+def write_page(path: Path, recipe: Recipe, report: dict[str, Any], chapters: Mapping[str, Chapter]) -> None:
+    """Write a quickstart's page.
 
     Args:
         path: the HTML file.
-        report: as in report.json. `phones` and `speaker` (percent by representation) are needed; `phones_interval`,
-            `speaker_interval`, `seconds` (by stage) and the keys of `FACTS` are shown where present.
-        records: lines of bound.jsonl; those of split `train` are left out.
-        contexts_map: the picture of contexts.
+        recipe: its words.
+        report: as in report.json.
+        chapters: by the name of the run; with several, charts are titled by it.
 
     Raises:
         ValueError: if plotly is not installed.
     """
-    charts = [probe_chart(report), *bound_charts(records), contexts_chart(contexts_map)]
-    write_sections(
-        path, chain([HEADING, facts(report, FACTS)], sections(charts)), [CEILING, WHICH_ARE_BOUNDS, ACCURACY, BASELINES]
-    )
+    write_sections(path, _parts(recipe, report, chapters), recipe.reading)
+
+
+def _parts(recipe: Recipe, report: dict[str, Any], chapters: Mapping[str, Chapter]) -> Iterator[str]:
+    yield recipe.heading
+    seconds = [f"{stage} {number(value, 0)} s" for stage, value in report.get("seconds", {}).items()]
+    yield _line(_facts({**recipe.facts, **FACTS}, report))
+    for name, run in report["runs"].items():
+        yield _line(f"{name.capitalize()}: {_facts({**recipe.run_facts, **RUN_FACTS}, run)}.")
+    yield _line("Time: " + ", ".join(seconds) if seconds else "")
+    yield _line(report.get("recipe_chosen_on", ""))
+    figures: list[Chart | Picture] = [recipe.comparison(report)]
+    for name, chapter in chapters.items():
+        prefix = f"{name.capitalize()}: " if len(chapters) > 1 else ""
+        for figure in (*bound_charts(chapter.records), *chapter.figures):
+            figures.append(figure._replace(title=prefix + figure.title, alt=prefix + figure.alt))
+    yield from sections(figures)
+
+
+def _facts(words: Mapping[str, str], values: Mapping[str, Any]) -> str:
+    """Those that are known, in words."""
+    found = [form.format(values[key]) for key, form in words.items() if values.get(key) is not None]
+    return ", ".join(found)
+
+
+def _line(words: str) -> str:
+    return f'<p class="facts">{escape(words)}</p>\n' if words else ""
 
 
 def write_sections(path: Path, parts: Iterable[str], reading: Iterable[str], title: str = "cpc quickstart") -> None:
@@ -148,23 +156,23 @@ def bound_charts(records: list[dict[str, Any]]) -> list[Chart]:
     return [*map(training_chart, by_strategy.values()), step_chart([run[-1] for run in by_strategy.values()])]
 
 
-def facts(report: dict[str, Any], words: Mapping[str, str]) -> str:
-    """What was run, how long its stages took, and on what the recipe was chosen.
-
-    Args:
-        report: as in report.json.
-        words: keys of the report, those that it has are shown, with words for each.
-    """
-    found = [form.format(report[key]) for key, form in words.items() if report.get(key) is not None]
-    seconds = [f"{stage} {number(value, 0)} s" for stage, value in report.get("seconds", {}).items()]
-    lines = [", ".join(found), "Time: " + ", ".join(seconds) if seconds else "", report.get("recipe_chosen_on", "")]
-    return "".join(f'<p class="facts">{escape(line)}</p>\n' for line in lines if line)
+def sections(figures: Iterable[Chart | Picture]) -> Iterator[str]:
+    """A section for each figure; chart 1, which the page is about, shows its table at once."""
+    num_charts = 0
+    for figure in figures:
+        if isinstance(figure, Picture):
+            yield _picture(figure)
+        else:
+            num_charts += 1
+            yield _section(figure, f"chart-{num_charts}")
 
 
-def sections(charts: Iterable[Chart], first: int = 1) -> Iterator[str]:
-    """A section per chart, numbered from `first`; chart 1, which the page is about, shows its table at once."""
-    for index, chart in enumerate(charts, start=first):
-        yield _section(chart, f"chart-{index}")
+def _picture(picture: Picture) -> str:
+    content = b64encode(picture.path.read_bytes()).decode()
+    return (
+        f"<section><h2>{escape(picture.title)}</h2><p>{escape(picture.caption)}</p>\n"
+        f'<img alt="{escape(picture.alt)}" src="data:image/png;base64,{content}"></section>\n'
+    )
 
 
 def _section(chart: Chart, name: str) -> str:

@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cpc.quickstart import budget
 from cpc.quickstart.budget import BFLOAT16, FLOAT32, Precision, measure_pace
+from cpc.quickstart.recipe import noise
 
 
 @pytest.mark.parametrize(
@@ -33,7 +35,7 @@ def test_the_faster_precision_is_taken_whatever_the_flags_say(
             super().__init__()
             self.weight, self.compute = nn.Parameter(torch.zeros(3)), compute
 
-        def loss(self, x: Tensor) -> SimpleNamespace:
+        def loss(self, x: Tensor, labels: Tensor) -> SimpleNamespace:
             assert torch.is_autocast_enabled("cpu") == (self.compute == "bf16")
             assert x.shape == (2, 3)
             spent[self.compute].append(step_seconds[self.compute] + 9 * (not spent[self.compute]))  # the first compiles
@@ -42,13 +44,31 @@ def test_the_faster_precision_is_taken_whatever_the_flags_say(
 
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has_flag})
     monkeypatch.setattr(time, "perf_counter", lambda: seconds[0])
+    batch = noise(torch.randn(2, 3))
     before = torch.get_rng_state()
-    pace = measure_pace(Model, (2, 3))
+    pace = measure_pace(lambda precision: Model(precision.loss), batch)
     assert torch.equal(torch.get_rng_state(), before)
     assert pace.precision is fastest
     assert pace.num_steps(320.0) == num_steps
+    assert pace.num_steps(320.0, most=400) == min(num_steps, 400)
     found = {"bf16-mixed": step_seconds["bf16"], "32-true": step_seconds["float32"]}
     assert pace.record() == {"precision": fastest.trainer, "step_seconds": pytest.approx(found)}
     assert str(pace).startswith(f"{fastest.trainer} (a step takes {found['bf16-mixed']:.3g} s in bf16-mixed, ")
     for of_precision in spent.values():  # two seconds each, and at most a step more
         assert 2 <= sum(of_precision[1:]) < 2 + of_precision[-1] + 1e-9
+
+
+def test_one_precision_alone_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "MEASURING_SECONDS", 1e-9)
+    asked = []
+
+    def model_of(precision: Precision) -> nn.Module:
+        asked.append(precision)
+        model = nn.Linear(3, 1)
+        model.loss = lambda x, labels: SimpleNamespace(loss=model(x).sum())  # type: ignore[assignment]
+        return model
+
+    pace = budget.measure_pace(model_of, noise(torch.randn(2, 3)), (FLOAT32,))
+    assert asked == [FLOAT32]
+    assert pace.precision is FLOAT32
+    assert set(pace.step_seconds) == {"32-true"}

@@ -5,23 +5,19 @@ import html
 import io
 import json
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 from PIL import Image
 
-from cpc.candidates import reading_of
 from cpc.checkpoint import build
 from cpc.cli import main
-from cpc.data import photographs
+from cpc.data.made import photographs
 from cpc.probes.linear import ProbeProtocol
 from cpc.quickstart import budget, images
-from cpc.quickstart.charts import step_chart, training_chart
 
 REPRESENTATIONS = ["majority", "random", "pixels", "hog", "cpc", "supervised"]
 
@@ -39,8 +35,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(budget, "MEASURING_SECONDS", 1e-3)
         patch.setattr(images, "PROBE", ProbeProtocol(num_epochs=1, min_steps=30, num_seeds=1))
         patch.setattr(images, "NUM_PICTURED", 30)
-        small = {name: replace(recipe, batch_size=16) for name, recipe in images.RECIPES.items()}
-        patch.setattr(images, "RECIPES", small)
+        small = {name: replace(corpus, batch_size=16).study(name) for name, corpus in images.CORPORA.items()}
+        patch.setattr(images, "RECIPE", replace(images.RECIPE, studies=small))
         arguments = ["--out", str(folder / "out"), "--corpus", str(folder / "corpus"), "--steps", "6"]
         main(["quickstart", "--modality", "image", *arguments])
     return folder
@@ -67,17 +63,17 @@ def test_the_report_holds_accuracies_with_intervals(report: dict[str, Any]) -> N
         assert report[name]["hog"] > report[name]["majority"] + 20  # not chance: probes were trained
         assert report["runs"][name]["num_classes"] == num_classes
         others = report["runs"][name]["other_readouts"]
-        assert len(others) == 2 * len(images.RECIPES[name].others)
+        assert list(others) == ["cpc_c", "random_c"]
     assert report["runs"]["photographs"]["num_test_images"] == 60
     assert report["runs"]["digits"]["num_test_images"] == 539
 
 
 def test_the_report_holds_the_bound_of_every_row_ahead(report: dict[str, Any], finished: Path) -> None:
-    for name, recipe in images.RECIPES.items():
+    for name in images.CORPORA:
         run = report["runs"][name]
         assert run["num_train_steps"] == 6
-        assert run["steps"] == [2, 3, 4, 5, 6] * len(recipe.directions)
-        assert run["directions"] == [direction for direction in recipe.directions for _ in range(5)]
+        assert run["steps"] == [2, 3, 4, 5, 6]
+        assert run["directions"] == ["down"] * 5
         assert run["negatives"] == run["bounds"][0]["strategy"] == "mixed"
         assert run["reading"] == run["bounds"][0]["reading"] == "in-sequence candidates, no bound on I(z; c)"
         assert run["bounds"][1]["strategy"] == "mixed_excluding"
@@ -129,9 +125,10 @@ def test_the_page_has_a_section_for_everything_and_needs_nothing_else(page: str,
     assert shown == {
         word: f"{report['photographs'][key]:.1f}" for word, key in zip(words, REPRESENTATIONS, strict=True)
     }
-    precision = report["runs"]["photographs"]["precision"]
-    facts = "3 classes, 120 training images, 60 test images, 7 x 7 patches of each, 6 training steps, trained in "
-    assert facts + precision in page
+    run = report["runs"]["photographs"]
+    others = ", ".join(f"{name} {accuracy:.1f} %" for name, accuracy in run["other_readouts"].items())
+    facts = "3 classes, 120 training images, 60 test images, 7 x 7 patches of each, other readouts "
+    assert f"{facts}{others}, 6 training steps, trained in {run['precision']}" in page
     steps = report["photographs_num_steps"]["supervised"]
     assert re.search(rf'<th scope="row">supervised</th><td>[^<]*\], {steps} steps</td>', page)
     assert "valid splits" in report["recipe_chosen_on"]
@@ -139,7 +136,7 @@ def test_the_page_has_a_section_for_everything_and_needs_nothing_else(page: str,
 
 
 def test_pictures_lie_beside_the_run(finished: Path) -> None:
-    for name in images.RECIPES:
+    for name in images.CORPORA:
         for picture in ("patches.png", "neighbours.png", "map.png"):
             assert (finished / "out" / name / picture).is_file()
 
@@ -152,105 +149,9 @@ def test_a_finished_quickstart_is_left_alone(finished: Path, capsys: pytest.Capt
     assert "already holds a quickstart: name another folder with --out" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("modality", "left"),
-    [("image", ["photographs"]), ("image", ["photographs", "digits"]), ("audio", ["config.yaml", "checkpoints"])],
-)
-def test_what_an_interrupted_quickstart_left_is_named(
-    modality: str, left: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in [*left, "notes.txt"]:
-        (tmp_path / name).mkdir()
-    with pytest.raises(SystemExit):
-        main(["quickstart", "--modality", modality, "--out", str(tmp_path), "--corpus", str(tmp_path / "corpus")])
-    message = capsys.readouterr().err
-    assert f"remove {', '.join(str(tmp_path / name) for name in left)} to begin again" in message
-    assert "notes.txt" not in message
-    assert not (tmp_path / "corpus").exists()
-
-
 def test_the_model_of_a_recipe_skips_the_rows_that_overlap() -> None:
-    for recipe in images.RECIPES.values():
-        config = images._config(recipe, Path("run"), Path("images.npz"), 0, 1, budget.FLOAT32)
+    for corpus in images.CORPORA.values():
+        config = corpus.config(Path("images.npz"), 0, budget.FLOAT32)
         encoder = build(config["model"]["encoder"])
         assert config["model"]["loss"]["init_args"]["skip_steps"] == encoder.overlapping_rows == 1
-        assert encoder.grid == recipe.grid
-
-
-@pytest.mark.parametrize(("missing", "extra"), [("skimage", "image"), ("plotly.offline", "dashboard")])
-def test_a_missing_extra_is_named_before_anything_starts(
-    missing: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for module in ("skimage", "plotly.offline"):
-        monkeypatch.setitem(sys.modules, module, None if module == missing else ModuleType(module))
-    with pytest.raises(SystemExit) as exit_:
-        main(
-            ["quickstart", "--modality", "image", "--out", str(tmp_path / "out"), "--corpus", str(tmp_path / "corpus")]
-        )
-    assert exit_.value.code == 2
-    message = capsys.readouterr().err
-    assert message.startswith(f"cpc: error: the quickstart needs {missing.partition('.')[0]}")
-    assert f"cpc[{extra}]" in message
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_each_modality_has_a_corpus_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cpc.quickstart import run
-
-    asked = []
-    monkeypatch.setattr(images, "image_quickstart", lambda *places, **_: asked.append(("image", *places)))
-    monkeypatch.setattr(run, "quickstart", lambda *places, **_: asked.append(("audio", *places)))
-    for arguments in ([], ["--modality", "image"], ["--modality", "image", "--corpus", "mine"]):
-        main(["quickstart", *arguments])
-    assert asked == [
-        ("audio", Path("runs/quickstart"), Path("data/quickstart_speech")),
-        ("image", Path("runs/image_quickstart"), Path("data/embedded_images")),
-        ("image", Path("runs/image_quickstart"), Path("mine")),
-    ]
-
-
-def test_an_unknown_modality_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(["quickstart", "--modality", "text"])
-    assert exit_.value.code == 2
-    assert "invalid choice: 'text' (choose from" in capsys.readouterr().err
-
-
-def a_record(step: int, strategy: str = "mixed") -> dict[str, Any]:
-    bounds = [step / 100 + column for column in range(4)]
-    return {
-        "step": step,
-        "split": "valid",
-        "strategy": strategy,
-        "steps": [2, 3, 2, 3],
-        "directions": ["down", "down", "left", "left"],
-        "mi_bound_nats": bounds,
-        "standard_error_nats": [0.1] * 4,
-        "mi_ceiling_nats": [7.0] * 4,
-        "num_candidates": [1097.0] * 4,
-        "accuracy": [0.4, 0.3, 0.2, 0.1],
-        "reading": reading_of(strategy, on_grid=True),
-    }
-
-
-def test_charts_tell_directions_apart() -> None:
-    over_training = training_chart([a_record(0), a_record(100)])
-    assert over_training.table.header[1:5] == ["down, k = 2", "down, k = 3", "left, k = 2", "left, k = 3"]
-    assert [trace["name"] for trace in over_training.traces[:4]] == ["down 2", "down 3", "left 2", "left 3"]
-    assert over_training.traces[3]["y"] == pytest.approx([3.0, 4.0])
-    by_step = step_chart([a_record(100), a_record(100, "mixed_excluding")])
-    points = [trace for trace in by_step.traces if trace["mode"] == "markers" and "yaxis" not in trace]
-    assert [trace["customdata"] for trace in points] == [[2, 3]] * 4
-    assert [trace["y"] for trace in points] == [[1.0, 2.0], [3.0, 4.0]] * 2
-    assert [trace["marker_symbol"] for trace in points] == ["triangle-down", "triangle-left"] * 2
-    assert len({trace["marker_color"] for trace in points}) == 2  # of a strategy one
-    places = [place for trace in points for place in trace["x"]]
-    assert len(set(places)) == 8
-    assert all(abs(place - k) < 0.5 for trace in points for place, k in zip(trace["x"], (2, 3), strict=True))
-    assert [row[0] for row in by_step.table.rows][:3] == [
-        "mixed, down, k = 2",
-        "mixed, down, k = 3",
-        "mixed, left, k = 2",
-    ]
-    assert "lower bound on I(z; c) plus up to log(H / (H - k))" in points[-1]["name"]
-    assert "rows of patches ahead" in by_step.layout["xaxis"]["title_text"]
+        assert encoder.grid == corpus.grid

@@ -13,8 +13,10 @@ import pytest
 
 from cpc.candidates import STRATEGIES, reading_of
 from cpc.data.made.phones import CLASS_OF_MNEMONIC, SILENCE
-from cpc.quickstart.charts import BROAD_CLASSES, REPRESENTATIONS, STEP_COLOURS, STRATEGY_MARKS, TASKS, broad_class
-from cpc.quickstart.page import ContextsMap, write_page
+from cpc.quickstart.charts import STEP_COLOURS, STRATEGY_MARKS
+from cpc.quickstart.page import Chapter, write_page
+from cpc.quickstart.phone_map import BROAD_CLASSES, ContextsMap, broad_class, contexts_chart
+from cpc.quickstart.speech import RECIPE, REPRESENTATIONS, TASKS
 
 pytest.importorskip("plotly", reason="the extra `dashboard` is not installed")
 
@@ -86,10 +88,9 @@ def a_report(**changes: Any) -> dict[str, Any]:
         "corpus_minutes": 62.3,
         "num_speakers": 48,
         "num_threads": 2,
-        "num_train_steps": 850,
-        "precision": "32-true",
         "phones_num_steps": {"supervised": 1210},
         "recipe_chosen_on": "Chosen on <other> frames.",
+        "runs": {"speech": {"num_train_steps": 850, "precision": "32-true"}},
     } | changes
 
 
@@ -124,7 +125,7 @@ def written(
     folder: Path, report: dict[str, Any] | None = None, records: Any = RECORDS, contexts: ContextsMap = CONTEXTS
 ) -> Page:
     path = folder / "report.html"
-    write_page(path, report or a_report(), records, contexts)
+    write_page(path, RECIPE, report or a_report(), {"speech": Chapter(records, [contexts_chart(contexts)])})
     return Page(path.read_text(encoding="utf-8"))
 
 
@@ -171,7 +172,8 @@ def test_every_chart_has_words_and_a_table(page: Page) -> None:
 
 
 def test_heading_says_what_was_run(page: Page) -> None:
-    assert "62 minutes of speech, 48 speakers, 850 training steps, trained in 32-true, 2 threads" in page.text
+    assert "62 minutes of speech, 48 speakers, 2 threads" in page.text
+    assert "Speech: 850 training steps, trained in 32-true." in page.text
     assert "Chosen on <other> frames." in page.text
     assert "synthesise 31 s, pretrain 312 s" in page.text
 
@@ -283,7 +285,7 @@ def test_missing_values_are_shown_as_such(tmp_path: Path, missing: float | None)
 
 
 def test_without_held_out_records_the_probes_remain(tmp_path: Path) -> None:
-    page = written(tmp_path, {key: a_report()[key] for key in TASKS}, [a_record(0, split="train")])
+    page = written(tmp_path, {key: a_report()[key] for key in (*TASKS, "runs")}, [a_record(0, split="train")])
     assert len(page.figures()) == len(page.tables) == 2
 
 

@@ -1,9 +1,10 @@
 """Pictures of what a model of images works with: patches as cut and as changed, neighbours in z, a map of contexts.
 
-Pillow alone draws. The same model, source and seed give the same pictures. n images, H rows and W columns of patches, L
+The same model, source and seed give the same pictures. n images, H rows and W columns of patches, L
 patches of an image, P patch side, S image side, C channels, D feature dim.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from cpc.data.store.atomic import write_atomically
 from cpc.evaluation import recorded_image_protocol
 from cpc.model import CPC
 from cpc.probes.images.features import learnt_features
-from cpc.probes.images.sheet import COLOURS, FAINT, GAP, LINE, MARGIN, MARK, PAPER, write_words
+from cpc.probes.images.sheet import GAP, LINE, MARGIN, MARK, PAPER, write_words
 
 FEWEST_MAPPED = 10
+THUMBNAIL = 30  # pixels
+MOST_IN_LEGEND = 40
 _BATCH_IMAGES = 64
 _UNLABELLED = "#c3c8cf"
 
@@ -211,27 +214,30 @@ def picture_map(model: CPC, images: ImageDataset, corpus: ImageCorpus, seed: int
         corpus: whose classes they are of.
         seed: of t-SNE.
     """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.offsetbox import AnnotationBbox, OffsetImage
+    from matplotlib.patches import Patch
+
     places = _places(learnt_features(model, images, ("c",), progress=False)["c"], seed)
-    side, thumbnail = 900, 36
-    labels = images.images.labels
-    legend = sorted(set(labels.tolist()))
-    legend_width = 200 if legend != [-1] else 0
-    sheet = Image.new("RGB", (2 * MARGIN + side + legend_width, 2 * MARGIN + side), PAPER)
-    corners = MARGIN + np.rint(places * (side - thumbnail)).astype(int)
-    pixels = images.pixels(np.arange(len(images.images)))
-    for image, label, (left, top) in zip(pixels, labels.tolist(), corners.tolist(), strict=True):
-        sheet.paste(_framed(_sized(image, thumbnail - 6), _colour(label)), (left, top))
-    draw = ImageDraw.Draw(sheet)
-    left = MARGIN + side + GAP
-    shown = legend[: (side - LINE) // LINE]
-    for number, label in enumerate(shown if legend_width else []):
-        top = MARGIN + number * LINE
-        draw.rectangle((left, top + 3, left + 11, top + 14), fill=_colour(label))
-        write_words(sheet, (left + 18, top), _class_name(corpus, label), legend_width - GAP - 18)
-    if legend_width and len(shown) < len(legend):
-        words = f"and {len(legend) - len(shown)} more"
-        write_words(sheet, (left, MARGIN + len(shown) * LINE), words, legend_width - GAP, FAINT)
-    return sheet
+    figure = Figure(figsize=(11.3, 9.2), facecolor=PAPER, layout="constrained")
+    axes = figure.subplots()
+    axes.axis("off")
+    axes.set(xlim=(-0.03, 1.03), ylim=(1.03, -0.03))
+    labels = images.images.labels.tolist()
+    colours = _colours(labels)
+    for image, label, place in zip(images.pixels(np.arange(len(labels))), labels, places, strict=True):
+        thumbnail = OffsetImage(np.asarray(_sized(image, THUMBNAIL)), dpi_cor=False)
+        frame = dict(edgecolor=colours[label], linewidth=2)
+        axes.add_artist(AnnotationBbox(thumbnail, place, pad=0, bboxprops=frame))
+    shown = [Patch(color=colours[label], label=_class_name(corpus, label)) for label in colours][:MOST_IN_LEGEND]
+    if len(shown) < len(colours):
+        shown.append(Patch(color=PAPER, label=f"and {len(colours) - len(shown)} more"))
+    if set(labels) != {-1}:
+        figure.legend(handles=shown, loc="outside right upper", frameon=False)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 
 
 def nearest_patches(
@@ -361,5 +367,10 @@ def _class_name(corpus: ImageCorpus, label: int) -> str:
     return corpus.classes[label] if label >= 0 else "no label"
 
 
-def _colour(label: int) -> str:
-    return COLOURS[label % len(COLOURS)] if label >= 0 else _UNLABELLED
+def _colours(labels: Sequence[int]) -> dict[int, Any]:
+    """Of every class; beyond twenty they repeat."""
+    from matplotlib import colormaps
+
+    pairs = colormaps["tab20"](np.arange(20))
+    palette = np.concatenate([pairs[::2], pairs[1::2]])  # dark, then light
+    return {label: palette[label % len(palette)] if label >= 0 else _UNLABELLED for label in sorted(set(labels))}

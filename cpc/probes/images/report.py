@@ -226,7 +226,7 @@ def probe_images(
         if curve is not None:
             title = f"label efficiency: {len(task.classes)} classes, {len(task.test)} test images"
             with write_atomically(Path(out).with_name(CURVE_NAME)) as new:
-                picture_label_efficiency(curve, title).save(new, format="PNG", optimize=True)
+                picture_label_efficiency(curve, title).savefig(new, format="png")
     return report
 
 

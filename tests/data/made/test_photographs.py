@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from cpc.data import photographs
 from cpc.data.images.sources import read_image_source
 from cpc.data.images.table import ImageTable
+from cpc.data.made import photographs
 from cpc.data.made.photographs import CROP_SIZE, PHOTOGRAPHS, cut_crops, photograph_files, write_image_corpora
 
 pytest.importorskip("skimage", reason="the extra 'image' is not installed")

@@ -2,36 +2,14 @@
 
 import html
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from cpc.cli import main
 from cpc.data.made.speakers import draw_speakers
 from cpc.data.made.speech import _scripts
-from cpc.quickstart import run
-
-
-@pytest.mark.parametrize(("missing", "extra"), [("espeakng_loader", "speech"), ("plotly.offline", "dashboard")])
-def test_a_missing_extra_is_named_before_anything_starts(
-    missing: str,
-    extra: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for module in ("espeakng_loader", "plotly.offline"):
-        monkeypatch.setitem(sys.modules, module, None if module == missing else ModuleType(module))
-    with pytest.raises(SystemExit) as exit_:
-        main(["quickstart", "--out", str(tmp_path / "out"), "--corpus", str(tmp_path / "corpus")])
-    assert exit_.value.code == 2
-    message = capsys.readouterr().err
-    assert message.startswith(f"cpc: error: the quickstart needs {missing.partition('.')[0]}")
-    assert f"uv sync --extra {extra}" in message
-    assert f"cpc[{extra}]" in message
-    assert list(tmp_path.iterdir()) == []
+from cpc.quickstart import speech
+from cpc.quickstart.engine import quickstart
 
 
 def test_the_corpus_is_another_than_the_one_the_recipe_was_chosen_on(
@@ -43,10 +21,9 @@ def test_the_corpus_is_another_than_the_one_the_recipe_was_chosen_on(
     def asked(folder: Path, *, seed: int) -> None:
         raise AskedError(seed)
 
-    monkeypatch.setattr(run, "require_extras", lambda extras: None)
-    monkeypatch.setattr(run, "synthesize", asked)
+    monkeypatch.setattr(speech, "synthesize", asked)
     with pytest.raises(AskedError) as caught:
-        run.quickstart(tmp_path / "out", tmp_path / "corpus")
+        speech.RECIPE.make(tmp_path / "corpus", 0)
     (seed,) = caught.value.args
     chosen_on, reported = draw_speakers(48, 8, 0), draw_speakers(48, 8, seed)
     assert not {speaker.voice for speaker in chosen_on} & {speaker.voice for speaker in reported}
@@ -59,33 +36,34 @@ def test_the_corpus_is_another_than_the_one_the_recipe_was_chosen_on(
     ]
     assert [len(of_test) for of_test in sentences] == [240, 240]
     assert len(sentences[0] & sentences[1]) < 40  # 29 by chance
-    assert f"corpus of seed {seed}" in run.RECIPE_CHOSEN_ON.format(seed)
+    assert f"corpus of seed {seed}" in speech.RECIPE_CHOSEN_ON.format(seed)
 
 
 @pytest.mark.slow
 def test_quickstart_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("espeakng_loader", reason="the extra 'speech' is not installed")
     pytest.importorskip("plotly", reason="the extra 'dashboard' is not installed")
-    monkeypatch.setattr(run, "SUPERVISED_SECONDS", 5.0)
-    monkeypatch.setattr(run, "PROBE_TRAIN_MINUTES", 6.0)
-    run.quickstart(tmp_path / "out", tmp_path / "corpus", steps=60)
+    monkeypatch.setattr(speech, "SUPERVISED_SECONDS", 5.0)
+    monkeypatch.setattr(speech, "PROBE_TRAIN_MINUTES", 6.0)
+    quickstart(speech.RECIPE, tmp_path / "out", tmp_path / "corpus", steps=60)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     for task in ("phones", "speaker"):
         assert set(report[task]) == {"majority", "random", "mfcc", "cpc", "cpc_z", "supervised"}
         assert all(0 < value < 100 for value in report[task].values())
         assert report[task]["random"] > report[task]["majority"]
-    assert len(report["mi_bound_nats"]) == len(report["mi_ceiling_nats"]) == 12
-    assert all(
-        bound < ceiling for bound, ceiling in zip(report["mi_bound_nats"], report["mi_ceiling_nats"], strict=True)
-    )
-    assert report["mi_bound_nats"][0] > 0.5  # 60 steps are enough to leave zero
+    run = report["runs"]["speech"]
+    assert len(run["mi_bound_nats"]) == len(run["mi_ceiling_nats"]) == 12
+    assert all(bound < ceiling for bound, ceiling in zip(run["mi_bound_nats"], run["mi_ceiling_nats"], strict=True))
+    assert run["mi_bound_nats"][0] > 0.5  # 60 steps are enough to leave zero
+    assert run["num_train_steps"] == 60
     assert "total" in report["seconds"]
-    assert report["reading"] == "in-sequence candidates, no bound on I(z; c)"
-    assert set(report["step_seconds"]) == {"bf16-mixed", "32-true"}
+    assert run["reading"] == "in-sequence candidates, no bound on I(z; c)"
+    assert set(run["step_seconds"]) == {"bf16-mixed", "32-true"}
+    assert report["corpus_seed"] == 63
     assert report["phones_num_steps"]["supervised"] > 0
     assert "test frames of the corpus of seed 0. This is the corpus of seed 63:" in report["recipe_chosen_on"]
     page = (tmp_path / "out" / "report.html").read_text()
     assert "plotly" in page
     assert html.escape(report["recipe_chosen_on"]) in page
     with pytest.raises(ValueError, match="already holds a quickstart"):
-        run.quickstart(tmp_path / "out", tmp_path / "corpus", steps=60)
+        quickstart(speech.RECIPE, tmp_path / "out", tmp_path / "corpus", steps=60)

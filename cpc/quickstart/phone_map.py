@@ -1,0 +1,120 @@
+"""A map of contexts: held-out frames in two dimensions, coloured by broad phonetic class.
+
+n points.
+"""
+
+from collections import Counter
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cpc.checkpoint import load_pretrained
+from cpc.data.audio.alignments import read_alignments, window_labels
+from cpc.data.audio.files import AudioFiles
+from cpc.data.audio.manifest import read_manifest
+from cpc.probes.features import Features
+from cpc.quickstart.charts import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    Chart,
+    Table,
+    axis,
+    layout,
+    with_spread,
+)
+
+NUM_POINTS = 2000
+BROAD_CLASSES = {
+    "vowel": (BLUE, "circle", "iy ih eh ae aa oh ao ah uh uw ax axr er ey ay aw oy ow ia ea"),
+    "stop": (VERMILION, "square", "p b t d k g dx"),
+    "fricative": (GREEN, "diamond", "f v th dh s z sh hh"),
+    "nasal": (PURPLE, "triangle-up", "m n ng"),
+    "approximant or liquid": (ORANGE, "cross", "l el r w y"),
+    "affricate": (SKY, "star", "ch jh"),
+    "silence": (GREY, "circle-open", "sil"),
+    "other": (GREY, "x", ""),
+}
+
+
+class ContextsMap(NamedTuple):
+    """Contexts in two dimensions.
+
+    Attributes:
+        x: `[n, 2]` positions.
+        labels: n phones.
+        method: how the two dimensions were found, for the caption.
+    """
+
+    x: np.ndarray
+    labels: list[str]
+    method: str = "projected to two dimensions"
+
+
+def broad_class(phone: str) -> str:
+    """The broad phonetic class of a phone of `cpc.data.made.phones`; `other` for what it does not name."""
+    return next((name for name, (_, _, phones) in BROAD_CLASSES.items() if phone in phones.split()), "other")
+
+
+def map_of_contexts(run: Path, corpus: Path) -> ContextsMap:
+    """Contexts of held-out speakers in two dimensions (t-SNE of their first 30 principal components).
+
+    Args:
+        run: of the model.
+        corpus: the synthesised one.
+    """
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    features = Features("c", load_pretrained(run))
+    alignments = read_alignments(corpus / "alignments.csv")
+    classes = {label: i for i, label in enumerate(alignments.labels)}
+    tested = read_manifest(corpus).select("test")
+    files = tested.take(range(0, len(tested), 4))
+    audio = AudioFiles.from_manifest(files, features.sample_rate_hz)
+    contexts, labels = [], []
+    for index, path in enumerate(files.paths):
+        frames = features(audio.read(index, 0, int(audio.num_samples[index])))
+        contexts.append(frames)
+        labels.append(window_labels(alignments.segments(path), features, 0, len(frames), classes))
+    x, y = np.concatenate(contexts), np.concatenate(labels)
+    chosen = np.random.default_rng(0).permutation(np.flatnonzero(y >= 0))[:NUM_POINTS]
+    standardised = (x[chosen] - x.mean(0)) / (x.std(0) + 1e-6)
+    principal = PCA(30, random_state=0).fit_transform(standardised)
+    points = TSNE(2, random_state=0, init="pca", perplexity=40).fit_transform(principal)
+    names = alignments.labels
+    return ContextsMap(points, [names[i] for i in y[chosen]], "t-SNE of their first 30 principal components")
+
+
+def contexts_chart(contexts_map: ContextsMap) -> Chart:
+    """Contexts in two dimensions, coloured by broad phonetic class."""
+    x, labels = np.asarray(contexts_map.x, dtype=float), np.array(contexts_map.labels, dtype=str)
+    counts, traces, rows = Counter(contexts_map.labels), [], []
+    for name, (colour, symbol, _) in BROAD_CLASSES.items():
+        phones = sorted(phone for phone in counts if broad_class(phone) == name)
+        members = np.isin(labels, phones)
+        # Not scattergl, which shows nothing where there is no WebGL.
+        points: dict[str, Any] = dict(type="scatter", mode="markers", name=name)
+        points |= dict(x=x[members, 0].round(4).tolist(), y=x[members, 1].round(4).tolist())
+        points |= dict(marker_color=colour, marker_symbol=symbol, marker_size=5, marker_opacity=0.85)
+        points |= dict(customdata=[escape(label) for label in labels[members]])
+        if phones:
+            traces.append(dict(points, hovertemplate=f"%{{customdata}} ({name})<extra></extra>"))
+        for phone in phones:
+            own = x[labels == phone]
+            rows.append([phone, name, f"{counts[phone]}", *with_spread(own.mean(0), own.std(0), digits=2)])
+    return Chart(
+        title="Contexts by phone",
+        caption=f"{len(labels)} contexts, {contexts_map.method}; neighbours in the picture need not be neighbours in "
+        "the contexts' own space. The table gives means and, in brackets, standard deviations.",
+        alt=f"Scatter plot of {len(labels)} contexts: " + ", ".join(f"{len(t['x'])} {t['name']}" for t in traces),
+        traces=traces,
+        layout=layout(600, xaxis=axis("first dimension"), yaxis=axis("second dimension"), legend_itemsizing="constant"),
+        table=Table(["phone", "class", "contexts", "first dimension", "second dimension"], rows),
+    )

@@ -1,0 +1,139 @@
+"""The quickstart of text: a small language model of English prose, judged by perplexity and H - L."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cpc.data.made.prose import sentences
+from cpc.data.store.atomic import write_atomically
+from cpc.data.text.lines import EMBEDDED
+from cpc.quickstart.budget import FLOAT32, Precision
+from cpc.quickstart.charts import BLUE, Chart, Table, axis, layout, number
+from cpc.quickstart.page import ACCURACY
+from cpc.quickstart.recipe import Config, Recipe, Study, noise
+
+NUM_TOKENS, DIM = 1000, 100
+DIMS = {"num_tokens": NUM_TOKENS, "latent_dim": DIM, "context_dim": DIM}
+BATCH_SIZE, CHUNK_TOKENS = 16, 20
+RECIPE_CHOSEN_ON = (
+    "The recipe is that of configs/text/cpu_small.yaml, whose expected perplexity is one of the valid split; the first "
+    "chart is of the test split."
+)
+HEADING = """<h1>cpc quickstart: what a small language model learnt</h1>
+<p>How well the model predicts the next word of held-out text, beside what is known without a context; and the
+information that contexts hold about it, while training went on and at its end.</p>
+"""
+READING = """<p><b>H - L.</b> <i>L</i> is the cross-entropy of the full softmax over all tokens, on a whole split, and
+<i>H</i> the entropy of the split's own token frequencies, the best that any model without a context can do. H - L is a
+lower bound on the information between contexts and the token to come, and never exceeds H.</p>
+<p><b>Perplexity</b> is exp L: how many equally likely tokens would be as hard to tell apart. <i>Uniform</i> knows the
+vocabulary alone, <i>unigram</i> the split's frequencies (exp H), <i>CPC</i> the text so far.</p>
+"""
+
+
+def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
+    """Write the prose, a sentence a line; the seed is of the model alone.
+
+    The file's name draws the splits: they are those of `--data.source embedded`.
+
+    Raises:
+        ValueError: if the folder holds other prose.
+    """
+    path, text = corpus / EMBEDDED, "\n".join(sentences()) + "\n"
+    if not path.exists():
+        corpus.mkdir(parents=True, exist_ok=True)
+        with write_atomically(path) as new:
+            new.write_text(text, encoding="utf-8")
+    elif path.read_text(encoding="utf-8") != text:
+        raise ValueError(f"{path} holds other prose than this Python brings along: remove it, or name another --corpus")
+    return {"prose": path}, {"recipe_chosen_on": RECIPE_CHOSEN_ON, **DIMS}
+
+
+def config(source: Path, seed: int, precision: Precision) -> Config:
+    """That of configs/text/cpu_small.yaml."""
+    log_uniform = {"class_path": "cpc.candidates.samplers.LogUniform", "init_args": {"num_classes": NUM_TOKENS}}
+    table = {
+        "class_path": "cpc.candidates.ClassTable",
+        "init_args": {"num_classes": NUM_TOKENS, "dim": DIM, "has_bias": True},
+    }
+    return {
+        "modality": "text",
+        "record_every_steps": 50,
+        "eval_every_steps": 100,
+        "checkpoint_every_steps": 200,
+        "model": {
+            "encoder": {
+                "class_path": "cpc.encoders.TokenEncoder",
+                "init_args": {"num_tokens": NUM_TOKENS, "dim": DIM, "dropout": 0.4, "is_tied": True},
+            },
+            "context": {"class_path": "cpc.contexts.LSTM", "init_args": {"dim": DIM}},
+            "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 1, "dropout": 0.4}},
+            "loss": {
+                "class_path": "cpc.losses.ClassTableLoss",
+                "init_args": {
+                    "table": table,
+                    "objective": "sampled_softmax",
+                    "sampler": log_uniform,
+                    "num_sampled": 100,
+                },
+            },
+            "learning_rate": 3e-3,
+            "warmup_steps": 50,
+            "schedule": "cosine",
+        },
+        "data": {
+            "source": str(source),
+            "lower_case": True,
+            "chunk_tokens": CHUNK_TOKENS,
+            "batch_size": BATCH_SIZE,
+            "valid_share": 0.1,
+            "test_share": 0.1,
+        },
+    }
+
+
+def perplexity_chart(report: dict[str, Any]) -> Chart:
+    """Held-out cross-entropy beside what is known without a context."""
+    measured = report["runs"]["prose"]["bounds"][0]
+    entropy, loss = measured["mi_ceiling_nats"][0], measured["loss_nats"][0]
+    nats = {"uniform": math.log(NUM_TOKENS), "unigram": entropy, "CPC": loss}
+    rows = [[name, number(math.exp(value), 1), number(value)] for name, value in nats.items()]
+    perplexities = [perplexity for _, perplexity, _ in rows]
+    bars = dict(type="bar", orientation="h", x=list(nats.values()), y=list(nats), marker_color=BLUE)
+    hover = "%{y}: %{x:.3f} nats, perplexity %{customdata}<extra></extra>"
+    return Chart(
+        title="Held-out perplexity and cross-entropy",
+        caption=f"All of split {measured['split']}. Less is better; perplexity is exp of the cross-entropy.",
+        alt="Bar chart of held-out cross-entropy. " + "; ".join(f"{name}: {n} nats" for name, _, n in rows),
+        traces=[dict(bars, customdata=perplexities, hovertemplate=hover)],
+        layout=layout(260, xaxis=axis("cross-entropy (nats)"), yaxis=axis("", autorange="reversed")),
+        table=Table(["model", "perplexity", "cross-entropy (nats)"], rows),
+    )
+
+
+def tokens() -> torch.Tensor:
+    """A chunk of each lane, drawn at random."""
+    return torch.randint(NUM_TOKENS, (BATCH_SIZE, CHUNK_TOKENS))
+
+
+RECIPE = Recipe(
+    extras={"plotly.offline": "dashboard"},
+    making="prose",
+    make=make,
+    studies={
+        "prose": Study(
+            config,
+            noise=lambda: noise(tokens(), tokens()),
+            seconds=90.0,
+            most_steps=1200,
+            precisions=(FLOAT32,),  # the loss of classes has no other
+            evaluation={"split": "test"},
+        )
+    },
+    heading=HEADING,
+    facts={"num_tokens": "{} tokens"},
+    comparison=perplexity_chart,
+    reading=[READING, ACCURACY],
+)

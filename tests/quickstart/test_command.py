@@ -1,0 +1,79 @@
+"""`cpc quickstart`, whatever the recipe: what it asks for before anything starts."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from cpc.cli import main
+from cpc.quickstart import RECIPES, engine
+
+
+@pytest.mark.parametrize(
+    ("modality", "left"),
+    [("image", ["photographs"]), ("image", ["photographs", "digits"]), ("audio", ["speech"]), ("text", ["prose"])],
+)
+def test_what_an_interrupted_quickstart_left_is_named(
+    modality: str, left: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [*left, "notes.txt"]:
+        (tmp_path / name).mkdir()
+    with pytest.raises(SystemExit):
+        main(["quickstart", "--modality", modality, "--out", str(tmp_path), "--corpus", str(tmp_path / "corpus")])
+    message = capsys.readouterr().err
+    assert f"remove {', '.join(str(tmp_path / name) for name in left)} to begin again" in message
+    assert "notes.txt" not in message
+    assert not (tmp_path / "corpus").exists()
+
+
+@pytest.mark.parametrize(
+    ("modality", "missing", "extra"),
+    [
+        ("audio", "espeakng_loader", "speech"),
+        ("audio", "plotly.offline", "dashboard"),
+        ("image", "skimage", "image"),
+        ("image", "plotly.offline", "dashboard"),
+        ("text", "plotly.offline", "dashboard"),
+    ],
+)
+def test_a_missing_extra_is_named_before_anything_starts(
+    modality: str,
+    missing: str,
+    extra: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for module in RECIPES[modality].load().extras:
+        monkeypatch.setitem(sys.modules, module, None if module == missing else ModuleType(module))
+    with pytest.raises(SystemExit) as exit_:
+        main(
+            ["quickstart", "--modality", modality, "--out", str(tmp_path / "out"), "--corpus", str(tmp_path / "corpus")]
+        )
+    assert exit_.value.code == 2
+    message = capsys.readouterr().err
+    assert message.startswith(f"cpc: error: the quickstart needs {missing.partition('.')[0]}")
+    assert f"uv sync --extra {extra}" in message
+    assert f"cpc[{extra}]" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_recipe_has_a_corpus_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(engine, "quickstart", lambda recipe, *places, **_: asked.append((*recipe.studies, *places)))
+    for arguments in ([], ["--modality", "image"], ["--modality", "text"], ["--modality", "image", "--corpus", "mine"]):
+        main(["quickstart", *arguments])
+    assert asked == [
+        ("speech", Path("runs/quickstart"), Path("data/quickstart_speech")),
+        ("photographs", "digits", Path("runs/image_quickstart"), Path("data/embedded_images")),
+        ("prose", Path("runs/text_quickstart"), Path("data/embedded_prose")),
+        ("photographs", "digits", Path("runs/image_quickstart"), Path("mine")),
+    ]
+
+
+def test_an_unknown_modality_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["quickstart", "--modality", "video"])
+    assert exit_.value.code == 2
+    assert "invalid choice: 'video' (choose from" in capsys.readouterr().err
