@@ -126,7 +126,7 @@ def measure_pace(
 
 def _step(model: Any, optimiser: torch.optim.Optimizer, batch: Batch, in_bfloat16: bool) -> None:
     with torch.autocast("cpu", torch.bfloat16, enabled=in_bfloat16):
-        loss = model.loss(batch.x, labels=batch.labels).loss
+        loss = model.loss(batch).loss
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()

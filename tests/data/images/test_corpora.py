@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cpc.data import photographs
 from cpc.data.images.sources import read_image_source
+from cpc.data.made import photographs
 
 REPOSITORY = Path(__file__).parents[2]
 DATASETS = REPOSITORY / "datasets"

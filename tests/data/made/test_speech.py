@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from cpc.data import synthesis
 from cpc.data.audio.alignments import check_alignments, read_alignments
 from cpc.data.audio.manifest import read_manifest
+from cpc.data.made import speech as synthesis
 from cpc.data.made.espeak import SAMPLE_RATE_HZ as ESPEAK_RATE_HZ
 from cpc.data.made.espeak import Espeak, Speech, Voice
 from cpc.data.made.phones import CLASS_OF_MNEMONIC, phone_class, phone_segments
