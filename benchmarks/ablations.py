@@ -43,7 +43,7 @@ def options_of(num_steps: int = 12, strategy: str = "mixed", norm: str = "affine
     return [
         f"--model.predictor.init_args.num_steps={num_steps}",
         f"--model.encoder.init_args.norm={norm}",
-        f"--model.negatives={strategy}",
+        f"--model.loss.init_args.negatives={strategy}",
         # With same-speaker batches every strategy but sequence_only meets about as many candidates.
         f"--data.sampler={sampler}",
         # Each is measured with its own alone.

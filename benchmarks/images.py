@@ -24,6 +24,7 @@ from cpc.allocator import keep_freed_memory
 from cpc.contexts import PixelCNN
 from cpc.data.images.patch_augmentation import PatchAugmentation
 from cpc.encoders import PatchEncoder, TinyTrunk
+from cpc.losses import Contrastive
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 from cpc.processor import prepare_processor
@@ -38,7 +39,7 @@ SIZES = {
 def model(patch_size: int, stride: int, strides: tuple[int, ...], widths: tuple[int, ...]) -> CPC:
     torch.manual_seed(0)
     trunk = TinyTrunk(256, 3, strides=strides, widths=widths)
-    return CPC(PatchEncoder(trunk, patch_size, stride), PixelCNN(256), Bilinear(5), skip_steps=1)
+    return CPC(PatchEncoder(trunk, patch_size, stride), PixelCNN(256), Bilinear(5), Contrastive(skip_steps=1))
 
 
 def step(whole: CPC, images: Tensor, augmentation: PatchAugmentation) -> Callable[[], None]:

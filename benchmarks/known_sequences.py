@@ -13,7 +13,8 @@ from cpc.bounds import VectorAR1
 from cpc.contexts import GRU
 from cpc.data.batch import Batch
 from cpc.encoders import VectorEncoder
-from cpc.evaluation import READABLE, HeldOutReadings, Measure
+from cpc.evaluation import READABLE, HeldOutReadings
+from cpc.losses import Contrastive, Measure
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 
@@ -25,7 +26,7 @@ MEASURE = Measure("mixed_excluding", None)
 def trained(num_train_steps: int) -> CPC:
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
-    model = CPC(VectorEncoder(PROCESS.dim, dim=32), GRU(64), Bilinear(NUM_STEPS), negatives=MEASURE.strategy)
+    model = CPC(VectorEncoder(PROCESS.dim, dim=32), GRU(64), Bilinear(NUM_STEPS), Contrastive(MEASURE.strategy))
     optimiser = torch.optim.Adam(model.parameters(), 3e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, num_train_steps)
     for _ in range(num_train_steps):
@@ -40,14 +41,9 @@ def trained(num_train_steps: int) -> CPC:
 def readings(model: CPC, num_batches: int) -> list[dict[str, Any]]:
     generator = torch.Generator().manual_seed(1)
     found = HeldOutReadings(model, READABLE, {MEASURE: torch.Generator().manual_seed(2)})
-    everyone = torch.arange(BATCH_SIZE)
     for _ in range(num_batches):
         x = PROCESS.sample(BATCH_SIZE, NUM_LATENTS, generator)
-        latents, contexts, _ = model(x)
-        num_valid = torch.full((BATCH_SIZE,), NUM_LATENTS)
-        found(
-            MEASURE, Batch(x, num_valid, everyone, torch.full_like(everyone, -1), everyone[:, None]), latents, contexts
-        )
+        found(MEASURE, model(x), Batch.of(x))
     return [found.record(MEASURE, name, "test") for name in READABLE]
 
 

@@ -81,7 +81,7 @@ class AbsoluteSoftmax(ClassTableLoss):
     Full, or sampled with `importance`; by autograd.
     """
 
-    def forward(
+    def of_rows(
         self,
         queries: Tensor,
         targets: Tensor,
@@ -123,7 +123,7 @@ def sampler(path: str, **init_args: Any) -> dict[str, Any]:
 def softmax_with(
     law: dict[str, Any] | None, class_path: str = "cpc.losses.ClassTableLoss", refresh_every: int = 1, **table: Any
 ) -> dict[str, Any]:
-    """The model's `classes`, with candidates from a law; None: all classes."""
+    """The model's `loss`, with candidates from a law; None: all classes."""
     # all of it, since what is left out would be the base config's
     plain = {"num_classes": NUM_CLASSES, "dim": DIM, "has_bias": False, "is_normalised": True}
     classes: dict[str, Any] = {
@@ -149,7 +149,7 @@ def static(name: str) -> dict[str, Any]:
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """By name, `model.classes`."""
+    """By name, `model.loss`."""
     absolute = "benchmarks.language.AbsoluteSoftmax"
     quadratic = dense("Quadratic", alpha=100.0)
     frequencies = {
@@ -175,7 +175,7 @@ def run(folder: Path, classes: dict[str, Any], options: list[str]) -> dict[str, 
     """Train one variant, or read what an earlier call found: its perplexity on the validation part, by epoch."""
     keep_options(folder, [BASE.read_text(), json.dumps(classes, sort_keys=True), *options])
     config = folder / "classes.yaml"
-    config.write_text(json.dumps({"model": {"classes": classes}}))
+    config.write_text(json.dumps({"model": {"loss": classes}}))
     arguments = ["--config", str(BASE), f"--config={config}", f"--run_dir={folder}", *options]
     max_steps = parse(arguments).trainer.max_steps
     if not is_trained(folder, max_steps):

@@ -23,7 +23,7 @@ from benchmarks.reference import draw_per_step, gather_style_contrast, gather_st
 from cpc.allocator import keep_freed_memory
 from cpc.contexts import GRU
 from cpc.encoders import AudioEncoder
-from cpc.losses import contrast
+from cpc.losses import Contrastive, contrast
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 from cpc.processor import prepare_processor
@@ -40,8 +40,8 @@ CHOICES = {
 
 def build(norm: str, num_negatives: int | None, bf16: bool = False) -> tuple[CPC, torch.Tensor]:
     torch.manual_seed(0)
-    parts = AudioEncoder(DIM, norm=norm), GRU(DIM), Bilinear(NUM_STEPS)  # type: ignore[arg-type]
-    model = CPC(*parts, num_negatives=num_negatives, compute="bf16" if bf16 else "float32")
+    loss = Contrastive(num_negatives=num_negatives, compute="bf16" if bf16 else "float32")
+    model = CPC(AudioEncoder(DIM, norm=norm), GRU(DIM), Bilinear(NUM_STEPS), loss)  # type: ignore[arg-type]
     x = torch.randn(BATCH_SIZE, WINDOW_SAMPLES)
     model.initialise_from(x)
     return model, x
@@ -56,7 +56,7 @@ def loss_alone(style: str) -> Callable[[], Any]:
     """Predictors and loss, forward and backward, on latents and contexts at hand."""
     model, x = build("layer", NUM_NEGATIVES)
     with torch.no_grad():
-        latents, contexts, _ = model(x)
+        latents, contexts, *_ = model(x)
     latents, contexts = latents.clone().requires_grad_(), contexts.clone().requires_grad_()
     parameters = [latents, contexts, *model.predictor.parameters()]
     generator = torch.Generator().manual_seed(0)

@@ -40,19 +40,20 @@ SAFE_GLOBALS: list[Any] = [np.empty(0).__reduce__()[0], np.ndarray, np.dtype, np
 def describe(module: nn.Module) -> dict[str, Any]:
     """The class of a module and the arguments that build it again, parts described likewise.
 
-    Every `__init__` argument is kept under an attribute of the same name: that is the convention of all parts.
+    Every `__init__` argument is kept under an attribute of the same name, or as `NAME_part` where the name is a
+    method's: that is the convention of all parts.
 
     Raises:
         ValueError: on a module that does not keep it, naming class and argument.
     """
     init_args = {}
     for name in list(inspect.signature(type(module).__init__).parameters)[1:]:
-        if not hasattr(module, name):
+        if not hasattr(module, _kept(module, name)):
             raise ValueError(
                 f"{type(module).__name__} keeps no attribute {name!r} of its argument, so that a saved model could not "
                 "be built again: give it one, or wrap the module in a class of yours that takes and keeps its arguments"
             )
-        value = getattr(module, name)
+        value = getattr(module, _kept(module, name))
         init_args[name] = describe(value) if isinstance(value, nn.Module) else value
     return {"class_path": f"{type(module).__module__}.{type(module).__qualname__}", "init_args": init_args}
 
@@ -61,12 +62,16 @@ def with_defaults(description: dict[str, Any], module: nn.Module) -> dict[str, A
     """A description of such a module by an earlier version: arguments that are newer than it have their defaults."""
     init_args = dict(description["init_args"])
     for name, parameter in list(inspect.signature(type(module).__init__).parameters.items())[1:]:
-        part = getattr(module, name, None)
+        part = getattr(module, _kept(module, name), None)
         if name not in init_args and parameter.default is not parameter.empty:
             init_args[name] = parameter.default
         elif isinstance(part, nn.Module) and _is_description(init_args.get(name)):
             init_args[name] = with_defaults(init_args[name], part)
     return description | {"init_args": init_args}
+
+
+def _kept(module: nn.Module, name: str) -> str:
+    return f"{name}_part" if hasattr(module, f"{name}_part") else name
 
 
 def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("cpc",)) -> Any:
@@ -257,7 +262,7 @@ def not_finite(model: nn.Module) -> list[str]:
     return [
         name
         for name, values in model.state_dict().items()
-        if not (values.isfinite() | (values.isneginf() & name.startswith("classes.sampler."))).all()
+        if not (values.isfinite() | (values.isneginf() & name.startswith("loss_part.sampler."))).all()
     ]
 
 

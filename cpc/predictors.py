@@ -5,7 +5,7 @@ K prediction steps, B batch, T latents, D latent dim, C context dim. Every predi
 
 import math
 from abc import abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,23 @@ class Step(NamedTuple):
     def words(self) -> str:
         """In full: `down, k = 2`, or `k = 2`."""
         return f"{self.direction}, k = {self.k}" if self.direction else f"k = {self.k}"
+
+
+class Output(NamedTuple):
+    """What a model makes of observations.
+
+    Attributes:
+        latents: z, `[B, T, D]`, or grids `[B, H, W, D]`.
+        contexts: c, `[B, T, C]`, or grids `[B, H, W, C]`.
+        queries: W_k c_t by direction of time, `[K, S, T, D]`: under an empty name where latents are sequences (S = B);
+            of grids S counts the columns of all images as `cpc.contexts.grid.columns` puts them.
+        state: from which encoding goes on.
+    """
+
+    latents: Tensor
+    contexts: Tensor
+    queries: dict[str, Tensor]
+    state: Any
 
 
 class Predictor(nn.Module):

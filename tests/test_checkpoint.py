@@ -31,6 +31,7 @@ from cpc.encoders import (
     TokenEncoder,
     VectorEncoder,
 )
+from cpc.losses import Contrastive
 from cpc.losses.class_table_loss import ClassTableLoss
 from cpc.model import CPC
 from cpc.predictors import MLP, Bilinear, TransformerPredictor
@@ -39,7 +40,7 @@ from cpc.predictors import MLP, Bilinear, TransformerPredictor
 def small(context_dim: int = 6) -> CPC:
     torch.manual_seed(0)
     model = CPC(
-        AudioEncoder(dim=8, norm="layer"), GRU(dim=context_dim), Bilinear(num_steps=3), negatives="same_speaker"
+        AudioEncoder(dim=8, norm="layer"), GRU(dim=context_dim), Bilinear(num_steps=3), Contrastive("same_speaker")
     )
     model.encoder.set_statistics(0.1, 2.0)
     return model
@@ -51,7 +52,7 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     for folder in (tmp_path / "model", tmp_path):  # the folder itself, or a run folder around it
         back = cpc.load_pretrained(folder)
         assert not back.training
-        assert back.negatives == "same_speaker"
+        assert back.loss_part.negatives == "same_speaker"
         x = torch.randn(2, 1600)
         assert torch.equal(back(x).contexts, model.eval()(x).contexts)
     config = json.loads((tmp_path / "model" / "config.json").read_text())
@@ -62,7 +63,7 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("context", [GRU(8), LSTM(8, num_layers=2), CausalConv(8), CausalTransformer(8, num_heads=2)])
 @pytest.mark.parametrize("predictor", [Bilinear(2), MLP(2), TransformerPredictor(2, num_heads=2)])
 def test_every_part_describes_itself(context: nn.Module, predictor: nn.Module, tmp_path: Path) -> None:
-    """Each __init__ argument stands under its own name: what `describe` relies on."""
+    """Each __init__ argument stands under its own name, or as a part: what `describe` relies on."""
     description = describe(CPC(AudioEncoder(dim=8), build(describe(context)), build(describe(predictor))))
     rebuilt = build(json.loads(json.dumps(description)))
     assert describe(rebuilt) == description
@@ -85,18 +86,17 @@ def test_a_model_of_images_comes_back(trunk: nn.Module, context: GridContext, tm
         PatchEncoder(build(describe(trunk)), 16, 8),
         build(describe(context)),
         Bilinear(1),
-        "mixed_excluding",
-        skip_steps=1,
+        Contrastive("mixed_excluding", skip_steps=1),
     )
     model.encoder.set_statistics(torch.tensor([0.25]), torch.tensor([0.125]))
     cpc.save_pretrained(model, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert (config["modality"], config["patch_size"], config["stride"], config["num_channels"]) == ("image", 16, 8, 1)
     assert "hop_samples" not in config
-    assert config["architecture"]["init_args"]["skip_steps"] == 1
+    assert config["architecture"]["init_args"]["loss"]["init_args"]["skip_steps"] == 1
     back = cpc.load_pretrained(tmp_path)
     assert describe(back) == describe(model)
-    assert (back.steps, back.negatives) == (model.steps, "mixed_excluding")
+    assert (back.steps, back.loss_part.negatives) == (model.steps, "mixed_excluding")
     assert len(back.predictors) == len(context.directions)
     x = torch.rand(2, 1, 32, 32)
     assert torch.equal(back(x).contexts, model.eval()(x).contexts)
@@ -298,8 +298,8 @@ def test_weights_of_another_precision_are_cast(tmp_path: Path) -> None:
 def test_a_law_may_know_the_logarithm_of_zero(tmp_path: Path) -> None:
     law = Unigram(torch.arange(9))
     classes = ClassTableLoss(ClassTable(9, 4), "sampled_softmax", law, 3)
-    cpc.save_pretrained(CPC(TokenEncoder(9, 4), GRU(4), Bilinear(1), classes=classes), tmp_path)
-    back = cpc.load_pretrained(tmp_path).classes.sampler
+    cpc.save_pretrained(CPC(TokenEncoder(9, 4), GRU(4), Bilinear(1), classes), tmp_path)
+    back = cpc.load_pretrained(tmp_path).loss_part.sampler
     assert back.log_q[0] == -torch.inf
     assert torch.equal(back.log_q, law.log_q)
 
@@ -339,7 +339,11 @@ def nested(depth: int) -> Any:
         (("architecture", "init_args"), None, "describes no part"),
         (("architecture", "init_args", "encoder"), None, "does not take the arguments"),
         (("architecture", "init_args", "context"), nested(300), "no model that can be built"),
-        (("architecture", "init_args", "shared_across_steps"), "no", "takes shared_across_steps: bool"),
+        (
+            ("architecture", "init_args", "loss", "init_args", "shared_across_steps"),
+            "no",
+            "takes shared_across_steps: bool",
+        ),
         (("architecture", "init_args", "encoder", "init_args", "dim"), "8", "takes dim: int"),
         (("architecture", "init_args", "encoder", "init_args", "dim"), None, "takes dim: int"),
         (("architecture", "init_args", "encoder", "init_args", "dim"), -4, "dim=-4.* must all be at least 1"),

@@ -8,6 +8,7 @@ import torch
 from cpc.bounds import BoundTally, VectorAR1
 from cpc.contexts import GRU
 from cpc.encoders import VectorEncoder
+from cpc.losses import Contrastive
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 
@@ -51,7 +52,7 @@ def test_the_curve_over_steps_lies_on_the_closed_form() -> None:
 
 
 def test_an_untrained_critic_with_zero_scores_reads_zero() -> None:
-    model = CPC(VectorEncoder(4), GRU(16), Bilinear(K), negatives="mixed_excluding")
+    model = CPC(VectorEncoder(4), GRU(16), Bilinear(K), Contrastive("mixed_excluding"))
     torch.nn.init.zeros_(next(model.predictor.parameters()))
     tally = BoundTally()
     tally.update(model.loss(VectorAR1(0.8, 4).sample(8, 16, torch.Generator().manual_seed(0))))
@@ -63,7 +64,7 @@ def test_an_untrained_critic_with_zero_scores_reads_zero() -> None:
 def trained(process: VectorAR1, num_train_steps: int) -> CPC:
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
-    model = CPC(VectorEncoder(process.dim, dim=32), GRU(64), Bilinear(K), negatives="mixed_excluding")
+    model = CPC(VectorEncoder(process.dim, dim=32), GRU(64), Bilinear(K), Contrastive("mixed_excluding"))
     optimiser = torch.optim.Adam(model.parameters(), 3e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, num_train_steps)
     for _ in range(num_train_steps):

@@ -1,4 +1,4 @@
-"""A CPC with classes: tied or not, saved with its table and sampler, and refused where parts do not go together."""
+"""A CPC that predicts classes: tied or not, saved with table and sampler, refused where parts do not go together."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,26 +10,31 @@ import torch.nn.functional as F
 from cpc.candidates import ClassTable, kernels, samplers
 from cpc.checkpoint import load_pretrained, save_pretrained
 from cpc.contexts import GRU, PixelCNN
+from cpc.data.batch import Batch
 from cpc.encoders import TokenEncoder
-from cpc.losses import ClassTableLoss
+from cpc.losses import ClassTableLoss, Measure
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 
 
 def language_model(classes: ClassTableLoss, num_steps: int = 1, is_tied: bool = True) -> CPC:
     encoder = TokenEncoder(classes.table.num_classes, 4, is_tied=is_tied)
-    return CPC(encoder, GRU(dim=6), Bilinear(num_steps=num_steps), classes=classes)
+    return CPC(encoder, GRU(dim=6), Bilinear(num_steps=num_steps), classes)
+
+
+def labelled(x: torch.Tensor, labels: torch.Tensor) -> Batch:
+    return Batch.of(x)._replace(labels=labels)
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_gradients_reach_both_uses_of_the_table(is_tied: bool) -> None:
     model = language_model(ClassTableLoss(ClassTable(9, 4), "full_softmax"), is_tied=is_tied)
     tokens = torch.tensor([[3, 4, 5, 3, 4]])
-    model.loss(tokens[:, :4], labels=tokens[:, 1:]).loss.backward()
+    model.loss(labelled(tokens[:, :4], tokens[:, 1:])).loss.backward()
     assert sum(name.endswith("weight") and "layers" not in name for name, _ in model.named_parameters()) == (
         2 if is_tied else 3
     )
-    gradient = model.classes.table.weight.grad
+    gradient = model.loss_part.table.weight.grad
     assert gradient is not None
     # without the embedding's part the sum over classes of a softmax's gradient, sum(p) - 1 times the query, is zero
     assert bool((gradient.sum(0).abs() < 1e-6).all()) == (not is_tied)
@@ -38,12 +43,14 @@ def test_gradients_reach_both_uses_of_the_table(is_tied: bool) -> None:
 def test_chunks_with_their_state_are_the_whole() -> None:
     model = language_model(ClassTableLoss(ClassTable(9, 4), "full_softmax"))
     tokens = torch.randint(9, (2, 13))
-    whole = model.loss(tokens[:, :12], labels=tokens[:, 1:])
+    whole = model.loss(labelled(tokens[:, :12], tokens[:, 1:]))
     sums, state = torch.zeros(2), None
     for start in (0, 5, 10):
         end = min(start + 5, 12)
-        latents, contexts, state = model(tokens[:, start:end], state)
-        sums += model.contrast(latents, contexts, labels=tokens[:, start + 1 : end + 1]).loss_nats[0]
+        batch = labelled(tokens[:, start:end], tokens[:, start + 1 : end + 1])
+        output = model(batch.x, state)
+        state = output.state
+        sums += model.contrast(output, batch).loss_nats[0]
     assert torch.allclose(sums, whole.loss_nats[0], rtol=1e-5)
 
 
@@ -71,12 +78,12 @@ def test_every_sampler_is_saved_with_the_law_it_had(sampler: samplers.Sampler, t
     classes = ClassTableLoss(table, "sampled_softmax", sampler, num_sampled)
     model = language_model(classes)
     tokens = torch.randint(9, (2, 6))
-    model.loss(tokens[:, :5], labels=tokens[:, 1:])
+    model.loss(labelled(tokens[:, :5], tokens[:, 1:]))
     save_pretrained(model, tmp_path)
     again = load_pretrained(tmp_path)
     queries, targets = F.normalize(torch.randn(5, 4), dim=1), torch.arange(5)
     drawn = [
-        each.classes.sampler.eval().sample(queries, num_sampled, targets, "remove", torch.Generator().manual_seed(0))
+        each.loss_part.sampler.eval().sample(queries, num_sampled, targets, "remove", torch.Generator().manual_seed(0))
         for each in (model, again)
     ]
     for first, second in zip(*drawn, strict=True):
@@ -89,12 +96,12 @@ def test_the_sampler_sees_the_table_as_often_as_asked() -> None:
     queries, targets = torch.randn(5, 4), torch.arange(5)
     seen = []
     for _ in range(4):
-        classes(queries, targets)
+        classes.of_rows(queries, targets)
         seen.append(torch.equal(sampler.embeddings, classes.table.weight))
         with torch.no_grad():
             classes.table.weight += 1
     assert seen == [True, False, True, False]
-    classes.eval()(queries, targets)
+    classes.eval().of_rows(queries, targets)
     assert not torch.equal(sampler.embeddings, classes.table.weight)
 
 
@@ -125,7 +132,7 @@ def test_updates_between_keep_the_law_at_what_was_met(
         before = torch.cat([table.weight, table.bias[:, None]], dim=1).detach()
         for _ in range(losses_per_step):
             targets = torch.randperm(90, generator=generator)[:6].reshape(3, 2)
-            classes(queries, targets, generator).loss.backward()
+            classes.of_rows(queries, targets, generator).loss.backward()
         fresh = sampler()
         fresh.refresh(before)
         laws.append(classes.sampler.log_prob(shown))
@@ -137,22 +144,20 @@ def test_updates_between_keep_the_law_at_what_was_met(
         assert int(classes.is_met.sum()) <= losses_per_step * 3 * (2 + 2)
     assert (laws[0] - laws[-1]).abs().max() > 0.5
     state = {name: value.clone() for name, value in classes.state_dict().items()}
-    classes.eval()(queries, torch.tensor([0, 1, 2]), generator)
+    classes.eval().of_rows(queries, torch.tensor([0, 1, 2]), generator)
     assert all(torch.equal(value, state[name]) for name, value in classes.state_dict().items())
 
 
 def test_refusals() -> None:
     classes = ClassTableLoss(ClassTable(9, 4), "full_softmax")
-    with pytest.raises(ValueError, match="leave negatives, num_negatives"):
-        CPC(TokenEncoder(9, 4), GRU(dim=6), Bilinear(num_steps=1), num_negatives=3, classes=classes)
     with pytest.raises(ValueError, match="whose latents are sequences"):
-        CPC(TokenEncoder(9, 4), PixelCNN(width=6), Bilinear(num_steps=1), classes=classes)
+        CPC(TokenEncoder(9, 4), PixelCNN(width=6), Bilinear(num_steps=1), classes)
     model = language_model(classes)
     x = torch.zeros(1, 3, dtype=torch.long)
-    with pytest.raises(ValueError, match="give it labels"):
+    with pytest.raises(ValueError, match="3 places and 1 steps ahead need 3 labels, got 0"):
         model.loss(x)
     with pytest.raises(ValueError, match="strategy='mixed': classes are told by full_softmax or full_softmax"):
-        model.loss(x, labels=x, strategy="mixed")
+        model.loss(labelled(x, x), measure=Measure("mixed", None))
     with pytest.raises(ValueError, match="refresh_every=0"):
         ClassTableLoss(ClassTable(9, 4), "full_softmax", refresh_every=0)
     for sampler, refresh_every in ((samplers.LogUniform(9), 5), (samplers.SoftmaxSampler(9, 4), 1)):

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -6,14 +7,16 @@ import torch
 import cpc
 from cpc.candidates import STRATEGIES
 from cpc.contexts import GRU
+from cpc.data.batch import Batch
 from cpc.encoders import AudioEncoder
+from cpc.losses import Contrastive, Measure
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 
 
-def small(**options: object) -> CPC:
+def small(**options: Any) -> CPC:
     torch.manual_seed(0)
-    return CPC(AudioEncoder(dim=8), GRU(dim=6), Bilinear(num_steps=3), **options)
+    return CPC(AudioEncoder(dim=8), GRU(dim=6), Bilinear(num_steps=3), Contrastive(**options))
 
 
 def test_shapes_and_the_public_name() -> None:
@@ -21,6 +24,7 @@ def test_shapes_and_the_public_name() -> None:
     out = model(torch.randn(2, 3200))
     assert out.latents.shape == (2, 20, 8)
     assert out.contexts.shape == (2, 20, 6)
+    assert out.queries[""].shape == (3, 2, 20, 8)
 
 
 def test_contexts_do_not_see_the_future() -> None:
@@ -54,7 +58,7 @@ def test_no_state_leaks_from_call_to_call() -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_gradients_reach_every_parameter(strategy: str) -> None:
     model = small(negatives=strategy)
-    model.loss(torch.randn(4, 3200), group_id=torch.tensor([0, 0, 1, 1])).loss.backward()
+    model.loss(Batch.of(torch.randn(4, 3200))._replace(group_id=torch.tensor([0, 0, 1, 1]))).loss.backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad.abs().sum() > 0, name
 
@@ -74,7 +78,7 @@ def test_padded_samples_are_neither_targets_nor_candidates() -> None:
     x = torch.randn(3, 3200)
     num_valid = torch.tensor([3200, 1600, 3200])
     x[1, 1600:] = 0
-    result = model.loss(x, num_valid=num_valid)
+    result = model.loss(Batch.of(x)._replace(num_valid=num_valid))
     assert result.num_rows[0].tolist() == [19, 9, 19]
     assert result.num_candidates[0, 0].item() == 19 * 50
 
@@ -90,8 +94,8 @@ def test_initialise_from_is_deterministic_and_kept() -> None:
 def test_auxiliary_strategies_share_the_training_loss_and_leave_the_bound_alone() -> None:
     shares = {"sequence_only": 0.5, "mixed_excluding": 0.2}
     model, x = small(auxiliary_negatives=shares), torch.randn(4, 3200)
-    assert model.training_strategies == ("mixed", "sequence_only", "mixed_excluding")
-    alone = {strategy: small(negatives=strategy) for strategy in model.training_strategies}
+    assert model.loss_part.training_strategies == ("mixed", "sequence_only", "mixed_excluding")
+    alone = {strategy: small(negatives=strategy) for strategy in model.loss_part.training_strategies}
     together = model.loss(x)
     together.loss.backward()
     expected = sum(share * alone[strategy].loss(x).loss for strategy, share in ({"mixed": 0.3} | shares).items())
@@ -101,17 +105,19 @@ def test_auxiliary_strategies_share_the_training_loss_and_leave_the_bound_alone(
         gradient = sum(dict(one.named_parameters())[name].grad for one in alone.values())
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-4)
     assert torch.equal(together.loss_nats, alone["mixed"].loss(x).loss_nats)
-    assert torch.equal(model.loss(x, strategy="mixed").loss, alone["mixed"].loss(x).loss)
+    assert torch.equal(model.loss(x, measure=Measure("mixed", None)).loss, alone["mixed"].loss(x).loss)
 
 
 def test_a_step_that_is_not_finite_with_an_auxiliary_strategy_shows() -> None:
     """Latents of the own sequence break `sequence_only` alone: the bound's own scores would not tell."""
     model = small(negatives="mixed_excluding", auxiliary_negatives={"sequence_only": 0.5})
-    latents, contexts, _ = model(torch.randn(2, 3200))
-    broken = latents.detach().clone()
+    batch = Batch.of(torch.randn(2, 3200))
+    output = model(batch.x)
+    broken = output.latents.detach().clone()
     broken[0, 0] = torch.inf  # never a positive, and a candidate of its own sequence
-    result = model.contrast(broken, contexts, sequence_id=torch.tensor([0, 1]))
-    alone = model.contrast(broken, contexts, sequence_id=torch.tensor([0, 1]), strategy="mixed_excluding")
+    output = output._replace(latents=broken)
+    result = model.contrast(output, batch)
+    alone = model.contrast(output, batch, measure=Measure("mixed_excluding", None))
     assert torch.isfinite(alone.loss_nats[:, 0]).all()
     assert not torch.isfinite(result.loss_nats[:, 0]).any()
 

@@ -24,8 +24,8 @@ SMALLER = {
 
 SMALLER_TEXT = {
     "pretrain": """--trainer.max_steps 2 --trainer.accelerator cpu --eval_every_steps 2 --data.batch_size 2
-        --model.encoder.init_args.num_tokens 50 --model.classes.init_args.table.init_args.num_classes 50
-        --model.classes.init_args.sampler.init_args.num_classes 50 --model.classes.init_args.num_sampled 10""",
+        --model.encoder.init_args.num_tokens 50 --model.loss.init_args.table.init_args.num_classes 50
+        --model.loss.init_args.sampler.init_args.num_classes 50 --model.loss.init_args.num_sampled 10""",
     "evaluate": "",
 }
 

@@ -62,9 +62,9 @@ _SMALL_TEXT: dict[str, Any] = {
     "model.encoder.init_args.num_tokens": 300,
     "model.encoder.init_args.dim": 12,
     "model.context.init_args.dim": 12,
-    "model.classes.init_args.table.init_args.num_classes": 300,
-    "model.classes.init_args.table.init_args.dim": 12,
-    "model.classes.init_args.sampler.init_args.num_classes": 300,
+    "model.loss.init_args.table.init_args.num_classes": 300,
+    "model.loss.init_args.table.init_args.dim": 12,
+    "model.loss.init_args.sampler.init_args.num_classes": 300,
     "data.source": "embedded",
     "data.tokens": "words",
     "data.batch_size": 4,
@@ -78,7 +78,7 @@ SMALLER: dict[str, dict[str, Any]] = {  # of each shipped kind: its config, and 
         "model.encoder.init_args.dim": 16,
         "model.context.init_args.dim": 16,
         "model.predictor.init_args.feedforward_dim": 32,
-        "model.num_negatives": 16,
+        "model.loss.init_args.num_negatives": 16,
         "data.speakers_per_batch": 2,
     },
     "fsdd": _SMALL_AUDIO | {"data.window_samples": 9600},  # longer than some files: padding
@@ -235,7 +235,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", SMALLER)
-@pytest.mark.filterwarnings("ignore:model.skip_steps=0, but latents")
+@pytest.mark.filterwarnings("ignore:model.loss.init_args.skip_steps=0, but latents")
 def test_a_run_is_what_it_was(kind: str, corpora: Path, monkeypatch: pytest.MonkeyPatch, unchecked_types: None) -> None:
     monkeypatch.chdir(corpora)
     recorded = json.loads(RECORDED.read_text())[kind]

@@ -74,11 +74,9 @@ class Context(nn.Module):
             return z.new_zeros(num_sequences, 0, self.dim), state
         return self._encode(z, state)
 
-    def sequences(
-        self, latents: Float[Tensor, "B T D"], contexts: Float[Tensor, "B T C"]
-    ) -> list[tuple[Float[Tensor, "S T D"], Float[Tensor, "S T c"]]]:
-        """Latents and contexts as sequences over time, once for every direction; sequences are what they are here."""
-        return [(latents, contexts)]
+    def by_direction(self, contexts: Float[Tensor, "B T C"]) -> dict[str, Float[Tensor, "S T c"]]:
+        """Contexts as sequences over time, for each of `directions` those that predict along it."""
+        return {"": contexts}
 
     def _check_width(self, z: Tensor) -> None:
         name = type(self).__name__

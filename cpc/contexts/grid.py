@@ -4,7 +4,7 @@ B images, H rows and W columns of patches, D latent dim, C context dim, V direct
 """
 
 from abc import abstractmethod
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from einops import rearrange
@@ -29,6 +29,26 @@ def restore(grid: Float[Tensor, "B T S D"], direction: str) -> Float[Tensor, "B 
     if direction in ("up", "left"):
         grid = grid.flip(1)
     return rearrange(grid, "b w h d -> b h w d") if direction in ("right", "left") else grid
+
+
+def columns(latents: Float[Tensor, "B ... D"], direction: str) -> Float[Tensor, "S T D"]:
+    """A grid's columns as sequences, an image's next to each other; without a direction, sequences as they are."""
+    return rearrange(orient(latents, direction), "b t s d -> (b s) t d") if direction else latents
+
+
+def check_latents(encoder: Any, context: Any) -> None:
+    """Refuse a context of sequences for an encoder of images, and the other way round.
+
+    Raises:
+        ValueError: naming both.
+    """
+    modality = getattr(encoder, "modality", None)  # an encoder of one's own may leave it out, and is believed
+    if modality is not None and isinstance(context, GridContext) != (modality == "image"):
+        latents = "grids: choose PixelCNN or RowGRU" if modality == "image" else "sequences: choose GRU, for example"
+        raise ValueError(
+            f"the context is {type(context).__name__}, but the encoder {type(encoder).__name__} is of {modality}, "
+            f"whose latents are {latents}"
+        )
 
 
 class GridContext(Context):
@@ -76,18 +96,10 @@ class GridContext(Context):
         ]
         return torch.cat(contexts, -1), None
 
-    def sequences(
-        self, latents: Float[Tensor, "B H W D"], contexts: Float[Tensor, "B H W C"]
-    ) -> list[tuple[Float[Tensor, "S T D"], Float[Tensor, "S T c"]]]:
-        """Columns as sequences, those of an image next to each other, once for every direction."""
+    def by_direction(self, contexts: Float[Tensor, "B H W C"]) -> dict[str, Float[Tensor, "S T c"]]:
+        """The columns of each direction's own contexts."""
         of_directions = rearrange(contexts, "b h w (v c) -> v b h w c", v=len(self.directions))
-        return [
-            (
-                rearrange(orient(latents, direction), "b t s d -> (b s) t d"),
-                rearrange(orient(of_direction, direction), "b t s c -> (b s) t c"),
-            )
-            for direction, of_direction in zip(self.directions, of_directions, strict=True)
-        ]
+        return {direction: columns(c, direction) for direction, c in zip(self.directions, of_directions, strict=True)}
 
     def _allocate(self, input_dim: int) -> None:
         self.networks = nn.ModuleList(self._network(input_dim) for _ in self.directions)

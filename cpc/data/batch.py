@@ -5,6 +5,7 @@ B batch, S samples, T latents.
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -13,19 +14,27 @@ class Batch(NamedTuple):
 
     Attributes:
         x: `[B, S]` float32 waveforms (other modalities: their own observation).
-        num_valid: `[B]` int64, samples of `x` that are signal; the rest is zero padding.
+        num_valid: `[B]` int64, samples of `x` that are signal, the rest is zero padding; None: all. Where a loss takes
+            a batch it counts latents: `CPC.contrast` converts it.
         sequence_id: `[B]` int64, the file a window comes from: windows of one file may overlap.
         group_id: `[B]` int64, the speaker, or -1 where unknown.
         labels: `[B, T]` int64 frame labels, -100 where unknown; `[B, 0]` if the data have none.
     """
 
     x: Tensor
-    num_valid: Tensor
+    num_valid: Tensor | None
     sequence_id: Tensor
     group_id: Tensor
     labels: Tensor
 
+    @staticmethod
+    def of(x: Tensor) -> "Batch":
+        """Observations alone: whole, each of its own file, of unknown speakers, without labels."""
+        ids = torch.arange(len(x), device=x.device)
+        return Batch(x, None, ids, torch.full_like(ids, -1), ids.new_zeros(len(x), 0))
+
     def beside(self, weights: Tensor) -> "Batch":
         """On the device of `weights`, and floating-point observations in their precision."""
         x = self.x.to(weights) if self.x.is_floating_point() else self.x.to(weights.device)
-        return Batch(x, *(field.to(weights.device) for field in self[1:]))
+        num_valid, *ids = (None if field is None else field.to(weights.device) for field in self[1:])
+        return Batch(x, num_valid, *ids)  # type: ignore[arg-type]

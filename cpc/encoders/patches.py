@@ -22,7 +22,7 @@ class PatchEncoder(nn.Module):
     `fully_convolutional` the trunk runs once over the whole image instead, and the features of a patch's place are
     averaged: the overlap of patches is not computed again, but a latent then sees as far beyond its patch as the
     trunk's receptive field reaches, and where the patch has zeros around it the image goes on. Contexts then see pixels
-    of more of the rows below: `overlapping_rows` says of how many, to be skipped by `model.skip_steps`.
+    of more of the rows below: `overlapping_rows` says of how many, to be skipped by the loss's `skip_steps`.
 
     Args:
         trunk: pixels `[n, C, P, P]` to features `[n, D, h, w]`; see `cpc.encoders.TinyTrunk` and `ResNetTrunk`.

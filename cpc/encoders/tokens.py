@@ -60,7 +60,7 @@ class TokenEncoder(nn.Module):
         """
         if self.embedding is None and not self._table:
             raise ValueError(
-                "is_tied=True, but there is no class table: build a CPC with classes, or set is_tied=False"
+                "is_tied=True, but there is no class table: give the CPC a ClassTableLoss, or set is_tied=False"
             )
         if x.numel() and not 0 <= int(x.min()) <= int(x.max()) < self.num_tokens:
             raise ValueError(

@@ -14,7 +14,6 @@ from cpc.evaluation.protocol import (
 from cpc.evaluation.readings import (
     READABLE,
     HeldOutReadings,
-    Measure,
     check_readable,
     reading_by,
     readings_table,
@@ -28,7 +27,6 @@ __all__ = [
     "HeldOutReadings",
     "HeldOutText",
     "ImageProtocol",
-    "Measure",
     "OnBatch",
     "Protocol",
     "TextProtocol",

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from cpc.bounds import BoundTally
 from cpc.candidates import LatentBank, check_num_valid
@@ -19,6 +17,7 @@ from cpc.data.images.corpus import ImageCorpus
 from cpc.evaluation.held_out import HeldOut
 from cpc.losses import Contrast, bank_loss
 from cpc.losses.contrast import side_by_side
+from cpc.losses.contrastive import Predictions, predictions
 from cpc.model import CPC
 
 _HELD_OUT = "mixed_excluding"  # uniform batches, as the bank's own
@@ -75,33 +74,22 @@ def bank_tally(model: CPC, held_out: HeldOut, bank: LatentBank) -> BoundTally:
     tally = BoundTally(model.steps)
     for drawn in held_out.batches(_HELD_OUT):
         batch = _on_device(model, held_out.windows, drawn)
-        latents, contexts, _ = model(batch.x)
-        predictions = model.predictions(
-            latents,
-            contexts,
-            num_valid=model.encoder.num_latents(batch.num_valid),
-            sequence_id=batch.sequence_id,
-        )
-        of_directions = []
-        for queries, z, identities in predictions:
-            num_valid, sequence_id = identities["num_valid"], identities["sequence_id"]
-            assert num_valid is not None
-            assert sequence_id is not None
-            of_directions.append(bank_contrast(queries, z, bank, num_valid, sequence_id, model.skip_steps))
-        tally.update(side_by_side(of_directions, len(latents)))
+        output = model(batch.x)
+        of_directions = [
+            bank_contrast(each, bank, model.loss_part.skip_steps)
+            for each in predictions(output, model.in_latents(batch))
+        ]
+        tally.update(side_by_side(of_directions, len(batch.x)))
     return tally
 
 
-def bank_contrast(
-    queries: Float[Tensor, "K S T D"],
-    latents: Float[Tensor, "S T D"],
-    bank: LatentBank,
-    num_valid: Int[Tensor, " S"],
-    sequence_id: Int[Tensor, " S"],
-    skip_steps: int = 0,
-) -> Contrast:
+def bank_contrast(predicted: Predictions, bank: LatentBank, skip_steps: int = 0) -> Contrast:
     """`cpc.losses.contrast` with a bank in place of the batch: no gradients, and no draws."""
+    queries, latents, num_valid, sequence_id, _ = predicted
+    assert sequence_id is not None
     num_steps, num_sequences, num_latents, _ = queries.shape
+    if num_valid is None:
+        num_valid = torch.full((num_sequences,), num_latents, device=latents.device)
     check_num_valid(num_valid, num_latents)
     time = torch.arange(num_latents, device=latents.device)
     sums = torch.zeros(6, num_steps, num_sequences, device=latents.device)

@@ -14,8 +14,9 @@ from cpc.data.store.atomic import write_json
 from cpc.evaluation.bank import bank_of_split, bank_tally
 from cpc.evaluation.held_out import EVALUATION_SEED, HeldOut, measured_tallies
 from cpc.evaluation.protocol import AudioProtocol, ImageProtocol, TextProtocol, protocol_of
-from cpc.evaluation.readings import HeldOutReadings, Measure, check_readable, readings_table
+from cpc.evaluation.readings import HeldOutReadings, check_readable, readings_table
 from cpc.evaluation.text_report import evaluate_text
+from cpc.losses import Measure
 from cpc.model import CPC
 from cpc.predictors import Step
 
@@ -96,8 +97,8 @@ def evaluate(
             config,
             protocol,
             source,
-            asked=tuple(dict.fromkeys(strategies or (model.negatives, "mixed_excluding"))),
-            nums=tuple(dict.fromkeys([model.num_negatives] if nums_negatives is None else nums_negatives)),
+            asked=tuple(dict.fromkeys(strategies or model.loss_part.held_out_strategies(("mixed_excluding",)))),
+            nums=tuple(dict.fromkeys([model.loss_part.num_negatives] if nums_negatives is None else nums_negatives)),
             others=others,
             num_batches=64 if num_batches is None else num_batches,
             bank=bank,
@@ -147,10 +148,11 @@ def _evaluate_draws(
         raise ValueError(f"num_negatives={too_few[0]} must be at least 1, or all")
     check_readable(others, asked)
     corpus = protocol.corpus(source, model.encoder, **files)
-    held_out = HeldOut(corpus, protocol, model.negatives, num_batches, seed)
-    if is_sampler_given and model.negatives not in asked:
+    own = model.loss_part.training_strategies[0]
+    held_out = HeldOut(corpus, protocol, own, num_batches, seed)
+    if is_sampler_given and own not in asked:
         raise ValueError(
-            f"sampler={protocol.sampler!r} is about the batches of the model's own strategy, {model.negatives!r}, "
+            f"sampler={protocol.sampler!r} is about the batches of the model's own strategy, {own!r}, "
             f"which is not among those asked for ({', '.join(asked)}): leave it out"
         )
     corpus.check(protocol.split, needs_speakers=any(held_out.drawn_as(s)[0] == "same_speaker" for s in asked))
@@ -191,7 +193,7 @@ def _evaluate_draws(
         )
     return {
         **asdict(protocol),
-        "num_negatives": model.num_negatives,
+        "num_negatives": model.loss_part.num_negatives,
         "seed": seed,
         "bounds": bounds,
         "estimates": estimates,

@@ -13,12 +13,13 @@ from cpc.data.batch import Batch
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.streams.windows import Window
 from cpc.evaluation.protocol import WindowProtocol
-from cpc.evaluation.readings import Measure
+from cpc.losses import Measure
 from cpc.model import CPC
+from cpc.predictors import Output
 
 EVALUATION_SEED = 0
 OnBatch = Callable[[Batch, Tensor, Tensor], None]
-OnMeasure = Callable[[Measure, Batch, Tensor, Tensor], None]
+OnMeasure = Callable[[Measure, Output, Batch], None]
 
 
 class HeldOut:
@@ -118,7 +119,7 @@ def held_out_tallies(
     Raises:
         ValueError: if a strategy leaves a row without negatives.
     """
-    measures = [Measure(strategy, model.num_negatives) for strategy in strategies]
+    measures = [Measure(strategy, model.loss_part.num_negatives) for strategy in strategies]
     tallies = measured_tallies(model, held_out, measures, forward_context=forward_context, on_batch=on_batch)
     return {measure.strategy: tally for measure, tally in tallies.items()}
 
@@ -143,7 +144,7 @@ def measured_tallies(
         measures: strategies, each with the number of negatives drawn.
         forward_context: entered around the model's computation: autocast.
         on_batch: called with each batch of the training strategy, its latents and its contexts.
-        on_measure: called with each measure, each of its batches, latents and contexts.
+        on_measure: called with each measure, and what the model makes of each of its batches.
 
     Raises:
         ValueError: if a strategy leaves a row without negatives.
@@ -158,22 +159,12 @@ def measured_tallies(
         for windows in held_out.batches(sharing[0].strategy):
             batch = held_out.windows.__getitems__(windows).beside(weights)
             with forward_context():
-                latents, contexts, _ = model(batch.x)
+                output = model(batch.x)
                 for measure in sharing:
-                    contrast = model.contrast(
-                        latents,
-                        contexts,
-                        num_valid=model.encoder.num_latents(batch.num_valid),
-                        sequence_id=batch.sequence_id,
-                        group_id=batch.group_id,
-                        strategy=measure.strategy,
-                        num_negatives=measure.num_negatives,
-                        generator=draws[measure],
-                    )
-                    tallies[measure].update(contrast)
+                    tallies[measure].update(model.contrast(output, batch, draws[measure], measure))
                     if on_measure is not None:
-                        on_measure(measure, batch, latents, contexts)
+                        on_measure(measure, output, batch)
             if on_batch is not None and any(measure.strategy == held_out.negatives for measure in sharing):
-                on_batch(batch, latents, contexts)
+                on_batch(batch, output.latents, output.contexts)
     model.train(was_training)
     return tallies

@@ -11,7 +11,9 @@ from cpc.data.batch import Batch
 from cpc.data.streams.lanes import held_out_lanes
 from cpc.data.text.corpus import TokenCorpus, entropy_nats
 from cpc.evaluation.protocol import TextProtocol
+from cpc.losses import Measure
 from cpc.losses.class_contrast import is_row
+from cpc.losses.objectives import FULL_SOFTMAX
 from cpc.model import CPC
 
 
@@ -63,7 +65,7 @@ def class_tally(
     The model is put in eval mode for the duration.
 
     Args:
-        model: one with classes.
+        model: of text.
         held_out: the batches.
         forward_context: entered around the model's computation: autocast.
     """
@@ -75,13 +77,11 @@ def class_tally(
     for on_cpu in held_out.batches():
         batch = on_cpu.beside(weights)
         with forward_context():
-            latents, contexts, state = model(batch.x, state)
+            output = model(batch.x, state)
+            state = output.state
             # the end of a text may be followed by nothing that is skip_steps and one ahead; nearer steps know more
             nearest, num_places = model.steps[0].k - 1, batch.x.shape[1]
             if bool(is_row(batch.labels[:, nearest : nearest + num_places], batch.num_valid).any()):
-                found = model.contrast(
-                    latents, contexts, num_valid=batch.num_valid, labels=batch.labels, strategy="full_softmax"
-                )
-                tally.update(found)
+                tally.update(model.contrast(output, batch, measure=Measure(FULL_SOFTMAX, None)))
     model.train(was_training)
     return tally

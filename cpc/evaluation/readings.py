@@ -5,18 +5,19 @@ K steps.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from cpc.bounds.estimators import ESTIMATORS, Reading, mean_baseline, pooled
 from cpc.bounds.metrics import ReadingMetric
 from cpc.bounds.sequences import ScoredRows, scored_rows
 from cpc.candidates import bounds_information, reading_of
 from cpc.data.batch import Batch
+from cpc.losses import Measure
+from cpc.losses.contrastive import predictions
 from cpc.model import CPC
-from cpc.predictors import Step
+from cpc.predictors import Output, Step
 
 # mine reads as dv does; leave_one_out needs p(z | c) itself
 READABLE = tuple(name for name, each in ESTIMATORS.items() if not each.needs_conditional and name != "mine")
@@ -39,13 +40,6 @@ def check_readable(estimators: Iterable[str], strategies: Iterable[str] = ()) ->
             )
 
 
-class Measure(NamedTuple):
-    """What a number is measured with: a strategy, and how many negatives are drawn per row, None for all."""
-
-    strategy: str
-    num_negatives: int | None
-
-
 class HeldOutReadings:
     """Adds up readings of every step over batches; `measured_tallies` calls it with each batch of each measure.
 
@@ -65,30 +59,21 @@ class HeldOutReadings:
         self.metrics = {key: [ReadingMetric() for _ in model.steps] for key in keys}
         self.num_met = {key: [0] * len(model.steps) for key in keys}  # candidates, added up over rows
 
-    def __call__(self, measure: Measure, batch: Batch, latents: Tensor, contexts: Tensor) -> None:
+    def __call__(self, measure: Measure, output: Output, batch: Batch) -> None:
         """Add a batch."""
         readings: dict[tuple[str, int], list[Reading]] = {}
-        predictions = self.model.predictions(
-            latents,
-            contexts,
-            num_valid=self.model.encoder.num_latents(batch.num_valid),
-            sequence_id=batch.sequence_id,
-            group_id=batch.group_id,
-        )
         kinds = {name: ESTIMATORS[name].needs_baseline for name in self.estimators}
-        for direction, (queries, z, identities) in enumerate(predictions):
+        for direction, predicted in enumerate(predictions(output, self.model.in_latents(batch))):
             for with_baseline in sorted(set(kinds.values())):
                 for place, rows in scored_rows(
-                    queries,
-                    z,
+                    **predicted._asdict(),
                     strategy=measure.strategy,
                     num_negatives=measure.num_negatives,
-                    skip_steps=self.model.skip_steps,
+                    skip_steps=self.model.loss_part.skip_steps,
                     with_baseline=with_baseline,
                     generator=self.generators[measure],
-                    **identities,
                 ):
-                    step = direction * len(queries) + place
+                    step = direction * len(predicted.queries) + place
                     for name in (name for name, needs in kinds.items() if needs == with_baseline):
                         readings.setdefault((name, step), []).append(_read(name, rows))
                         self.num_met[measure, name][step] += rows.num_met

@@ -7,6 +7,7 @@ from typing import Any
 from cpc.bounds import Bound
 from cpc.evaluation.held_out_text import HeldOutText, class_tally
 from cpc.evaluation.protocol import TextProtocol
+from cpc.losses.objectives import FULL_SOFTMAX
 from cpc.model import CPC
 
 
@@ -35,12 +36,12 @@ def evaluate_text(
     corpus = protocol.corpus(source, model.encoder, cache_dir=cache_dir, skip_bad=skip_bad)
     held_out = HeldOutText(corpus, protocol, model.steps[-1].k)
     tally = class_tally(model, held_out)
-    bound = tally.compute("full_softmax", protocol.split).against_entropy(held_out.entropy_nats)
+    bound = tally.compute(FULL_SOFTMAX, protocol.split).against_entropy(held_out.entropy_nats)
     unknown_share = float((held_out.stream[1:] == corpus.vocabulary.unknown).mean())
     print(_table(bound, held_out.entropy_nats, unknown_share))
     return {
         **asdict(protocol),
-        "objective": model.training_strategies[0],
+        "objective": model.loss_part.training_strategies[0],
         "num_tokens": len(corpus.vocabulary),
         "token_entropy_nats": held_out.entropy_nats,
         "unknown_share": unknown_share,

@@ -3,7 +3,7 @@
 K prediction steps, B sequences, T tokens, D dims of the classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from einops import rearrange, repeat
@@ -11,19 +11,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.strategies import check_num_valid
-from cpc.losses.class_table_loss import ClassTableLoss
+from cpc.losses.candidate_loss import ClassLoss
 from cpc.losses.contrast import Contrast
 
 
 def class_contrast(
     queries: Float[Tensor, "K B T D"],
     labels: Int[Tensor, "B L"],
-    classes: ClassTableLoss,
+    find: Callable[[Tensor, Tensor], ClassLoss],
     *,
     ahead: Sequence[int],
     num_valid: Int[Tensor, " B"] | None = None,
-    exact: bool = False,
-    generator: torch.Generator | None = None,
 ) -> Contrast:
     """Find the class of what follows k steps later with the query W_k c_t, for every step k and every t.
 
@@ -33,11 +31,9 @@ def class_contrast(
     Args:
         queries: W_k c_t, steps first.
         labels: the class of what follows each place: `labels[:, t + k - 1]` lies k after t, negative where unknown.
-        classes: the table, with objective and sampler.
+        find: the loss of finding targets `[M]` with queries `[M, D]`; called once for each step that has rows.
         ahead: k of each step.
         num_valid: how many t of each sequence are no padding; None: all.
-        exact: the full softmax, whatever is trained.
-        generator: source of the draws.
 
     Raises:
         ValueError: if there are too few labels for the furthest step, none is known, or `num_valid` counts more places
@@ -61,7 +57,7 @@ def class_contrast(
         if len(rows) == 0:
             continue
         met, targets = rearrange(of_step, "b t d -> (b t) d")[rows], rearrange(of_places, "b t -> (b t)")[rows]
-        row = classes.exact(met, targets) if exact else classes(met, targets, generator, refreshes=not losses)
+        row = find(met, targets)
         losses.append(row.loss)
         counts = row.num_candidates.to(dtype)
         ones, zeros = torch.ones_like(counts), torch.zeros_like(counts)

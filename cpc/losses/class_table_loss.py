@@ -4,24 +4,32 @@ M queries, T targets of each, D dims.
 """
 
 import logging
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers import NO_TARGET, Draw, Hits, QuerySampler, Sampler
+from cpc.data.batch import Batch
 from cpc.losses.candidate_loss import ClassLoss
+from cpc.losses.class_contrast import class_contrast
 from cpc.losses.class_loss import as_sets, check_draw, loss_on_table
-from cpc.losses.objectives import correction_of, hits_of, learns_log_odds, objective_of
+from cpc.losses.contrast import Contrast
+from cpc.losses.loss_part import LossPart, Measure
+from cpc.losses.objectives import FULL_SOFTMAX, correction_of, hits_of, learns_log_odds, objective_of
+from cpc.predictors import Output
 
 _log = logging.getLogger(__name__)
 
 
-class ClassTableLoss(nn.Module):
-    """Draws candidates, asks for hits as the objective demands, and gathers no more of the table than it needs.
+class ClassTableLoss(LossPart):
+    """Finds the class of what follows, which comes as `Batch.labels`, among those of a table.
+
+    Draws candidates, asks for hits as the objective demands, and gathers no more of the table than it needs.
 
     A sampler that follows the query is shown the classes' vectors. Built for one dim more than they have, it is shown
     the biases too: as a last coordinate temperature * bias, which meets a 1 in every query; kernels that need vectors
@@ -40,10 +48,16 @@ class ClassTableLoss(nn.Module):
         updates_between: whether such a sampler is shown, after every training step between, the classes that its losses
             met as targets or candidates: with sparse gradients all that have moved, else those that moved most; of
             several processes the first one's. Where there are many classes, cheaper than to refresh often.
+        skip_steps: places between a context and the first one whose class is predicted.
+
+    A model with it is measured by the full softmax, whatever it trains with. Of several processes all draw by rank 0's
+    law: its sampler's buffers go to the others at every step, and resume.
 
     Raises:
         ValueError: if objective, sampler, correction, hits and table do not go together, or so many cannot be drawn.
     """
+
+    predicts = "classes"
 
     def __init__(
         self,
@@ -55,12 +69,14 @@ class ClassTableLoss(nn.Module):
         hits: str | None = None,
         refresh_every: int = 1,
         updates_between: bool = False,
+        skip_steps: int = 0,
     ) -> None:
-        super().__init__()
+        super().__init__(skip_steps)
         self.objective = objective
         self.correction = correction_of(objective, correction)
         self.num_sampled = num_sampled
         self.table = table
+        self.has_sparse_gradients = table.has_sparse_gradients
         self.sampler = sampler
         self.hits: Hits | None = None
         if refresh_every < 1:
@@ -108,7 +124,50 @@ class ClassTableLoss(nn.Module):
         if isinstance(sampler, QuerySampler):
             self._check_scores(sampler)
 
+    @property
+    def training_strategies(self) -> tuple[str, ...]:
+        """The objective's name."""
+        return (self.objective,)
+
+    def held_out_strategies(self, extra: tuple[str, ...]) -> tuple[str, ...]:
+        """The full softmax alone."""
+        if tuple(extra) not in ((), ("mixed_excluding",)):
+            raise ValueError(f"model.extra_strategies are of negatives, which {type(self).__name__} has none of")
+        return (FULL_SOFTMAX,)
+
+    def connect(self, encoder: Any, context: Any) -> int:
+        """Queries are as wide as the table's classes; an encoder of tokens is shown the table."""
+        if context.directions != ("",):
+            raise ValueError(f"{type(self).__name__} predicts along sequences: choose a context of sequences")
+        if hasattr(encoder, "connect_classes"):
+            encoder.connect_classes(self.table)
+        return self.table.dim
+
     def forward(
+        self,
+        output: Output,
+        batch: Batch,
+        generator: torch.Generator | None = None,
+        measure: Measure | None = None,
+    ) -> Contrast:
+        """Find the class of what follows from every place: see `cpc.losses.class_contrast`."""
+        strategy = self.objective if measure is None else measure.strategy
+        if strategy not in (FULL_SOFTMAX, self.objective):
+            raise ValueError(f"strategy={strategy!r}: classes are told by {self.objective} or {FULL_SOFTMAX}")
+        is_exact = measure is not None and strategy == FULL_SOFTMAX
+        if not is_exact:
+            self._refresh()  # once for all steps
+
+        def find(queries: Tensor, targets: Tensor) -> ClassLoss:
+            if is_exact:
+                return self.exact(queries, targets)
+            return self.of_rows(queries, targets, generator, refreshes=False)
+
+        queries, first = output.queries[""], self.skip_steps + 1
+        ahead = range(first, first + len(queries))
+        return class_contrast(queries, batch.labels, find, ahead=ahead, num_valid=batch.num_valid)
+
+    def of_rows(
         self,
         queries: Float[Tensor, "M D"],
         targets: Int[Tensor, "M ..."],

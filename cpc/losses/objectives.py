@@ -28,8 +28,9 @@ class Objective(NamedTuple):
     corrections: tuple[Correction, ...]
 
 
+FULL_SOFTMAX = "full_softmax"
 OBJECTIVES: dict[str, Objective] = {
-    "full_softmax": Objective("softmax", (), ("none",)),
+    FULL_SOFTMAX: Objective("softmax", (), ("none",)),
     "full_logistic": Objective("logistic", (), ("none",)),
     "sampled_softmax": Objective("softmax", ("remove", "exclude"), ("posterior", "importance")),
     "sampled_logistic": Objective("logistic", ("remove", "exclude"), ("posterior", "importance")),

@@ -43,7 +43,8 @@ class PretrainCommand(LightningCLI):
     """Parses configs and options; what is unknown or abbreviated is refused before anything runs."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The options of the run's folder."""
+        """The options of the run's folder; and one loss by default, so that `--model.loss.compute bf16` is enough."""
+        parser.set_defaults({"model.loss": {"class_path": "cpc.losses.Contrastive"}})
         parser.add_argument("--modality", type=str, default="audio", help="of the data section: audio, image or text")
         parser.add_argument("--run_dir", type=str, default=None, help="the run's folder, new for a new run (required)")
         parser.add_argument("--ckpt_path", type=str, default=None, help="continue: 'last', 'best' or a .ckpt file")

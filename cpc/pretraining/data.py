@@ -23,6 +23,7 @@ class PretrainingData(pl.LightningDataModule):
     Attributes:
         modality: what the encoder must encode.
         unit: what a batch is made of, in words.
+        predicts: what a loss can ask the model to find in these data, `latents`, or `classes` of what follows.
         is_continuous: each batch goes on where the one before it ended, so that contexts do too.
         corpus: None before `setup`.
         batches: the endless stream that is trained on, with the state that a resumed run goes on from.
@@ -31,6 +32,7 @@ class PretrainingData(pl.LightningDataModule):
 
     modality: str
     unit: str
+    predicts = "latents"
     is_continuous = False
     batches: Any
     held_out: Any
@@ -89,12 +91,18 @@ class PretrainingData(pl.LightningDataModule):
         """Observations for the data-dependent initialisation: the same on every rank."""
 
     def _check_parts(self, model: CPC) -> None:
-        """Refuse an encoder of other observations."""
-        encoder = model.encoder
+        """Refuse an encoder of other observations, and a loss that predicts what these data lack."""
+        encoder, loss = model.encoder, model.loss_part
         if encoder.modality != self.modality:
             raise ValueError(
                 f"model.encoder is {type(encoder).__name__}, which encodes {encoder.modality}, but the data are "
                 f"{self.modality}: choose another encoder, or set modality to {encoder.modality}"
+            )
+        if loss.predicts != self.predicts:
+            raise ValueError(
+                f"model.loss is {type(loss).__name__}, which predicts {loss.predicts}, but data of {self.modality} are "
+                f"predicted as {self.predicts}: choose "
+                + ("Contrastive" if self.predicts == "latents" else "ClassTableLoss, as configs/text do")
             )
 
 

@@ -133,13 +133,15 @@ class ImageData(WindowData):
         if side <= furthest:
             raise ValueError(
                 f"data.image_size={self.image_size} gives {side} rows of patches, but the model predicts {furthest} "
-                "rows ahead: lower model.predictor.init_args.num_steps or model.skip_steps, or cut finer patches"
+                "rows ahead: lower model.predictor.init_args.num_steps or model.loss.init_args.skip_steps, or "
+                "cut finer patches"
             )
-        if model.skip_steps < model.encoder.overlapping_rows:
+        skipped, overlapping = model.loss_part.skip_steps, model.encoder.overlapping_rows
+        if skipped < overlapping:
             warnings.warn(
-                f"model.skip_steps={model.skip_steps}, but latents of the next {model.encoder.overlapping_rows} rows "
-                "share pixels with a row: what contexts have seen is predicted, and the bound counts it; skip as many "
-                "to predict unseen pixels alone",
+                f"model.loss.init_args.skip_steps={skipped}, but latents of the next {overlapping} rows share pixels "
+                "with a row: what contexts have seen is predicted, and the bound counts it; skip as many to predict "
+                "unseen pixels alone",
                 stacklevel=2,
             )
 

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from cpc.bounds import Bound, BoundTally
 from cpc.bounds.averages import SUMMED
-from cpc.bounds.bound import FULL_SOFTMAX
 from cpc.checkpoint import describe, not_finite, with_defaults
 from cpc.data.batch import Batch
 from cpc.evaluation import HeldOut, HeldOutText, OnBatch, class_tally, held_out_tallies
-from cpc.losses.class_table_loss import ClassTableLoss
+from cpc.losses.loss_part import LossPart
+from cpc.losses.objectives import FULL_SOFTMAX
 from cpc.model import CPC
 
 
@@ -28,14 +28,8 @@ class Pretraining(pl.LightningModule):
         encoder: g_enc.
         context: g_ar.
         predictor: W_k.
-        negatives: strategy of training and of the held-out bound: `mixed`, `same_speaker`, `mixed_excluding`,
-            `same_speaker_excluding` or `sequence_only`.
-        num_negatives: drawn per row and step; null: every candidate of the batch.
-        shared_across_steps: use the same draws for all steps.
-        compute: `bf16` rounds the operands of the loss's matrix products to bfloat16.
-        auxiliary_negatives: further strategies to train with, each with its share of the loss, as in
-            `{sequence_only: 0.75}`; the bound stays that of `negatives`.
-        skip_steps: latents between a context and the first one predicted: rows of patches that overlap its own.
+        loss: `cpc.losses.Contrastive`, against latents of the batch, or `cpc.losses.ClassTableLoss`, the classes of
+            what follows among those of a table: the tokens of text.
         optimiser: `adam` or `adamw`.
         learning_rate: peak, after the warm-up.
         betas: Adam's decay rates.
@@ -45,9 +39,6 @@ class Pretraining(pl.LightningModule):
         schedule: after the warm-up: `constant`, or `cosine` down to zero at `trainer.max_steps`.
         extra_strategies: the held-out bound is measured with these as well, on batches as they mean them: of few
             speakers for the same-speaker strategies, uniform for the others.
-        classes: a table of classes with objective and sampler, to predict classes of what follows in place of latents:
-            the tokens of text. The held-out bound is then that of the full softmax, whatever is trained. Of several
-            processes all draw by rank 0's law: its sampler's buffers go to the others at every step, and resume.
         seed: of the draws of negatives.
     """
 
@@ -56,12 +47,7 @@ class Pretraining(pl.LightningModule):
         encoder: nn.Module,
         context: nn.Module,
         predictor: nn.Module,
-        negatives: str = "mixed",
-        num_negatives: int | None = None,
-        shared_across_steps: bool = False,
-        compute: Literal["float32", "bf16"] = "float32",
-        auxiliary_negatives: dict[str, float] | None = None,
-        skip_steps: int = 0,
+        loss: LossPart | None = None,
         optimiser: Literal["adam", "adamw"] = "adam",
         learning_rate: float = 2e-4,
         betas: tuple[float, float] = (0.9, 0.999),
@@ -70,7 +56,6 @@ class Pretraining(pl.LightningModule):
         warmup_steps: int = 0,
         schedule: Literal["constant", "cosine"] = "constant",
         extra_strategies: tuple[str, ...] = ("mixed_excluding",),
-        classes: ClassTableLoss | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -78,21 +63,10 @@ class Pretraining(pl.LightningModule):
             raise ValueError(f"model.learning_rate={learning_rate} must be positive")
         if warmup_steps < 0:
             raise ValueError(f"model.warmup_steps={warmup_steps} must not be negative")
-        self.model = CPC(
-            encoder,
-            context,
-            predictor,
-            negatives,
-            num_negatives,
-            shared_across_steps,
-            compute,
-            auxiliary_negatives,
-            skip_steps,
-            classes,
-        )
-        if classes is not None and classes.table.has_sparse_gradients:
+        self.model = CPC(encoder, context, predictor, loss)
+        if self.model.loss_part.has_sparse_gradients:
             raise ValueError(
-                f"model.classes has a table with has_sparse_gradients=True, which optimiser={optimiser!r} does not "
+                f"model.loss has a table with has_sparse_gradients=True, which optimiser={optimiser!r} does not "
                 "take (and of a table that the encoder is tied to they would be dense all the same): leave it out"
             )
         self._architecture = describe(self.model)  # as it was asked for; data that are looked at add to it
@@ -103,9 +77,7 @@ class Pretraining(pl.LightningModule):
         self.weight_decay = weight_decay
         self.warmup_steps = warmup_steps
         self.schedule = schedule
-        if classes is not None and tuple(extra_strategies) not in ((), ("mixed_excluding",)):
-            raise ValueError("model.extra_strategies are of negatives, which a model with classes has none of")
-        self.strategies = tuple(dict.fromkeys((negatives, *extra_strategies))) if classes is None else (FULL_SOFTMAX,)
+        self.strategies: tuple[str, ...] = self.model.loss_part.held_out_strategies(tuple(extra_strategies))
         self.draws = torch.Generator()
         self.draws_seed = seed
         self.tally = BoundTally(self.model.steps)  # of training, since the last record
@@ -121,20 +93,11 @@ class Pretraining(pl.LightningModule):
 
     def training_step(self, batch: Batch, batch_index: int) -> dict[str, Tensor]:
         """The contrastive loss; latents and contexts go to the online probe, detached."""
-        if self.model.classes is not None:
-            self.model.classes.move_to(batch_index)
-        latents, contexts, state = self.model(batch.x, self.context_state)
+        self.model.loss_part.move_to(batch_index)
+        output = self.model(batch.x, self.context_state)
         if self.trainer.datamodule.is_continuous:
-            self.context_state = tuple(each.detach() for each in state)
-        contrast = self.model.contrast(
-            latents,
-            contexts,
-            num_valid=self.model.encoder.num_latents(batch.num_valid),
-            sequence_id=batch.sequence_id,
-            group_id=batch.group_id,
-            labels=batch.labels,
-            generator=self.draws,
-        )
+            self.context_state = tuple(each.detach() for each in output.state)
+        contrast = self.model.contrast(output, batch, self.draws)
         if not torch.isfinite(contrast.loss):
             is_broken = (~torch.isfinite(contrast.loss_nats)).any(1).tolist()
             broken = [step.name for step, bad in zip(self.model.steps, is_broken, strict=True) if bad]
@@ -146,12 +109,12 @@ class Pretraining(pl.LightningModule):
                 f"the {self.trainer.datamodule.unit} with the sequence ids {batch.sequence_id.tolist()}"
             )
         self.tally.update(contrast)
-        return {"loss": contrast.loss, "latents": latents.detach(), "contexts": contexts.detach()}
+        return {"loss": contrast.loss, "latents": output.latents.detach(), "contexts": output.contexts.detach()}
 
     def take_training_bound(self) -> Bound:
         """The bound over the training batches since the last call, on all ranks."""
         tally, self.tally = self.tally, BoundTally(self.model.steps)
-        bound = self._gathered(tally).compute(self.model.training_strategies[0], "train")
+        bound = self._gathered(tally).compute(self.model.loss_part.training_strategies[0], "train")
         if bound.strategy == FULL_SOFTMAX:
             return bound.against_entropy(self.trainer.datamodule.class_entropy_nats)
         return bound

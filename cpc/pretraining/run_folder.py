@@ -203,7 +203,7 @@ class RunFolder(Checkpoint):
     def _record(self, trainer: pl.Trainer, bound: Bound, step: int) -> None:
         prefix = f"{bound.split}/"
         module: Any = trainer.lightning_module
-        if bound.strategy not in (module.model.training_strategies[0], module.strategies[0]):
+        if bound.strategy not in (module.model.loss_part.training_strategies[0], module.strategies[0]):
             prefix += f"{bound.strategy}/"
         metrics = {}
         for name in ("loss_nats", "mi_bound_nats", "mi_ceiling_nats", "accuracy"):

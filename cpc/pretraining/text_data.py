@@ -43,6 +43,7 @@ class TextData(PretrainingData):
 
     modality = "text"
     unit = "chunks"
+    predicts = "classes"
     is_continuous = True
 
     def __init__(
@@ -109,12 +110,8 @@ class TextData(PretrainingData):
             return
         model: CPC = self.trainer.lightning_module.model  # type: ignore[assignment]
         self._check_parts(model)
-        if model.classes is None:
-            raise ValueError(
-                "text is predicted as classes: give model.classes a table, an objective and a sampler (configs/text)"
-            )
         check_context(model.context)
-        model.classes.check_exact()  # held-out text is measured by the full softmax
+        model.loss_part.check_exact()  # held-out text is measured by the full softmax
         for probe in self.trainer.callbacks:
             if isinstance(probe, OnlineProbe):
                 self.class_names(probe.task)
@@ -130,7 +127,7 @@ class TextData(PretrainingData):
         stream, furthest = self.corpus.stream(self.train_split)[1:], model.steps[-1].k
         with naming(self.train_split):
             self._lanes = TrainingLanes(stream, self.batch_size, self.chunk_tokens, furthest, **ranks)
-        sampler = model.classes.sampler
+        sampler = model.loss_part.sampler
         if sampler is not None:
             # a token that training text lacks, such as a character's <unk>, may still be met held out
             sampler.follow(torch.from_numpy(self.corpus.counts(self.train_split).clip(min=1)))

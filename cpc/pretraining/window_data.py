@@ -58,14 +58,9 @@ class WindowData(PretrainingData):
         module = self.trainer.lightning_module
         model: CPC = module.model  # type: ignore[assignment]
         self._check_parts(model)
-        if model.classes is not None:
-            raise ValueError(
-                f"model.classes predicts classes of what follows, which {self.modality} has none of: leave it out, or "
-                "set modality to text"
-            )
         self._check_length(model)
         corpus = self._open(model.encoder)
-        protocol, trained = self.protocol, model.training_strategies
+        protocol, trained = self.protocol, model.loss_part.training_strategies
         by_speaker = protocol.sampler == "same_speaker"
         corpus.check(self.train_split, needs_speakers=by_speaker or _any_same_speaker(trained))
         corpus.check(self.eval_split, needs_speakers=by_speaker or _any_same_speaker(module.strategies))
@@ -87,7 +82,7 @@ class WindowData(PretrainingData):
             require_distinct_files="same_speaker_excluding" in trained,
             **ranks,
         )
-        self.held_out = HeldOut(corpus, protocol, model.negatives, self.eval_batches, **ranks)
+        self.held_out = HeldOut(corpus, protocol, trained[0], self.eval_batches, **ranks)
         self._check_memory(model, module.device)
         self._check_identities(model, module.strategies)
 
@@ -128,7 +123,7 @@ class WindowData(PretrainingData):
         """
         for index in range(min(NUM_CHECKED_BATCHES, -(-self.batches.windows_per_pass // self.batch_size))):
             identities = self._identities(model.encoder, self._train, self.batches.batch(index))
-            for strategy in model.training_strategies:
+            for strategy in model.loss_part.training_strategies:
                 with naming(self.train_split):
                     check_rows(strategy, *identities)
         for strategy in measured:
@@ -137,7 +132,7 @@ class WindowData(PretrainingData):
                     with naming(self.eval_split):
                         check_rows(strategy, *self._identities(model.encoder, self.held_out.windows, batch))
             except ValueError as error:
-                if strategy in model.training_strategies:
+                if strategy in model.loss_part.training_strategies:
                     raise
                 raise ValueError(
                     f"the held-out bound is measured with {strategy!r} too, of model.extra_strategies: {error}; or "
@@ -150,16 +145,17 @@ class WindowData(PretrainingData):
         Only what is certain to be held at once is counted; a step takes several times as much, with its layers.
         """
         num_values, num_sequences, num_latents = self._size(model.encoder)
+        num_negatives = model.loss_part.num_negatives
         num_valid, *_ = self._identities(model.encoder, self._train, self.batches.batch(0))
         mean_length = num_valid.sum().item() / len(num_valid) / num_sequences
-        distances = range(model.skip_steps + 1, model.skip_steps + 1 + model.predictor.num_steps)
+        distances = [step.k for step in model.steps if step.direction == model.steps[0].direction]
         num_rows = num_sequences * sum(max(0.0, mean_length - k) for k in distances)  # no more than there are (Jensen)
         num_queries = num_sequences * num_latents * model.predictor.num_steps
         per_observation = {
             self.unit: 4 * num_values,
             "queries": 4 * num_queries * model.encoder.dim,
             "the table of who meets whom": self.batch_size * num_sequences**2 * num_latents,
-            f"draws of model.num_negatives={model.num_negatives}": 16 * num_rows * (model.num_negatives or 0),
+            f"draws of model.loss.init_args.num_negatives={num_negatives}": 16 * num_rows * (num_negatives or 0),
         }
         gigabytes = {what: self.batch_size * size / 1e9 for what, size in per_observation.items() if size}
         on_cpu = device.type == "cpu"
@@ -169,7 +165,8 @@ class WindowData(PretrainingData):
             raise ValueError(
                 f"a step on data.batch_size={self.batch_size} {self.unit} of {num_values} values needs at least "
                 f"{sum(gigabytes.values()):.0f} GB ({parts}), and this {'machine' if on_cpu else 'device'} has "
-                f"{there / 1e9:.0f}: lower data.batch_size, {self.size_option} or model.num_negatives"
+                f"{there / 1e9:.0f}: lower data.batch_size, {self.size_option} or "
+                "model.loss.init_args.num_negatives"
             )
 
 

@@ -61,21 +61,22 @@ class Recipe:
     others: tuple[str, ...]
     seconds: float
 
-    def parts(self) -> dict[str, Any]:
-        """Encoder, context and predictor, as a config describes them."""
+    def parts(self, compute: str) -> dict[str, Any]:
+        """Encoder, context, predictor and loss, as a config describes them."""
         trunk = {"class_path": "cpc.encoders.TinyTrunk", "init_args": {"dim": LATENT_DIM, "num_channels": 1}}
         patches = {"trunk": trunk, "patch_size": self.patch_size, "stride": self.stride}
         context = {"width": CONTEXT_DIM, "directions": list(self.directions)}
+        loss = {"negatives": "mixed", "skip_steps": self.grid.overlapping_rows, "compute": compute}
         return {
             "encoder": {"class_path": "cpc.encoders.PatchEncoder", "init_args": patches},
             "context": {"class_path": "cpc.contexts.PixelCNN", "init_args": context},
             "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": NUM_STEPS}},
+            "loss": {"class_path": "cpc.losses.Contrastive", "init_args": loss},
         }
 
     def model(self, compute: str) -> CPC:
         """What is trained."""
-        parts = (build(part) for part in self.parts().values())
-        return CPC(*parts, compute=compute, skip_steps=self.grid.overlapping_rows)
+        return CPC(*(build(part) for part in self.parts(compute).values()))
 
     @property
     def grid(self) -> PatchGrid:
@@ -185,10 +186,7 @@ def _config(recipe: Recipe, run: Path, source: Path, seed: int, steps: int, prec
         "eval_every_steps": 200,
         "checkpoint_every_steps": 1000,
         "model": {
-            **recipe.parts(),
-            "negatives": "mixed",
-            "skip_steps": recipe.grid.overlapping_rows,
-            "compute": precision.loss,
+            **recipe.parts(precision.loss),
             "learning_rate": recipe.learning_rate,
             "betas": [0.9, 0.98],
             "warmup_steps": 100,

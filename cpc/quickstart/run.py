@@ -112,10 +112,7 @@ def _config(out: Path, corpus: Path, seed: int, steps: int, precision: Precision
         "eval_every_steps": 200,
         "checkpoint_every_steps": 200,
         "model": {
-            **_parts(),
-            "negatives": "mixed",
-            "auxiliary_negatives": AUXILIARY_NEGATIVES,
-            "compute": precision.loss,
+            **_parts(precision.loss),
             "learning_rate": 4e-3,
             "betas": [0.9, 0.98],
             "warmup_steps": 100,
@@ -134,18 +131,19 @@ def _config(out: Path, corpus: Path, seed: int, steps: int, precision: Precision
     }
 
 
-def _parts() -> dict[str, Any]:
+def _parts(compute: str) -> dict[str, Any]:
+    loss = {"negatives": "mixed", "auxiliary_negatives": AUXILIARY_NEGATIVES, "compute": compute}
     return {
         "encoder": {"class_path": "cpc.encoders.AudioEncoder", "init_args": {"dim": LATENT_DIM}},
         "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": CONTEXT_DIM}},
         "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 12}},
+        "loss": {"class_path": "cpc.losses.Contrastive", "init_args": loss},
     }
 
 
 def _model(compute: str) -> CPC:
     """A model to time."""
-    parts = (build(part) for part in _parts().values())
-    return CPC(*parts, compute=compute, auxiliary_negatives=AUXILIARY_NEGATIVES)
+    return CPC(*(build(part) for part in _parts(compute).values()))
 
 
 def _report(

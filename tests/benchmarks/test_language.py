@@ -21,8 +21,8 @@ def test_a_restored_law_is_the_one_that_was_saved() -> None:
 
 @pytest.mark.parametrize("name", [each for each in variants() if not each.startswith("rff") or each.endswith("_128")])
 def test_every_variant_is_a_config(name: str, tmp_path: Path) -> None:
-    (tmp_path / "classes.yaml").write_text(json.dumps({"model": {"classes": variants()[name]}}))
+    (tmp_path / "classes.yaml").write_text(json.dumps({"model": {"loss": variants()[name]}}))
     command = parse([f"--config={BASE}", f"--config={tmp_path / 'classes.yaml'}", f"--run_dir={tmp_path / 'run'}"])
-    classes = command.model.model.classes
+    classes = command.model.model.loss_part
     assert classes.table.is_normalised == (name != "full_unnormalised")
     assert (classes.sampler is None) == name.startswith("full")

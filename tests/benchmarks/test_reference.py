@@ -6,13 +6,13 @@ from benchmarks.reference import draw_per_step, gather_style_loss, materialised_
 from cpc import CPC
 from cpc.contexts import GRU
 from cpc.encoders import AudioEncoder
-from cpc.losses import info_nce
+from cpc.losses import Contrastive, info_nce
 from cpc.predictors import Bilinear
 
 
 def test_the_gather_style_has_our_loss_and_gradients() -> None:
     torch.manual_seed(0)
-    model = CPC(AudioEncoder(6, norm="layer"), GRU(5), Bilinear(3), num_negatives=7).double()
+    model = CPC(AudioEncoder(6, norm="layer"), GRU(5), Bilinear(3), Contrastive(num_negatives=7)).double()
     x = torch.randn(3, 1600, dtype=torch.float64)  # ten latents
     ours = model.loss(x, generator=torch.Generator().manual_seed(1)).loss
     negatives = draw_per_step(3, 3, 10, 7, torch.Generator().manual_seed(1))

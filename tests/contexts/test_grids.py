@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -7,9 +8,11 @@ from einops import rearrange
 from torch import nn
 
 from cpc.contexts import PixelCNN, RowGRU
-from cpc.contexts.grid import DIRECTIONS, GridContext, orient, restore
+from cpc.contexts.grid import DIRECTIONS, GridContext, columns, orient, restore
+from cpc.data.batch import Batch
 from cpc.encoders import TinyTrunk
 from cpc.encoders.patches import PatchEncoder
+from cpc.losses import Contrastive
 from cpc.losses.contrast import contrast
 from cpc.model import CPC
 from cpc.predictors import Bilinear
@@ -116,16 +119,20 @@ def test_the_row_recurrence_is_a_gru_with_neighbours() -> None:
 def test_sequences_are_columns_with_their_images_side_by_side() -> None:
     context = contexts(("down", "right"))[0]
     z = torch.randn(B, H, W, D)
-    (down, _), (right, of_right) = context.sequences(z, context(z)[0])
+    down, right = columns(z, "down"), columns(z, "right")
     assert torch.equal(down.reshape(B, W, H, D)[1, 2], z[1, :, 2])
     assert torch.equal(right.reshape(B, H, W, D)[1, 2], z[1, 2])
-    assert of_right.shape == (B * H, W, 8)
+    of_right = context(z)[0][..., 8:]
+    torch.testing.assert_close(context.by_direction(context(z)[0])["right"], columns(of_right, "right"))
+    assert context.by_direction(context(z)[0])["right"].shape == (B * H, W, 8)
 
 
-def model(skip_steps: int, directions: tuple[str, ...] = ALL, num_steps: int = 2, **options: object) -> CPC:
+def model(skip_steps: int, directions: tuple[str, ...] = ALL, num_steps: int = 2, **options: Any) -> CPC:
     torch.manual_seed(0)
     encoder = PatchEncoder(MeanColour(), patch_size=4, stride=2)
-    return CPC(encoder, PixelCNN(8, 2, 8, directions), Bilinear(num_steps), skip_steps=skip_steps, **options)
+    return CPC(
+        encoder, PixelCNN(8, 2, 8, directions), Bilinear(num_steps), Contrastive(**options, skip_steps=skip_steps)
+    )
 
 
 def cut_encoder() -> PatchEncoder:
@@ -150,7 +157,7 @@ def test_no_predicted_pixel_is_seen_where_overlapping_rows_are_skipped(
     torch.manual_seed(0)
     encoder = make_encoder()
     assert encoder.overlapping_rows == num_skipped
-    whole = CPC(encoder, kind(8, directions=(direction,)), Bilinear(1), skip_steps=num_skipped)
+    whole = CPC(encoder, kind(8, directions=(direction,)), Bilinear(1), Contrastive(skip_steps=num_skipped))
     x = torch.randn(1, 1, 20, 20)
 
     def encoded(lines: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -158,7 +165,7 @@ def test_no_predicted_pixel_is_seen_where_overlapping_rows_are_skipped(
         pixels = rearrange(
             restore(lines.float().reshape(1, 20, 1, 1).expand(1, 20, 20, 1), direction), "b h w c -> b c h w"
         )
-        latents, contexts, _ = whole(x + pixels)
+        latents, contexts, *_ = whole(x + pixels)
         return orient(latents, direction), orient(contexts, direction)
 
     latents, contexts = encoded(torch.zeros(20))
@@ -179,8 +186,8 @@ def test_the_loss_is_the_mean_over_directions_of_a_plain_loop(strategy: str) -> 
     """Every image, direction, column, row and step by itself, in float64."""
     whole = model(1, ("down", "left"), negatives=strategy).double()
     x = torch.randn(B, 1, 12, 12, dtype=torch.float64)
-    latents, contexts, _ = whole(x)
-    result = whole.contrast(latents, contexts)
+    latents, contexts, *_ = output = whole(x)
+    result = whole.contrast(output, Batch.of(x))
     side = latents.shape[1]
     losses: dict[tuple[str, int], list[torch.Tensor]] = {}
     for v, (direction, predictor) in enumerate(zip(("down", "left"), whole.predictors, strict=True)):

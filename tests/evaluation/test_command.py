@@ -20,11 +20,11 @@ from cpc.evaluation import (
     AudioProtocol,
     HeldOut,
     HeldOutReadings,
-    Measure,
     evaluate,
     held_out_tallies,
     measured_tallies,
 )
+from cpc.losses import Measure
 
 PROTOCOL = AudioProtocol(split="valid", window_samples=1600, batch_size=4, sampler="uniform", speakers_per_batch=1)
 

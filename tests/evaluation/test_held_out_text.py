@@ -18,8 +18,8 @@ from cpc.predictors import Bilinear
 @pytest.mark.parametrize("skip_steps", [1, 2])
 def test_an_end_with_nothing_far_enough_ahead_is_passed_over(tmp_path: Path, skip_steps: int) -> None:
     """The last batch of the longer of two lanes holds one token, and nothing that lies two ahead of it."""
-    classes = ClassTableLoss(ClassTable(6, 4), "full_softmax")
-    model = CPC(TokenEncoder(6, 4), LSTM(dim=6), Bilinear(num_steps=1), skip_steps=skip_steps, classes=classes)
+    loss = ClassTableLoss(ClassTable(6, 4), "full_softmax", skip_steps=skip_steps)
+    model = CPC(TokenEncoder(6, 4), LSTM(dim=6), Bilinear(num_steps=1), loss)
     (tmp_path / "valid.txt").write_text(" ".join("abcde"[i % 5] for i in range(40)))
     (tmp_path / "train.txt").write_text("a b c d e")
     corpus = TokenCorpus(Text(tmp_path), tokens="whitespace", num_tokens=6)

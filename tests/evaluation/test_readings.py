@@ -9,7 +9,8 @@ from cpc.contexts import RowGRU
 from cpc.data.batch import Batch
 from cpc.encoders import TinyTrunk
 from cpc.encoders.patches import PatchEncoder
-from cpc.evaluation import READABLE, HeldOutReadings, Measure, check_readable, reading_by, readings_table
+from cpc.evaluation import READABLE, HeldOutReadings, check_readable, reading_by, readings_table
+from cpc.losses import Contrastive, Measure
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 
@@ -19,17 +20,15 @@ MEASURE = Measure("mixed_excluding", None)
 def test_directions_of_a_grid_follow_one_another(generator: torch.Generator) -> None:
     torch.manual_seed(0)
     encoder = PatchEncoder(TinyTrunk(8, 1, (4,), (8,)), patch_size=8, stride=4)
-    model = CPC(encoder, RowGRU(8, ("down", "right")), Bilinear(2), negatives="mixed_excluding", skip_steps=1)
+    model = CPC(encoder, RowGRU(8, ("down", "right")), Bilinear(2), Contrastive("mixed_excluding", skip_steps=1))
     readings = HeldOutReadings(model, ["info_nce"], {MEASURE: generator})
     tally = BoundTally(model.steps)
     for _ in range(2):
         x = torch.randn(3, 1, 24, 24, generator=generator)
-        ids = torch.arange(3)
-        batch = Batch(x, torch.full((3,), 24), ids, torch.full((3,), -1), torch.zeros(3, 0, dtype=torch.int64))
         with torch.no_grad():
-            latents, contexts, _ = model(x)
-            tally.update(model.contrast(latents, contexts, sequence_id=ids))
-            readings(MEASURE, batch, latents, contexts)
+            output = model(x)
+            tally.update(model.contrast(output, Batch.of(x)))
+            readings(MEASURE, output, Batch.of(x))
     bound, record = tally.compute("mixed_excluding", "test"), readings.record(MEASURE, "info_nce", "test")
     assert record["directions"] == ["down", "down", "right", "right"]
     assert record["steps"] == [2, 3, 2, 3]

@@ -9,9 +9,19 @@ import torch
 from cpc.bounds import BoundTally
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers import SoftmaxSampler
-from cpc.losses.class_contrast import class_contrast
+from cpc.data.batch import Batch
 from cpc.losses.class_table_loss import ClassTableLoss
-from cpc.predictors import Step
+from cpc.losses.contrast import Contrast
+from cpc.predictors import Output, Step
+
+
+def contrast_of(
+    classes: ClassTableLoss, queries: torch.Tensor, labels: torch.Tensor, num_valid: list[int] | None = None
+) -> Contrast:
+    """The loss of queries at hand."""
+    contexts = torch.zeros(*queries.shape[1:3], 1)
+    batch = Batch.of(contexts)._replace(labels=labels, num_valid=None if num_valid is None else torch.tensor(num_valid))
+    return classes(Output(contexts, contexts, {"": queries}, None), batch)
 
 
 def rows_of(queries: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor, ahead: list[int], num_valid: list[int]):
@@ -35,8 +45,8 @@ def test_the_full_softmax_is_that_of_loops(ahead: list[int], generator: torch.Ge
     labels = torch.randint(11, (3, 6 + ahead[-1] - 1), generator=generator)
     labels[1, 4] = -100
     num_valid = [6, 5, 2]
-    classes = ClassTableLoss(ClassTable(11, 5), "full_softmax")
-    found = class_contrast(queries, labels, classes, ahead=ahead, num_valid=torch.tensor(num_valid))
+    classes = ClassTableLoss(ClassTable(11, 5), "full_softmax", skip_steps=ahead[0] - 1)
+    found = contrast_of(classes, queries, labels, num_valid)
     steps = rows_of(queries.detach(), labels, classes.table.weight.detach(), ahead, num_valid)
     for step, rows in enumerate(steps):
         for b in range(3):
@@ -54,17 +64,17 @@ def test_the_full_softmax_is_that_of_loops(ahead: list[int], generator: torch.Ge
 
 def test_a_step_without_rows_is_left_out() -> None:
     queries = torch.zeros(2, 1, 3, 4)
-    labels = torch.tensor([[1, 2, -100, -100, -100]])
+    labels = torch.tensor([[1, -100, -100, -100]])
     classes = ClassTableLoss(ClassTable(5, 4), "full_softmax")
-    found = class_contrast(queries, labels, classes, ahead=[1, 3])
-    assert found.num_rows.tolist() == [[2], [0]]
+    found = contrast_of(classes, queries, labels)
+    assert found.num_rows.tolist() == [[1], [0]]
     assert found.loss.item() == pytest.approx(math.log(5))
     with pytest.raises(ValueError, match="nothing to be found"):
-        class_contrast(queries, torch.full((1, 5), -100), classes, ahead=[1, 3])
+        contrast_of(classes, queries, torch.full((1, 4), -100))
     with pytest.raises(ValueError, match="num_valid=4 of 3 latents"):
-        class_contrast(queries, labels, classes, ahead=[1, 3], num_valid=torch.tensor([4]))
-    with pytest.raises(ValueError, match="need 6 labels, got 5"):
-        class_contrast(queries, labels, classes, ahead=[1, 4])
+        contrast_of(classes, queries, labels, [4])
+    with pytest.raises(ValueError, match="need 4 labels, got 3"):
+        contrast_of(classes, queries, labels[:, :3])
 
 
 def test_all_steps_ahead_see_one_refresh_of_the_table() -> None:
@@ -72,7 +82,7 @@ def test_all_steps_ahead_see_one_refresh_of_the_table() -> None:
     classes = ClassTableLoss(ClassTable(5, 4), "sampled_softmax", sampler, 2)
     with patch.object(sampler, "refresh", wraps=sampler.refresh) as refresh:
         for _ in range(2):
-            class_contrast(torch.randn(3, 1, 3, 4), torch.tensor([[1, 2, 0, 3, 4]]), classes, ahead=[1, 2, 3])
+            contrast_of(classes, torch.randn(3, 1, 3, 4), torch.tensor([[1, 2, 0, 3, 4]]))
     assert refresh.call_count == 2
     assert int(classes.num_losses) == 2
 
@@ -84,7 +94,7 @@ def test_against_the_entropy_a_bound_does_not_count_frequencies() -> None:
     with torch.no_grad():
         table.weight.copy_(shares.log()[:, None])
     labels = torch.tensor([[0, 0, 0, 0, 1, 1, 2, 3]])
-    found = class_contrast(torch.ones(1, 1, 8, 1), labels, ClassTableLoss(table, "full_softmax"), ahead=[1])
+    found = contrast_of(ClassTableLoss(table, "full_softmax"), torch.ones(1, 1, 8, 1), labels)
     tally = BoundTally([Step("", 1)])
     tally.update(found)
     bound = tally.compute("full_softmax", "valid")

@@ -72,7 +72,7 @@ def test_equals_the_loss_on_the_whole_table(objective: str, is_normalised: bool)
         drawing = (Uniform(NUM_CLASSES), 7) if hits else (None, None)
         options = {"hits": "remove"} if objective == "info_nce" else {}
         loss = ClassTableLoss(classes, objective, *drawing, **options)
-        found = loss(queries, TARGETS, torch.Generator().manual_seed(1))
+        found = loss.of_rows(queries, TARGETS, torch.Generator().manual_seed(1))
         found.loss.backward()
         assert classes.weight.grad.is_sparse == sparse
         gradients.append([each.to_dense() for each in (classes.weight.grad, classes.bias.grad)])
@@ -96,10 +96,10 @@ def test_the_sampler_is_asked_for_what_the_objective_demands() -> None:
     queries = torch.randn(4, DIM, requires_grad=True)
     for objective, wanted in (("sampled_softmax", "remove"), ("nce", "keep")):
         loss = ClassTableLoss(table(), objective, Uniform(NUM_CLASSES), 5)
-        loss(queries, TARGETS)
+        loss.of_rows(queries, TARGETS)
         assert loss.sampler.asked == (None, 5, wanted)
     loss = ClassTableLoss(table(is_normalised=True), "sampled_softmax", Adaptive(NUM_CLASSES), 5)
-    loss(queries, TARGETS)
+    loss.of_rows(queries, TARGETS)
     given = loss.sampler.asked[0]
     assert not given.requires_grad
     torch.testing.assert_close(given, torch.nn.functional.normalize(queries.detach(), dim=1))
@@ -118,7 +118,7 @@ def test_a_sampler_of_one_dim_more_draws_by_the_biases_too(
         loss = ClassTableLoss(
             table(is_normalised=is_normalised), "sampled_softmax", sampler, 3, "importance", "exclude"
         )
-        drawn = loss(queries, target, torch.Generator().manual_seed(3)).loss_nats
+        drawn = loss.of_rows(queries, target, torch.Generator().manual_seed(3)).loss_nats
         apart[dim] = (drawn - loss.exact(queries, target).loss_nats).abs().max()
     assert apart[DIM + 1] < tolerance < 0.1 < apart[DIM]
 
@@ -203,7 +203,7 @@ def test_scores_against_a_law_of_the_query_have_no_full_softmax() -> None:
 def test_draws_repeat_with_their_generator() -> None:
     loss = ClassTableLoss(table(), "nce", Uniform(NUM_CLASSES), 5)
     queries = torch.randn(4, DIM)
-    one, same, other = (loss(queries, TARGETS, torch.Generator().manual_seed(seed)).loss for seed in (0, 0, 1))
+    one, same, other = (loss.of_rows(queries, TARGETS, torch.Generator().manual_seed(seed)).loss for seed in (0, 0, 1))
     assert one == same
     assert one != other
 
@@ -295,7 +295,9 @@ def test_queries_of_another_width_are_named() -> None:
 def test_every_class_drawn_once_gives_the_full_loss(sampled: str, full: str, correction: str) -> None:
     queries = torch.randn(4, DIM)
     loss = ClassTableLoss(table(), sampled, All(NUM_CLASSES), NUM_CLASSES, correction=correction)
-    for found, wanted in zip(loss(queries, TARGETS), ClassTableLoss(table(), full)(queries, TARGETS), strict=True):
+    for found, wanted in zip(
+        loss.of_rows(queries, TARGETS), ClassTableLoss(table(), full).of_rows(queries, TARGETS), strict=True
+    ):
         torch.testing.assert_close(found, wanted)
 
 
@@ -306,7 +308,7 @@ def test_partition_of_a_real_sampler_is_unbiased(replacement: bool) -> None:
     loss = ClassTableLoss(table(), "sampled_softmax", sampler, 5, correction="importance")
     query, target = torch.randn(1, DIM), torch.tensor([3])
     with torch.no_grad():
-        drawn = loss(query.expand(4000, DIM), target.expand(4000), torch.Generator().manual_seed(2)).loss_nats
+        drawn = loss.of_rows(query.expand(4000, DIM), target.expand(4000), torch.Generator().manual_seed(2)).loss_nats
         exact = loss.exact(query, target).loss_nats
     ratio = (drawn - exact).double().exp()  # Z' / Z
     error = float(ratio.std() / len(ratio) ** 0.5)

@@ -128,7 +128,7 @@ def test_a_run_leaves_everything_behind(run: Callable[..., Path]) -> None:
 
 def test_every_strategy_is_measured_on_the_batches_it_means(run: Callable[..., Path], manifest: Path) -> None:
     """Training on same-speaker batches leaves `mixed_excluding` its uniform ones."""
-    folder = run("--data.sampler=same_speaker", "--model.negatives=same_speaker")
+    folder = run("--data.sampler=same_speaker", "--model.loss.negatives=same_speaker")
     same_speaker, mixed_excluding = [r for r in records(folder) if r["step"] == 4 and r["split"] == "valid"]
     assert same_speaker["num_candidates"] == [4 * 20] * 3  # all four windows are of one speaker
     windows = UniformBatches(np.full(4, 8000), 3200, 4, 2, EVALUATION_SEED)
@@ -138,7 +138,7 @@ def test_every_strategy_is_measured_on_the_batches_it_means(run: Callable[..., P
 
 
 def test_cpc_evaluate_repeats_the_runs_own_measurement(run: Callable[..., Path], manifest: Path) -> None:
-    folder = run("--data.sampler=same_speaker", "--model.negatives=same_speaker", "--data.speakers_per_batch=2")
+    folder = run("--data.sampler=same_speaker", "--model.loss.negatives=same_speaker", "--data.speakers_per_batch=2")
     of_the_run = read_config(folder)["provenance"]["held_out"]
     measured = evaluate(folder, manifest, num_batches=2)
     assert measured["window_samples"] == 3200
@@ -188,14 +188,17 @@ def test_decoding_on_the_fly_reads_the_same_audio(run: Callable[..., Path], fini
     [
         (["--model.pred_step=3"], "pred_step"),
         (["--model.negative=mixed"], "model.negative"),  # abbreviated
-        (["--model.negatives=all"], "negatives='all' is not one of mixed"),
+        (["--model.loss.negatives=all"], "negatives='all' is not one of mixed"),
         (["--model.predictor.init_args.num_steps=20"], "data.window_samples=3200 gives 20 latents"),
         (["--data.eval_split=dev"], "no row of split 'dev', only of train, valid"),
         (["--data.manifest=nowhere"], "nowhere"),
-        (["--model.negatives=same_speaker_excluding", "--data.batch_size=1"], "without a single negative"),
-        (["--model.auxiliary_negatives={nobody: 0.5}"], "auxiliary_negatives names 'nobody'"),
         (
-            ["--model.auxiliary_negatives={same_speaker_excluding: 0.5}", "--data.batch_size=2"],
+            ["--model.loss.negatives=same_speaker_excluding", "--data.batch_size=1"],
+            "without a single negative",
+        ),
+        (["--model.loss.auxiliary_negatives={nobody: 0.5}"], "auxiliary_negatives names 'nobody'"),
+        (
+            ["--model.loss.auxiliary_negatives={same_speaker_excluding: 0.5}", "--data.batch_size=2"],
             "negatives='same_speaker_excluding' leaves",
         ),
         (["--ckpt_path=last"], "there is no"),
@@ -210,7 +213,7 @@ def test_decoding_on_the_fly_reads_the_same_audio(run: Callable[..., Path], fini
         (["--trainer.accelerator=tpu"], "Given: trainer.accelerator=tpu"),
         (["--trainer.devices=0"], "trainer.devices=0"),
         (
-            ["--data.batch_size=1", "--model.negatives=sequence_only"],
+            ["--data.batch_size=1", "--model.loss.negatives=sequence_only"],
             "measured with 'mixed_excluding' too, of model.extra_strategies",
         ),
         (["--modality=image"], "data.manifest"),
@@ -312,11 +315,15 @@ def break_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 @pytest.mark.parametrize(
     "options",
     [
-        ["--data.sampler=same_speaker", "--model.negatives=same_speaker_excluding", "--data.speakers_per_batch=2"],
+        [
+            "--data.sampler=same_speaker",
+            "--model.loss.negatives=same_speaker_excluding",
+            "--data.speakers_per_batch=2",
+        ],
         [
             "--trainer.accumulate_grad_batches=3",
-            "--model.num_negatives=7",
-            "--model.auxiliary_negatives.mixed_excluding=0.5",
+            "--model.loss.num_negatives=7",
+            "--model.loss.auxiliary_negatives.mixed_excluding=0.5",
         ],
         ["--model.context.init_args.num_layers=2", "--model.context.init_args.dropout=0.3", "--model.schedule=cosine"],
     ],
@@ -566,7 +573,10 @@ def test_a_run_that_has_its_steps_says_so(
     [
         (["--data.batch_size=100000"], "data.batch_size=100000 windows of 3200 values needs at least 201 GB"),
         (["--data.window_samples=100000000", "--data.batch_size=20"], "(windows 8.0, queries 1.2, the table"),
-        (["--model.num_negatives=10000000"], "draws of model.num_negatives=10000000 34.6), and this machine has 9:"),
+        (
+            ["--model.loss.num_negatives=10000000"],
+            "draws of model.loss.init_args.num_negatives=10000000 34.6), and this machine has 9:",
+        ),
     ],
 )
 def test_a_step_that_cannot_fit_is_refused_before_it_takes_memory(
@@ -883,14 +893,17 @@ def test_what_is_wrong_with_batches_names_their_split(
         for row, (split, speaker) in enumerate(zip(whole.column("split"), whole.column("speaker"), strict=True))
     ]
     Manifest(whole.root, whole.columns | {"speaker": of_many}).write(tmp_path / "manifest.csv")
-    sampled = ["--data.sampler=same_speaker", "--model.negatives=same_speaker", "--data.batch_size=8"]
+    sampled = ["--data.sampler=same_speaker", "--model.loss.negatives=same_speaker", "--data.batch_size=8"]
     for options, message in (
         (
             [*sampled, "--data.speakers_per_batch=4"],
             "split 'valid': speakers_per_batch=4, but there are 2 speakers; lower --data.speakers_per_batch to that",
         ),
         ([*sampled, "--data.speakers_per_batch=3"], "split 'train': batch_size=8 with speakers_per_batch=3"),
-        (["--data.batch_size=1", "--model.negatives=mixed_excluding"], "split 'train': negatives='mixed_excluding'"),
+        (
+            ["--data.batch_size=1", "--model.loss.negatives=mixed_excluding"],
+            "split 'train': negatives='mixed_excluding'",
+        ),
     ):
         with pytest.raises(SystemExit):
             pretrain_small(tmp_path, tmp_path / "manifest.csv", *options)

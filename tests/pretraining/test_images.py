@@ -25,7 +25,7 @@ PROBE = "--trainer.callbacks=[{class_path: cpc.probes.OnlineProbe, init_args: {t
 # Latents of a trunk that slides over the image see one row more.
 SLIDING = [
     "--model.encoder.init_args.fully_convolutional=true",
-    "--model.skip_steps=2",
+    "--model.loss.skip_steps=2",
     "--model.predictor.init_args.num_steps=1",
 ]
 SMALL = {
@@ -47,7 +47,7 @@ SMALL = {
             "init_args": {"width": 8, "num_blocks": 2, "hidden_dim": 8, "directions": DIRECTIONS},
         },
         "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 2}},
-        "skip_steps": 1,
+        "loss": {"class_path": "cpc.losses.Contrastive", "init_args": {"skip_steps": 1}},
     },
     "data": {
         "image_size": 40,  # a grid of 4 x 4
@@ -148,7 +148,7 @@ def test_a_run_leaves_everything_behind(run: Callable[..., Path], source: Path) 
         name: value for name, value in SMALL["data"].items() if name != "eval_batches"
     }
     model = cpc.load_pretrained(folder)
-    assert (model.is_initialised, model.skip_steps) == (True, 1)
+    assert (model.is_initialised, model.loss_part.skip_steps) == (True, 1)
     assert model(torch.rand(2, 3, 40, 40)).contexts.shape == (2, 4, 4, 4 * 8)
     assert (config["architecture"]["init_args"]["encoder"]["init_args"]["crop_size"], model.encoder.crop_size) == (
         15,
@@ -210,7 +210,7 @@ def break_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 @pytest.mark.parametrize(
     "options",
     [
-        [PROBE, "--model.num_negatives=7", "--model.schedule=cosine"],
+        [PROBE, "--model.loss.num_negatives=7", "--model.schedule=cosine"],
         ["--data.augmentation=v2", "--data.num_workers=2", "--data.packed=false"],
         [*SLIDING, "--data.augmentation=none"],
     ],
@@ -247,7 +247,7 @@ def test_a_checkpoint_of_an_earlier_version_is_continued(run: Callable[..., Path
     checkpoint = torch.load(path)
     architecture = checkpoint["cpc"]["architecture"]["init_args"]
     for name in ("auxiliary_negatives", "shared_across_steps"):
-        del architecture[name]
+        del architecture["loss"]["init_args"][name]
     del architecture["encoder"]["init_args"]["crop_size"]
     (best,) = (state for state in checkpoint["callbacks"].values() if "best_bound_nats" in state)
     best["best_bound_nats"] = 99.0  # stays, since held-out images are the same
@@ -257,7 +257,7 @@ def test_a_checkpoint_of_an_earlier_version_is_continued(run: Callable[..., Path
     assert records(finished)[-1]["step"] == 6
     states = torch.load(path)["callbacks"].values()
     assert [state["best_bound_nats"] for state in states if "best_bound_nats" in state] == [99.0]
-    del architecture["skip_steps"]  # 1 in this run, 0 unless given
+    del architecture["loss"]["init_args"]["skip_steps"]  # 1 in this run, 0 unless given
     torch.save(checkpoint, path)
     with pytest.raises(SystemExit):
         run("--ckpt_path=last", "--trainer.max_steps=8")
@@ -301,7 +301,7 @@ def test_held_out_images_without_labels_leave_the_probe_without_a_result(
 @pytest.mark.parametrize(
     "options",
     [
-        ["--trainer.precision=bf16-mixed", "--model.compute=bf16", "--trainer.gradient_clip_val=1.0"],
+        ["--trainer.precision=bf16-mixed", "--model.loss.compute=bf16", "--trainer.gradient_clip_val=1.0"],
         ["--model.encoder.init_args.trunk.init_args.num_channels=1", "--data.augmentation=v2"],
         ["--model.context=cpc.contexts.RowGRU", "--model.context.init_args.width=4"],
     ],
@@ -343,8 +343,11 @@ def test_a_folder_of_photographs_is_enough(
     ("options", "message"),
     [
         (["--data.image_size=32"], "data.image_size=32 gives 3 rows of patches, but the model predicts 3 rows ahead"),
-        (["--model.skip_steps=2"], "data.image_size=40 gives 4 rows of patches, but the model predicts 4 rows ahead"),
-        (["--model.skip_steps=-1"], "skip_steps=-1 must not be negative"),
+        (
+            ["--model.loss.skip_steps=2"],
+            "data.image_size=40 gives 4 rows of patches, but the model predicts 4 rows ahead",
+        ),
+        (["--model.loss.skip_steps=-1"], "skip_steps=-1 must not be negative"),
         (["--data.image_size=8"], "images of 8 pixels are smaller than patch_size=16: raise --data.image_size"),
         (["--data.image_size=43"], "leave the last 3 pixels of images of 43 out: set --data.image_size to 40 or 48"),
         (["--data.load_size=39"], "load_size=39 is smaller than image_size=40"),
@@ -358,10 +361,13 @@ def test_a_folder_of_photographs_is_enough(
             "patch_size=8 does not fit the trunk TinyTrunk, which cannot encode one",
         ),
         (SLIDING, "augmentation='v1' changes patches one by one"),
-        (["--model.negatives=same_speaker"], "images have no speakers: choose negatives among mixed"),
-        (["--model.auxiliary_negatives={same_speaker_excluding: 0.5}"], "images have no speakers"),
+        (["--model.loss.negatives=same_speaker"], "images have no speakers: choose negatives among mixed"),
+        (["--model.loss.auxiliary_negatives={same_speaker_excluding: 0.5}"], "images have no speakers"),
         (["--model.extra_strategies=[same_speaker]"], "images have no speakers"),
-        (["--model.negatives=mixed_excluding", "--data.batch_size=1"], "negatives='mixed_excluding' leaves 1 of 1"),
+        (
+            ["--model.loss.negatives=mixed_excluding", "--data.batch_size=1"],
+            "negatives='mixed_excluding' leaves 1 of 1",
+        ),
         (["--modality=imaeg"], "modality='imaeg' is not one of audio, image"),
         (["--modality=audio"], "data.source"),
         (["--data.window_samples=3200"], "data.window_samples"),
@@ -419,9 +425,13 @@ def test_an_online_probe_needs_classes(
 
 def test_rows_that_share_pixels_and_are_not_skipped_are_told(run: Callable[..., Path], tmp_path: Path) -> None:
     """facts T25: legal, the paper does it, and never without a word."""
-    with pytest.warns(UserWarning, match=r"model\.skip_steps=0, but latents of the next 1 rows share pixels"):
-        run("--model.skip_steps=0")
-    with pytest.warns(UserWarning, match=r"model\.skip_steps=1, but latents of the next 2 rows share pixels"):
+    with pytest.warns(
+        UserWarning, match=r"model\.loss\.init_args\.skip_steps=0, but latents of the next 1 rows share pixels"
+    ):
+        run("--model.loss.skip_steps=0")
+    with pytest.warns(
+        UserWarning, match=r"model\.loss\.init_args\.skip_steps=1, but latents of the next 2 rows share pixels"
+    ):
         run(SLIDING[0], "--data.augmentation=none", f"--run_dir={tmp_path / 'sliding'}")
 
 

@@ -47,7 +47,7 @@ def config(folder: Path, run_dir: Path, **change: Any) -> dict[str, Any]:
             "encoder": {"class_path": "cpc.encoders.TokenEncoder", "init_args": encoder},
             "context": {"class_path": "cpc.contexts.LSTM", "init_args": {"dim": 24}},
             "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 1, "dropout": 0.1}},
-            "classes": {"class_path": "cpc.losses.ClassTableLoss", "init_args": classes},
+            "loss": {"class_path": "cpc.losses.ClassTableLoss", "init_args": classes},
             "learning_rate": 0.01,
         },
         "data": {"source": str(folder), "tokens": "whitespace", "chunk_tokens": 9, "batch_size": 6},
@@ -85,13 +85,13 @@ def sampler_called(name: str, **init_args: Any) -> dict[str, Any]:
 
 def law_trained_with(sampler: dict[str, Any], folder: Path, run_dir: Path) -> tuple[Any, torch.Tensor]:
     """The sampler of a short run, and how often each token is in the training text, at least once."""
-    run_dir = pretrain(config(folder, run_dir, model__classes__init_args__sampler=sampler, trainer__max_steps=2))
+    run_dir = pretrain(config(folder, run_dir, model__loss__init_args__sampler=sampler, trainer__max_steps=2))
     model = load_pretrained(run_dir)
     vocabulary = Vocabulary(**model.encoder.vocabulary)
     lines = [[*vocabulary.encode(line)] for line in Text(folder).lines("train")]
     counts = torch.bincount(torch.tensor([i for line in lines for i in line]), minlength=NUM_TOKENS).double()
     counts[vocabulary.end] = len(lines)
-    return model.classes.sampler, counts.clamp(min=1)
+    return model.loss_part.sampler, counts.clamp(min=1)
 
 
 @pytest.mark.parametrize("name", ["Unigram", "Bernoulli", "UniformMixture"])
@@ -120,9 +120,9 @@ def cross_entropy(model: Any, stream: list[int], k: int = 1) -> list[float]:
     found, state = [], None
     with torch.no_grad():
         for place in range(len(stream) - k):
-            _, contexts, state = model(torch.tensor([[stream[place]]]), state)
-            query = model.predictor(contexts)[k - 1, 0, 0]
-            scores = (model.classes.table.weight @ query).double()
+            _, _, queries, state = model(torch.tensor([[stream[place]]]), state)
+            query = queries[""][k - 1, 0, 0]
+            scores = (model.loss_part.table.weight @ query).double()
             found.append(float(torch.logsumexp(scores, 0) - scores[stream[place + k]]))
     return found
 
@@ -169,8 +169,8 @@ def test_records_say_what_they_are(run_dir: Path) -> None:
 
 def test_a_saved_model_has_table_sampler_and_vocabulary(run_dir: Path) -> None:
     model = load_pretrained(run_dir)
-    assert model.classes.objective == "sampled_softmax"
-    assert type(model.classes.sampler).__name__ == "Uniform"
+    assert model.loss_part.objective == "sampled_softmax"
+    assert type(model.loss_part.sampler).__name__ == "Uniform"
     assert len(model.encoder.vocabulary["symbols"]) == NUM_TOKENS
     assert model(torch.zeros(2, 5, dtype=torch.long)).latents.shape == (2, 5, 16)
     assert model.encoder.embedding is None
@@ -178,7 +178,7 @@ def test_a_saved_model_has_table_sampler_and_vocabulary(run_dir: Path) -> None:
 
 PARTITION = "cpc.candidates.samplers.Partition"
 OF_PARTS = {
-    "model__classes__init_args__sampler": {
+    "model__loss__init_args__sampler": {
         "class_path": PARTITION,
         "init_args": {"num_classes": NUM_TOKENS, "max_words": 20},
     },
@@ -186,12 +186,12 @@ OF_PARTS = {
 }
 
 OF_QUERY = {
-    "model__classes__init_args__sampler": {
+    "model__loss__init_args__sampler": {
         "class_path": "cpc.candidates.samplers.TwoLevel",
         "init_args": {"num_classes": NUM_TOKENS, "dim": 16},
     },
-    "model__classes__init_args__refresh_every": 20,
-    "model__classes__init_args__updates_between": True,
+    "model__loss__init_args__refresh_every": 20,
+    "model__loss__init_args__updates_between": True,
 }
 
 
@@ -218,8 +218,8 @@ def test_a_resumed_run_is_the_uninterrupted_one(folder: Path, tmp_path: Path, ch
 
 
 def test_a_partition_too_narrow_for_a_batch_is_refused_before_training(folder: Path, tmp_path: Path) -> None:
-    narrow = {"model__classes__init_args__sampler__init_args": {"num_classes": NUM_TOKENS, "max_words": 9}}
-    narrow["model__classes__init_args__sampler__class_path"] = PARTITION
+    narrow = {"model__loss__init_args__sampler__init_args": {"num_classes": NUM_TOKENS, "max_words": 9}}
+    narrow["model__loss__init_args__sampler__class_path"] = PARTITION
     with pytest.raises(ValueError, match=r"batch 0 has \d+ unique words, more than max_words=9: raise it"):
         pretrain(config(folder, tmp_path / "run", **narrow))
 
@@ -251,11 +251,11 @@ def test_several_steps_are_told_apart(folder: Path, tmp_path: Path) -> None:
     "objective", ["full_softmax", "full_logistic", "nce", "negative_sampling", "sampled_logistic", "info_nce"]
 )
 def test_every_objective_trains(folder: Path, tmp_path: Path, objective: str) -> None:
-    change: dict[str, Any] = {"model__classes__init_args__objective": objective}
+    change: dict[str, Any] = {"model__loss__init_args__objective": objective}
     if objective.startswith("full"):
-        change |= {"model__classes__init_args__sampler": None, "model__classes__init_args__num_sampled": None}
+        change |= {"model__loss__init_args__sampler": None, "model__loss__init_args__num_sampled": None}
     if objective == "info_nce":
-        change["model__classes__init_args__hits"] = "remove"  # candidates are shared
+        change["model__loss__init_args__hits"] = "remove"  # candidates are shared
     run = pretrain(config(folder, tmp_path / "run", trainer__max_steps=40, **change))
     losses = [r["loss_nats"][0] for r in read_records(run / "bound.jsonl") if r["split"] == "train"]
     assert losses[-1] < losses[0]
@@ -270,17 +270,16 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         with pytest.raises(ValueError, match=match):
             pretrain(config(folder, tmp_path / "refused", **change))
 
-    refused("give model.classes a table", model__classes=None)
+    refused("data of text are predicted as classes: choose ClassTableLoss", model__loss=None)
     refused(
         "num_tokens=29, the class table num_classes=31",
-        model__classes__init_args__table__num_classes=31,
-        model__classes__init_args__sampler__init_args__num_classes=31,
+        model__loss__init_args__table__num_classes=31,
+        model__loss__init_args__sampler__init_args__num_classes=31,
     )
-    refused("leave negatives, num_negatives", model__num_negatives=5)
     refused("extra_strategies are of negatives", model__extra_strategies=["sequence_only"])
     refused(
         "has_sparse_gradients=True, which optimiser='adam' does not take",
-        model__classes__init_args__table__has_sparse_gradients=True,
+        model__loss__init_args__table__has_sparse_gradients=True,
     )
     refused("chunk_tokens=0 must be at least 1", data__chunk_tokens=0)
     refused(

@@ -25,7 +25,7 @@ def test_a_model_in_chunks_equals_the_model_on_the_whole_file(context: Context, 
     wave = noise(16_777)
     model.initialise_from(torch.from_numpy(wave)[None])
     with torch.no_grad():
-        latents, contexts, _ = model.eval()(torch.from_numpy(wave)[None])
+        latents, contexts, *_ = model.eval()(torch.from_numpy(wave)[None])
     for kind, whole in (("z", latents), ("c", contexts), ("zc", torch.cat([latents, contexts], 2))):
         features = Features(kind, model, chunk_seconds=chunk_seconds)
         in_chunks = features(wave)

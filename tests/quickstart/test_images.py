@@ -89,7 +89,9 @@ def test_the_report_holds_the_bound_of_every_row_ahead(report: dict[str, Any], f
         assert run["precision"] == min(run["step_seconds"], key=run["step_seconds"].__getitem__)
         config = yaml.safe_load((finished / "out" / name / "config.yaml").read_text())
         assert config["trainer"]["precision"] == run["precision"]
-        assert config["model"]["compute"] == ("bf16" if run["precision"] == "bf16-mixed" else "float32")
+        assert config["model"]["loss"]["init_args"]["compute"] == (
+            "bf16" if run["precision"] == "bf16-mixed" else "float32"
+        )
         assert probed["protocol"]["precision"] == ("bfloat16" if run["precision"] == "bf16-mixed" else "float32")
         supervised = probed["tasks"]["class"]["results"]["supervised"]
         assert report[f"{name}_num_steps"] == {"supervised": supervised["num_network_steps"]}
@@ -171,7 +173,7 @@ def test_the_model_of_a_recipe_skips_the_rows_that_overlap() -> None:
     for recipe in images.RECIPES.values():
         config = images._config(recipe, Path("run"), Path("images.npz"), 0, 1, budget.FLOAT32)
         encoder = build(config["model"]["encoder"])
-        assert config["model"]["skip_steps"] == encoder.overlapping_rows == 1
+        assert config["model"]["loss"]["init_args"]["skip_steps"] == encoder.overlapping_rows == 1
         assert encoder.grid == recipe.grid
 
 

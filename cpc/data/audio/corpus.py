@@ -178,6 +178,7 @@ class Corpus:
                 return audio.statistics
             windows = UniformBatches(audio.num_samples, self.window_samples, 1000, 1, seed=0).batch(0)
         x, num_valid, *_ = WindowDataset(audio, self.window_samples).__getitems__(windows)
+        assert num_valid is not None
         signal = x[torch.arange(self.window_samples) < num_valid[:, None]].double()
         return signal.mean().item(), signal.std().item()
 

@@ -68,7 +68,7 @@ class WindowDataset(Dataset[Batch]):
 
     def __getitem__(self, window: Window) -> Batch:
         """One window: the fields of a `Batch` without the batch axis."""
-        return Batch(*(field[0] for field in self.__getitems__([window])))
+        return Batch(*(field[0] for field in self.__getitems__([window]) if field is not None))
 
     def __getitems__(self, windows: Sequence[Window]) -> Batch:
         """All windows of a batch at once, written straight into the batch's memory (the loader prefers this)."""

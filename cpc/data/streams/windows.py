@@ -245,7 +245,7 @@ class SameSpeakerBatches(_BatchStream):
             raise ValueError(
                 f"speakers with a single file: {', '.join(named)}{more}. Windows of one file are no negatives for each "
                 "other under same_speaker_excluding; leave these speakers out of the manifest, cut their recordings "
-                "into several files, or choose another strategy (model.negatives)"
+                "into several files, or choose another strategy (model.loss.init_args.negatives)"
             )
         self.speakers_per_batch = speakers_per_batch
         self._require_distinct_files = require_distinct_files

@@ -37,7 +37,7 @@ def test_a_grid_is_that_of_the_middle_of_the_image(
     patches = model.encoder.grid.patches(x).clone()
     for edge in (patches[..., 15, :], patches[..., :, 15]):
         edge[:] = model.encoder.pixel_mean[:, None]
-    latents, contexts, _ = model(patches)
+    latents, contexts, *_ = model(patches)
     found = np.load(written[0])
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, {"c": contexts, "z": latents}[features][0], atol=1e-5)

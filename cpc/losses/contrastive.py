@@ -1,0 +1,148 @@
+"""The loss of CPC: find z_{t+k} among latents of the batch, for every step, sequence and direction of time.
+
+K steps, B observations, S sequences (an image has several), T latents, D latent dim.
+"""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+import torch
+from einops import repeat
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cpc.candidates.strategies import STRATEGIES
+from cpc.contexts.grid import columns
+from cpc.data.batch import Batch
+from cpc.losses.contrast import Contrast, contrast, side_by_side
+from cpc.losses.info_nce import COMPUTE
+from cpc.losses.loss_part import LossPart, Measure
+from cpc.predictors import Output
+
+
+class Predictions(NamedTuple):
+    """Of one direction of time: queries, the latents that they predict, and whose these are, as `contrast` takes it."""
+
+    queries: Float[Tensor, "K S T D"]
+    latents: Float[Tensor, "S T D"]
+    num_valid: Int[Tensor, " S"] | None
+    sequence_id: Int[Tensor, " S"] | None
+    group_id: Int[Tensor, " S"] | None
+
+
+def predictions(output: Output, batch: Batch) -> Iterator[Predictions]:
+    """For each direction of time; the columns of an image share its identity. `num_valid` counts latents."""
+    for direction, queries in output.queries.items():
+        latents = columns(output.latents, direction)
+        each = len(latents) // len(output.latents)
+        ids = (batch.num_valid, batch.sequence_id, batch.group_id)
+        num_valid, sequence_id, group_id = (None if i is None else repeat(i, "b -> (b s)", s=each) for i in ids)
+        yield Predictions(queries, latents, num_valid, sequence_id, group_id)
+
+
+class Contrastive(LossPart):
+    """InfoNCE against latents of the batch (eq. 4 of arXiv:1807.03748).
+
+    Args:
+        negatives: where negatives come from, in training and in the held-out bound: `mixed`, `same_speaker`,
+            `mixed_excluding`, `same_speaker_excluding` or `sequence_only` (`cpc.candidates.STRATEGIES`).
+        num_negatives: drawn per row and step, uniformly with replacement; None: every candidate of the batch.
+        shared_across_steps: use the same draws for all steps (see `cpc.losses.contrast`).
+        compute: `bf16` rounds the operands of the loss's matrix products to bfloat16 (see `cpc.losses.info_nce`).
+        auxiliary_negatives: further strategies to train with, and the share of each one's loss in the training loss;
+            `negatives` has the rest, and the bound is its alone. `{"sequence_only": 0.75}` beside `mixed`: three
+            quarters of the loss teach what is said, one quarter who speaks.
+        skip_steps: latents between a context and the first one predicted: rows of patches that overlap its own.
+
+    Raises:
+        ValueError: on an unknown strategy, shares that leave nothing for `negatives`, fewer than one negative, or a
+            negative `skip_steps`.
+    """
+
+    def __init__(
+        self,
+        negatives: str = "mixed",
+        num_negatives: int | None = None,
+        shared_across_steps: bool = False,
+        compute: Literal["float32", "bf16"] = "float32",
+        auxiliary_negatives: dict[str, float] | None = None,
+        skip_steps: int = 0,
+    ) -> None:
+        super().__init__(skip_steps)
+        if negatives not in STRATEGIES:
+            raise ValueError(f"negatives={negatives!r} is not one of {', '.join(STRATEGIES)}")
+        _check_auxiliary(auxiliary_negatives or {}, negatives)
+        if num_negatives is not None and num_negatives < 1:
+            raise ValueError(f"num_negatives={num_negatives} must be at least 1, or None for all candidates")
+        if compute not in COMPUTE:
+            raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")
+        self.negatives = negatives
+        self.num_negatives = num_negatives
+        self.shared_across_steps = shared_across_steps
+        self.compute = compute
+        self.auxiliary_negatives = dict(auxiliary_negatives or {})
+
+    @property
+    def training_strategies(self) -> tuple[str, ...]:
+        """`negatives`, whose bound is watched, and the auxiliary ones."""
+        return (self.negatives, *self.auxiliary_negatives)
+
+    def held_out_strategies(self, extra: tuple[str, ...]) -> tuple[str, ...]:
+        """`negatives`, and any others."""
+        return tuple(dict.fromkeys((self.negatives, *extra)))
+
+    def forward(
+        self,
+        output: Output,
+        batch: Batch,
+        generator: torch.Generator | None = None,
+        measure: Measure | None = None,
+    ) -> Contrast:
+        """Contrast every z_{t+k} with its candidates.
+
+        With auxiliary strategies `.loss` is the mean of all, weighted by their shares; all else is of `negatives`.
+        """
+        strategies = self.training_strategies if measure is None else (measure.strategy,)
+        num_negatives = self.num_negatives if measure is None else measure.num_negatives
+        of_directions = []
+        for of_direction in predictions(output, batch):
+            of_bound, *auxiliary = (
+                contrast(
+                    **of_direction._asdict(),
+                    strategy=strategy,
+                    num_negatives=num_negatives,
+                    shared_across_steps=self.shared_across_steps,
+                    skip_steps=self.skip_steps,
+                    generator=generator,
+                    compute=self.compute,
+                )
+                for strategy in strategies
+            )
+            of_directions.append(self._shared(of_bound, auxiliary))
+        return side_by_side(of_directions, len(output.latents))
+
+    def _shared(self, of_bound: Contrast, auxiliary: list[Contrast]) -> Contrast:
+        if not auxiliary:
+            return of_bound
+        loss, loss_nats = (1 - sum(self.auxiliary_negatives.values())) * of_bound.loss, of_bound.loss_nats
+        for share, other in zip(self.auxiliary_negatives.values(), auxiliary, strict=True):
+            loss = loss + share * other.loss
+            loss_nats = loss_nats + 0 * other.loss_nats  # the same, unless the step is not finite here
+        return of_bound._replace(loss=loss, loss_nats=loss_nats)
+
+
+def _check_auxiliary(shares: dict[str, float], negatives: str) -> None:
+    for strategy, share in shares.items():
+        if strategy not in STRATEGIES:
+            raise ValueError(f"auxiliary_negatives names {strategy!r}, which is not one of {', '.join(STRATEGIES)}")
+        if strategy == negatives:
+            raise ValueError(
+                f"auxiliary_negatives names {strategy!r}, which is negatives itself: name another strategy"
+            )
+        if not share > 0:
+            raise ValueError(f"auxiliary_negatives gives {strategy!r} the share {share}: shares must be positive")
+    if sum(shares.values()) >= 1:
+        raise ValueError(
+            f"the shares in auxiliary_negatives sum to {sum(shares.values()):g}: below 1 a part is left for "
+            f"negatives={negatives!r}, whose bound is watched"
+        )
