@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import cpc
+from benchmarks.extreme.sparse_encoder import SparseEncoder
 from cpc import checkpoint
 from cpc.candidates import ClassTable
 from cpc.candidates.samplers import TwoLevel, Unigram
@@ -26,7 +27,6 @@ from cpc.encoders import (
     LogMel,
     PatchEncoder,
     ResNetTrunk,
-    SparseEncoder,
     TinyTrunk,
     TokenEncoder,
     VectorEncoder,
@@ -272,10 +272,10 @@ def refused_model(folder: Path, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("predictor.linear.weight", lambda w: w.index_fill(0, torch.tensor([1]), torch.nan), "not finite"),
+        ("predictors.0.linear.weight", lambda w: w.index_fill(0, torch.tensor([1]), torch.nan), "not finite"),
         ("encoder.input_std", lambda w: -torch.inf * w, "not finite"),
         ("context.layers.bias_hh_l0", lambda w: w.double() + 1e300, "not finite"),  # once it is float32
-        ("predictor.linear.weight", lambda w: w.long(), "torch.int64.* in the file, .*floating point"),
+        ("predictors.0.linear.weight", lambda w: w.long(), "torch.int64.* in the file, .*floating point"),
         ("is_initialised", lambda w: w.float(), "floating point.* in the file, .*torch.bool"),
         ("context.layers.bias_hh_l0", lambda w: w[:3], r"\(3,\).* in the file, .*\(18,\)"),
     ],

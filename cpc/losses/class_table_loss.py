@@ -144,11 +144,7 @@ class ClassTableLoss(LossPart):
         return self.table.dim
 
     def forward(
-        self,
-        output: Output,
-        batch: Batch,
-        generator: torch.Generator | None = None,
-        measure: Measure | None = None,
+        self, output: Output, batch: Batch, generator: torch.Generator | None = None, measure: Measure | None = None
     ) -> Contrast:
         """Find the class of what follows from every place: see `cpc.losses.class_contrast`."""
         strategy = self.objective if measure is None else measure.strategy

@@ -92,11 +92,7 @@ class Contrastive(LossPart):
         return tuple(dict.fromkeys((self.negatives, *extra)))
 
     def forward(
-        self,
-        output: Output,
-        batch: Batch,
-        generator: torch.Generator | None = None,
-        measure: Measure | None = None,
+        self, output: Output, batch: Batch, generator: torch.Generator | None = None, measure: Measure | None = None
     ) -> Contrast:
         """Contrast every z_{t+k} with its candidates.
 

@@ -71,11 +71,7 @@ class LossPart(nn.Module):
 
     @abstractmethod
     def forward(
-        self,
-        output: Output,
-        batch: Batch,
-        generator: torch.Generator | None = None,
-        measure: Measure | None = None,
+        self, output: Output, batch: Batch, generator: torch.Generator | None = None, measure: Measure | None = None
     ) -> Contrast:
         """The loss.
 

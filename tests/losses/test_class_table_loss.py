@@ -137,7 +137,7 @@ def test_biases_that_a_law_does_not_know_are_told_in_the_log(caplog: pytest.LogC
 def test_exact_is_the_full_softmax_whatever_was_trained() -> None:
     loss = ClassTableLoss(table(has_sparse_gradients=True), "nce", Uniform(NUM_CLASSES), 5)
     queries = torch.randn(4, DIM)
-    expected = ClassTableLoss(table(), "full_softmax")(queries, TARGETS)
+    expected = ClassTableLoss(table(), "full_softmax").of_rows(queries, TARGETS)
     for found, wanted in zip(loss.exact(queries, TARGETS), expected, strict=True):
         torch.testing.assert_close(found, wanted)
 
@@ -274,7 +274,7 @@ def test_parts_that_go_together_are_accepted() -> None:
         (SoftmaxSampler(NUM_CLASSES, DIM, 0.7), 5),
         (KernelTree(NUM_CLASSES, Quadratic(DIM)), 5),
     ):
-        found = ClassTableLoss(table(), "info_nce", *drawing)(torch.randn(3, DIM), torch.tensor([0, 1, 2]))
+        found = ClassTableLoss(table(), "info_nce", *drawing).of_rows(torch.randn(3, DIM), torch.tensor([0, 1, 2]))
         assert found.loss.isfinite()
 
 
@@ -285,7 +285,7 @@ def test_full_losses_have_no_sparse_gradients() -> None:
 
 def test_queries_of_another_width_are_named() -> None:
     with pytest.raises(ValueError, match="queries have 5 dims, the table's classes 6"):
-        ClassTableLoss(table(), "full_softmax")(torch.zeros(4, 5), TARGETS)
+        ClassTableLoss(table(), "full_softmax").of_rows(torch.zeros(4, 5), TARGETS)
 
 
 @pytest.mark.parametrize(
