@@ -1,7 +1,7 @@
 """What a model's held-out batches say: the bound, and other estimators' readings."""
 
 from cpc.evaluation.command import evaluate
-from cpc.evaluation.held_out import EVALUATION_SEED, HeldOut, OnBatch, held_out_tallies, measured_tallies
+from cpc.evaluation.held_out import EVALUATION_SEED, HeldOut, OnBatch, measured_tallies
 from cpc.evaluation.held_out_text import HeldOutText, class_tally
 from cpc.evaluation.protocol import (
     AudioProtocol,
@@ -34,7 +34,6 @@ __all__ = [
     "check_readable",
     "class_tally",
     "evaluate",
-    "held_out_tallies",
     "measured_tallies",
     "reading_by",
     "readings_table",

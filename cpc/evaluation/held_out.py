@@ -99,31 +99,6 @@ class HeldOut:
         return self._drawn[drawn_as]
 
 
-def held_out_tallies(
-    model: CPC,
-    held_out: HeldOut,
-    strategies: Iterable[str],
-    *,
-    forward_context: Callable[[], AbstractContextManager[Any]] = nullcontext,
-    on_batch: OnBatch | None = None,
-) -> dict[str, BoundTally]:
-    """Contrast this rank's held-out batches with each strategy, with as many negatives as the model trains with.
-
-    Args:
-        model: what is measured.
-        held_out: the batches.
-        strategies: names in `cpc.candidates.STRATEGIES`.
-        forward_context: entered around the model's computation: autocast.
-        on_batch: called with each batch of the training strategy, its latents and its contexts.
-
-    Raises:
-        ValueError: if a strategy leaves a row without negatives.
-    """
-    measures = [Measure(strategy, model.loss_part.num_negatives) for strategy in strategies]
-    tallies = measured_tallies(model, held_out, measures, forward_context=forward_context, on_batch=on_batch)
-    return {measure.strategy: tally for measure, tally in tallies.items()}
-
-
 @torch.no_grad()
 def measured_tallies(
     model: CPC,

@@ -26,6 +26,7 @@ class LossPart(nn.Module):
             are told rather than predicted: patches that overlap by half want to skip one row.
 
     Attributes:
+        num_negatives: drawn per row in training; None: all candidates.
         predicts: `latents`, or `classes` of what follows, which data give as `Batch.labels`.
         has_sparse_gradients: whether the optimiser must take sparse tensors.
 
@@ -33,6 +34,7 @@ class LossPart(nn.Module):
         ValueError: if `skip_steps` is negative.
     """
 
+    num_negatives: int | None = None
     predicts: Literal["latents", "classes"] = "latents"
     has_sparse_gradients: bool = False
 

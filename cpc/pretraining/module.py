@@ -15,8 +15,8 @@ from cpc.bounds import Bound, BoundTally
 from cpc.bounds.averages import SUMMED
 from cpc.checkpoint import describe, not_finite, with_defaults
 from cpc.data.batch import Batch
-from cpc.evaluation import HeldOut, HeldOutText, OnBatch, class_tally, held_out_tallies
-from cpc.losses.loss_part import LossPart
+from cpc.evaluation import HeldOut, HeldOutText, OnBatch, class_tally, measured_tallies
+from cpc.losses.loss_part import LossPart, Measure
 from cpc.losses.objectives import FULL_SOFTMAX
 from cpc.model import CPC
 
@@ -131,10 +131,10 @@ class Pretraining(pl.LightningModule):
             tally = self._gathered(class_tally(self.model, held_out, forward_context=forward_context))
             bound = tally.compute(FULL_SOFTMAX, held_out.protocol.split)
             return [bound.against_entropy(held_out.entropy_nats)]
-        tallies = held_out_tallies(
-            self.model, held_out, self.strategies, forward_context=forward_context, on_batch=on_batch
-        )
-        return [self._gathered(tally).compute(name, held_out.protocol.split) for name, tally in tallies.items()]
+        measures = [Measure(name, self.model.loss_part.num_negatives) for name in self.strategies]
+        tallies = measured_tallies(self.model, held_out, measures, forward_context=forward_context, on_batch=on_batch)
+        split = held_out.protocol.split
+        return [self._gathered(tally).compute(measure.strategy, split) for measure, tally in tallies.items()]
 
     def require_finite(self) -> None:
         """Refuse to go on with a broken model: asked before anything is measured or saved.

@@ -59,6 +59,9 @@ def test_a_bank_of_the_batch_itself_is_mixed_excluding() -> None:
             assert found.accuracy[k, b].item() == pytest.approx(sum(r[3] for r in mine))
     with pytest.raises(ValueError, match="num_valid=7 of 6 latents"):
         bank_contrast(Predictions(queries, z, num_valid + 1, ids, None), bank)
+    whole = bank_contrast(Predictions(queries, z, torch.full((5,), 6), ids, None), bank)
+    for one, other in zip(whole, bank_contrast(Predictions(queries, z, None, ids, None), bank), strict=True):
+        assert torch.equal(one, other)  # images have no padding
 
 
 def test_a_bank_holds_the_latents_of_one_pass(model: cpc.CPC, manifest: Path) -> None:

@@ -21,7 +21,6 @@ from cpc.evaluation import (
     HeldOut,
     HeldOutReadings,
     evaluate,
-    held_out_tallies,
     measured_tallies,
 )
 from cpc.losses import Measure
@@ -112,15 +111,15 @@ def test_shared_batches_are_encoded_once_and_training_mode_returns(
     handle = model.encoder.register_forward_hook(lambda module, *_: modes.append(module.training))
     model.train()
     held_out = HeldOut(corpus, PROTOCOL, "mixed", num_batches=3)
-    strategies = ("mixed", "same_speaker", "mixed_excluding")
-    tallies = held_out_tallies(model, held_out, strategies, on_batch=lambda batch, *_: seen.append(batch))
+    measures = [Measure(strategy, None) for strategy in ("mixed", "same_speaker", "mixed_excluding")]
+    tallies = measured_tallies(model, held_out, measures, on_batch=lambda batch, *_: seen.append(batch))
     handle.remove()
     assert modes == [False] * 6  # uniform batches for two of them, same-speaker batches for the third
     assert model.training
     assert len(seen) == 3
-    assert tuple(tallies) == strategies
-    alone = held_out_tallies(model, held_out, ["mixed_excluding"])["mixed_excluding"]
-    assert torch.equal(torch.stack(alone.sums), torch.stack(tallies["mixed_excluding"].sums))
+    assert list(tallies) == measures
+    alone = measured_tallies(model, held_out, measures[2:])[measures[2]]
+    assert torch.equal(torch.stack(alone.sums), torch.stack(tallies[measures[2]].sums))
 
 
 def test_evaluate_draws_as_the_run_did_unless_told_otherwise(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:

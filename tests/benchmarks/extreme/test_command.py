@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.extreme import SAMPLERS, main
+from benchmarks.extreme.__main__ import SAMPLERS, main
 from benchmarks.extreme.points import write_extreme
 from benchmarks.extreme.word_classes import WordClasses
 from cpc.candidates.samplers import SoftmaxSampler
