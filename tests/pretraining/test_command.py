@@ -189,7 +189,6 @@ def test_decoding_on_the_fly_reads_the_same_audio(run: Callable[..., Path], fini
         (["--model.pred_step=3"], "pred_step"),
         (["--model.loss.negative=mixed"], "Option 'negative' is not accepted"),  # abbreviated
         (["--model.loss.negatives=all"], "negatives='all' is not one of mixed"),
-        (["--model.loss.negatives=all"], "negatives='all' is not one of mixed"),
         (["--model.predictor.init_args.num_steps=20"], "data.window_samples=3200 gives 20 latents"),
         (["--data.eval_split=dev"], "no row of split 'dev', only of train, valid"),
         (["--data.manifest=nowhere"], "nowhere"),

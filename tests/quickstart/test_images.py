@@ -18,7 +18,7 @@ from PIL import Image
 from cpc.candidates import reading_of
 from cpc.checkpoint import build
 from cpc.cli import main
-from cpc.data import photographs
+from cpc.data.made import photographs
 from cpc.probes.linear import ProbeProtocol
 from cpc.quickstart import budget, images
 from cpc.quickstart.charts import step_chart, training_chart
