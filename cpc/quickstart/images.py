@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from cpc.data.batch import Batch
 from cpc.data.images.patch_grid import PatchGrid
 from cpc.data.made.photographs import write_image_corpora
 from cpc.probes.comparison import Extraction
@@ -17,7 +18,7 @@ from cpc.probes.linear import ProbeProtocol
 from cpc.quickstart.budget import Precision
 from cpc.quickstart.charts import BLUE, VERMILION, probe_chart
 from cpc.quickstart.page import ACCURACY, CEILING
-from cpc.quickstart.recipe import Config, Findings, Picture, Recipe, Run, Study, accuracies, noise
+from cpc.quickstart.recipe import Config, Findings, Picture, Recipe, Run, Study, accuracies
 
 LATENT_DIM, CONTEXT_DIM = 256, 256
 SUPERVISED_SECONDS = 30.0  # of each corpus
@@ -146,7 +147,7 @@ class Images:
         shape = (self.batch_size, 1, self.image_size, self.image_size)
         return Study(
             self.config,
-            noise=lambda: noise(torch.randn(shape)),
+            noise=lambda: Batch.of(torch.randn(shape)),
             seconds=self.seconds,
             probe=partial(probe, name, self.grid.side(self.image_size)),
             figures=figures,

@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 
+from cpc.data.batch import Batch
 from cpc.data.made.prose import sentences
 from cpc.data.store.atomic import write_atomically
 from cpc.data.text.lines import EMBEDDED
 from cpc.quickstart.budget import FLOAT32, Precision
 from cpc.quickstart.charts import BLUE, Chart, Table, axis, layout, number
 from cpc.quickstart.page import ACCURACY
-from cpc.quickstart.recipe import Config, Recipe, Study, noise
+from cpc.quickstart.recipe import Config, Recipe, Study
 
 NUM_TOKENS, DIM = 1000, 100
 DIMS = {"num_tokens": NUM_TOKENS, "latent_dim": DIM, "context_dim": DIM}
@@ -125,7 +126,7 @@ RECIPE = Recipe(
     studies={
         "prose": Study(
             config,
-            noise=lambda: noise(tokens(), tokens()),
+            noise=lambda: Batch.of(tokens())._replace(labels=tokens()),
             seconds=90.0,
             most_steps=1200,
             precisions=(FLOAT32,),  # the loss of classes has no other

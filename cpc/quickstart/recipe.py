@@ -5,9 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-
 from cpc.data.batch import Batch
 from cpc.quickstart.budget import MOST_STEPS, PRECISIONS, Precision
 from cpc.quickstart.charts import Chart
@@ -106,19 +103,6 @@ class Recipe:
     comparison: Callable[[dict[str, Any]], Chart]
     reading: Sequence[str]
     run_facts: Mapping[str, str] = field(default_factory=dict)
-
-
-def noise(x: Tensor, labels: Tensor | None = None) -> Batch:
-    """A batch of independent observations, all of them signal."""
-    num = len(x)
-    no_labels = torch.empty(num, 0, dtype=torch.int64)
-    return Batch(
-        x,
-        num_valid=torch.full((num,), x.shape[-1]),
-        sequence_id=torch.arange(num),
-        group_id=torch.full((num,), -1),
-        labels=no_labels if labels is None else labels,
-    )
 
 
 def accuracies(task: str, results: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from cpc.data.batch import Batch
 from cpc.data.made.speech import synthesize
 from cpc.probes.comparison import Extraction
 from cpc.probes.linear import ProbeProtocol
@@ -15,7 +16,7 @@ from cpc.quickstart.budget import Precision
 from cpc.quickstart.charts import BLUE, VERMILION, Chart, probe_chart
 from cpc.quickstart.page import ACCURACY, CEILING
 from cpc.quickstart.phone_map import contexts_chart, map_of_contexts
-from cpc.quickstart.recipe import Config, Findings, Recipe, Run, Study, accuracies, noise
+from cpc.quickstart.recipe import Config, Findings, Recipe, Run, Study, accuracies
 
 # The corpus of seed 0 is the one whose test frames the recipe was chosen on. This is one whose test speakers share no
 # variant of espeak-ng's voices with its test speakers: docs/decisions.md.
@@ -138,7 +139,7 @@ RECIPE = Recipe(
     studies={
         "speech": Study(
             config,
-            noise=lambda: noise(torch.randn(BATCH_SIZE, WINDOW_SAMPLES)),
+            noise=lambda: Batch.of(torch.randn(BATCH_SIZE, WINDOW_SAMPLES)),
             seconds=320.0,
             evaluation={"num_batches": 48},
             probe=probe,

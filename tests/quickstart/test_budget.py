@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from cpc.data.batch import Batch
 from cpc.quickstart import budget
 from cpc.quickstart.budget import BFLOAT16, FLOAT32, Precision, measure_pace
-from cpc.quickstart.recipe import noise
 
 
 @pytest.mark.parametrize(
@@ -35,16 +35,16 @@ def test_the_faster_precision_is_taken_whatever_the_flags_say(
             super().__init__()
             self.weight, self.compute = nn.Parameter(torch.zeros(3)), compute
 
-        def loss(self, x: Tensor, labels: Tensor) -> SimpleNamespace:
+        def loss(self, batch: Batch) -> SimpleNamespace:
             assert torch.is_autocast_enabled("cpu") == (self.compute == "bf16")
-            assert x.shape == (2, 3)
+            assert batch.x.shape == (2, 3)
             spent[self.compute].append(step_seconds[self.compute] + 9 * (not spent[self.compute]))  # the first compiles
             seconds[0] += spent[self.compute][-1]
-            return SimpleNamespace(loss=(x @ self.weight).sum())
+            return SimpleNamespace(loss=(batch.x @ self.weight).sum())
 
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has_flag})
     monkeypatch.setattr(time, "perf_counter", lambda: seconds[0])
-    batch = noise(torch.randn(2, 3))
+    batch = Batch.of(torch.randn(2, 3))
     before = torch.get_rng_state()
     pace = measure_pace(lambda precision: Model(precision.loss), batch)
     assert torch.equal(torch.get_rng_state(), before)
@@ -65,10 +65,10 @@ def test_one_precision_alone_is_not_compared(monkeypatch: pytest.MonkeyPatch) ->
     def model_of(precision: Precision) -> nn.Module:
         asked.append(precision)
         model = nn.Linear(3, 1)
-        model.loss = lambda x, labels: SimpleNamespace(loss=model(x).sum())  # type: ignore[assignment]
+        model.loss = lambda batch: SimpleNamespace(loss=model(batch.x).sum())  # type: ignore[assignment]
         return model
 
-    pace = budget.measure_pace(model_of, noise(torch.randn(2, 3)), (FLOAT32,))
+    pace = budget.measure_pace(model_of, Batch.of(torch.randn(2, 3)), (FLOAT32,))
     assert asked == [FLOAT32]
     assert pace.precision is FLOAT32
     assert set(pace.step_seconds) == {"32-true"}

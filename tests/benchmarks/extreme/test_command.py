@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measuring the processor would take longer than all of the training here."""
-    monkeypatch.setattr("benchmarks.extreme.machine_state", lambda **_: {})
+    monkeypatch.setattr("benchmarks.extreme.__main__.machine_state", lambda **_: {})
 
 
 def figures_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, dict[str, float]]]:
