@@ -9,7 +9,7 @@ from sklearn.datasets import load_svmlight_file
 
 from benchmarks.extreme.points import ExtremePoints, read_extreme, write_extreme
 
-BIBTEX = Path(__file__).parents[3] / "shared/data/multilabel/bibtex"
+BIBTEX = Path(__file__).parents[4] / "shared/data/multilabel/bibtex"
 
 
 def written(tmp_path: Path, text: str | bytes) -> Path:

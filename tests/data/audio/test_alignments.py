@@ -6,7 +6,7 @@ import pytest
 
 from cpc.data.audio.alignments import Alignments, Segment, Track, check_alignments, frame_labels, read_alignments
 
-TINY = Path(__file__).parents[3] / "shared" / "data" / "librispeech_tiny" / "cpc" / "test_data"
+TINY = Path(__file__).parents[4] / "shared" / "data" / "librispeech_tiny" / "cpc" / "test_data"
 
 LONG_TEXTGRID = """File type = "ooTextFile"
 Object class = "TextGrid"

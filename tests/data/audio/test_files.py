@@ -202,7 +202,7 @@ def test_rates_without_a_common_pattern_are_refused(tmp_path: Path) -> None:
 
 
 def test_real_speech_by_region() -> None:
-    folder = Path(__file__).parents[3] / "shared/data/fsdd/recordings"
+    folder = Path(__file__).parents[4] / "shared/data/fsdd/recordings"
     if not folder.is_dir():
         pytest.skip("no FSDD at ../shared/data")
     files = sorted(folder.glob("*.flac"))[::400]

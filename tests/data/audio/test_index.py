@@ -282,7 +282,7 @@ def test_indexing_imports_no_torch() -> None:
 
 
 def test_a_real_corpus_by_its_levels(tmp_path: Path) -> None:
-    root = Path(__file__).parents[3] / "shared/data/an4/audio"
+    root = Path(__file__).parents[4] / "shared/data/an4/audio"
     if not root.is_dir():
         pytest.skip("no AN4 at ../shared/data")
     manifest = index_folder(root, tmp_path / "an4.csv", split_level=0, speaker_level=1, progress=False)

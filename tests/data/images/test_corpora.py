@@ -14,7 +14,7 @@ from PIL import Image
 from cpc.data.images.sources import read_image_source
 from cpc.data.made import photographs
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 DATASETS = REPOSITORY / "datasets"
 SHARED = REPOSITORY.parent / "shared" / "data"
 RNG = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from cpc.data.text.corpus import TokenCorpus, entropy_nats
 from cpc.data.text.lines import Text
 from cpc.data.text.vocabulary import Vocabulary
 
-PTB = Path(__file__).parents[3] / "shared" / "data" / "ptb"
+PTB = Path(__file__).parents[4] / "shared" / "data" / "ptb"
 
 
 @pytest.fixture

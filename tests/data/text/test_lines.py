@@ -9,7 +9,7 @@ import pytest
 from cpc.data.made.prose import sentences
 from cpc.data.text.lines import BLOCK_LINES, Text
 
-PTB = Path(__file__).parents[3] / "shared" / "data" / "ptb"
+PTB = Path(__file__).parents[4] / "shared" / "data" / "ptb"
 
 
 def write(path: Path, *lines: str) -> Path:
