@@ -74,8 +74,13 @@ def _kept(module: nn.Module, name: str) -> str:
     return f"{name}_part" if hasattr(module, f"{name}_part") else name
 
 
-def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("cpc",)) -> Any:
-    """Build a described module, freshly initialised.
+def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("cpc",), kind: type = nn.Module) -> Any:
+    """Build a described part, freshly initialised.
+
+    Args:
+        description: as `describe` returns it.
+        trusted_packages: packages whose classes it may name.
+        kind: what the class must be a subclass of.
 
     Raises:
         ValueError: on a class outside the trusted packages, an unknown class, or arguments that it does not take.
@@ -83,18 +88,7 @@ def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("
     path = description.get("class_path")
     if not _is_description(description) or not isinstance(path, str) or not isinstance(description["init_args"], dict):
         raise ValueError(f"{str(description)[:80]} describes no part: it needs a class_path and its init_args")
-    module_name, _, class_name = path.rpartition(".")
-    if module_name.split(".")[0] not in trusted_packages:
-        raise ValueError(
-            f"the model names the class {path}, outside the trusted packages {', '.join(trusted_packages)}; if you "
-            "trust its origin, pass trusted_packages with that package's name too"
-        )
-    try:
-        cls = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"this version of cpc has no class {path}: {error}") from error
-    if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
-        raise ValueError(f"{path} is no torch module: a model is built of modules alone")
+    cls = class_of(path, trusted_packages=trusted_packages, kind=kind)
     arguments = {
         name: build(value, trusted_packages=trusted_packages) if _is_description(value) else _as_given(value)
         for name, value in description["init_args"].items()
@@ -109,6 +103,27 @@ def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("
     except Exception as error:  # what a part does not foresee breaks it in a dozen ways
         given, reason = str(description["init_args"])[:300], f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(f"{path} does not take the arguments {given}: {reason}") from error
+
+
+def class_of(path: str, *, trusted_packages: tuple[str, ...] = ("cpc",), kind: type = nn.Module) -> type:
+    """The class of a path, if its package is trusted.
+
+    Raises:
+        ValueError: on a class outside the trusted packages, an unknown one, or one of another kind.
+    """
+    module_name, _, class_name = path.rpartition(".")
+    if module_name.split(".")[0] not in trusted_packages:
+        raise ValueError(
+            f"the model names the class {path}, outside the trusted packages {', '.join(trusted_packages)}; if you "
+            f"trust its origin, give `trusted_packages` {' '.join(trusted_packages)} {module_name.split('.')[0]}"
+        )
+    try:
+        cls = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"there is no class {path}: {error}") from error
+    if not (isinstance(cls, type) and issubclass(cls, kind)):
+        raise ValueError(f"{path} is no {kind.__name__}")
+    return cls
 
 
 def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any] | None = None) -> None:
@@ -213,8 +228,8 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         raise ValueError(f"{path} has format_version {version}, this cpc reads up to {FORMAT_VERSION}; upgrade cpc")
     wrong = [f"{name} ({kind.__name__})" for name, kind in _ENTRIES.items() if not isinstance(config.get(name), kind)]
-    if not wrong and not isinstance(config["provenance"].get("evaluation", {}), dict):
-        wrong = ["provenance.evaluation (dict)"]
+    if not wrong and not isinstance(config["provenance"].get("data", {}), dict):
+        wrong = ["provenance.data (dict)"]
     if wrong:
         raise ValueError(f"{path} lacks {', '.join(wrong)}: not written by cpc, or edited; export again")
     return config

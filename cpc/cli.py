@@ -1,7 +1,6 @@
 """The command line: `cpc COMMAND ...`. Nothing heavy is imported before a command needs it."""
 
 import argparse
-import inspect
 import io
 import re
 import sys
@@ -35,13 +34,16 @@ def main(arguments: list[str] | None = None) -> None:
     typed: dict[str, str] = {}
     try:
         if arguments[:1] == ["pretrain"]:
-            _pretrain(arguments[1:], typed)
+            _pretrain(arguments[1:])
         else:
             options = _parser().parse_args(arguments)
             typed |= {name: f"--{name}" for name in vars(options)}
             options.run(options)
     except (ValueError, OSError, FloatingPointError) as error:
-        message = re.sub(r"`(\w+)`", lambda marked: typed.get(marked[1], marked[0]), str(error))
+        of_data = arguments[:1] == ["pretrain"]
+        message = re.sub(
+            r"`(\w+)`", lambda marked: typed.get(marked[1], of_data and f"--data.{marked[1]}" or marked[0]), str(error)
+        )
         print(f"cpc: error: {message}", file=sys.stderr)
         raise SystemExit(2) from error
     except KeyboardInterrupt:
@@ -49,12 +51,11 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit(130) from None
 
 
-def _pretrain(arguments: list[str], typed: dict[str, str]) -> None:
-    from cpc.pretraining.command import DATA, pretrain
+def _pretrain(arguments: list[str]) -> None:
+    from cpc.pretraining.command import pretrain
     from cpc.processor import prepare_processor
 
     prepare_processor()
-    typed |= {name: f"--data.{name}" for data in DATA.values() for name in inspect.signature(data).parameters}
     pretrain(arguments)
 
 

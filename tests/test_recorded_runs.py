@@ -30,15 +30,15 @@ _SMALL_AUDIO: dict[str, Any] = {
     "model.encoder.init_args.dim": 12,
     "model.context.init_args.dim": 10,
     "model.predictor.init_args.num_steps": 3,
-    "data.manifest": "speech",
-    "data.window_samples": 3200,
-    "data.batch_size": 4,
+    "data.init_args.manifest": "speech",
+    "data.init_args.window_samples": 3200,
+    "data.init_args.batch_size": 4,
 }
 _SMALL_IMAGES: dict[str, Any] = {
     "model.context.init_args.width": 12,
     "model.context.init_args.num_blocks": 2,
     "model.context.init_args.hidden_dim": 8,
-    "data.batch_size": 4,
+    "data.init_args.batch_size": 4,
 }
 _TINY_TRUNK: dict[str, Any] = {
     "model.encoder.init_args.trunk.init_args.dim": 12,
@@ -50,13 +50,13 @@ _SMALL_RESNET: dict[str, Any] = {
     "model.encoder.init_args.trunk.init_args.width": 8,
     "model.encoder.init_args.patch_size": 16,
     "model.encoder.init_args.stride": 8,
-    "data.source": "gratings.npz",
-    "data.image_size": 40,
-    "data.load_size": 48,
-    "data.batch_size": 2,
-    "data.eval_batches": 2,
-    "data.valid_share": 0.2,
-    "data.num_workers": 0,
+    "data.init_args.source": "gratings.npz",
+    "data.init_args.image_size": 40,
+    "data.init_args.load_size": 48,
+    "data.init_args.batch_size": 2,
+    "data.init_args.eval_batches": 2,
+    "data.init_args.valid_share": 0.2,
+    "data.init_args.num_workers": 0,
 }
 _SMALL_TEXT: dict[str, Any] = {
     "model.encoder.init_args.num_tokens": 300,
@@ -65,10 +65,10 @@ _SMALL_TEXT: dict[str, Any] = {
     "model.loss.init_args.table.init_args.num_classes": 300,
     "model.loss.init_args.table.init_args.dim": 12,
     "model.loss.init_args.sampler.init_args.num_classes": 300,
-    "data.source": "embedded",
-    "data.tokens": "words",
-    "data.batch_size": 4,
-    "data.valid_share": 0.05,
+    "data.init_args.source": "embedded",
+    "data.init_args.tokens": "words",
+    "data.init_args.batch_size": 4,
+    "data.init_args.valid_share": 0.05,
 }
 SMALLER: dict[str, dict[str, Any]] = {  # of each shipped kind: its config, and what makes it small
     "cpu_small": _SMALL_AUDIO,
@@ -79,17 +79,17 @@ SMALLER: dict[str, dict[str, Any]] = {  # of each shipped kind: its config, and 
         "model.context.init_args.dim": 16,
         "model.predictor.init_args.feedforward_dim": 32,
         "model.loss.init_args.num_negatives": 16,
-        "data.speakers_per_batch": 2,
+        "data.init_args.speakers_per_batch": 2,
     },
-    "fsdd": _SMALL_AUDIO | {"data.window_samples": 9600},  # longer than some files: padding
-    "image/cpu_small": _SMALL_IMAGES | _TINY_TRUNK | {"data.source": "gratings.npz"},
-    "image/mnist": _SMALL_IMAGES | _TINY_TRUNK | {"data.source": "digits.npz"},
-    "image/cifar10": _SMALL_IMAGES | _TINY_TRUNK | {"data.source": "gratings.npz"},
+    "fsdd": _SMALL_AUDIO | {"data.init_args.window_samples": 9600},  # longer than some files: padding
+    "image/cpu_small": _SMALL_IMAGES | _TINY_TRUNK | {"data.init_args.source": "gratings.npz"},
+    "image/mnist": _SMALL_IMAGES | _TINY_TRUNK | {"data.init_args.source": "digits.npz"},
+    "image/cifar10": _SMALL_IMAGES | _TINY_TRUNK | {"data.init_args.source": "gratings.npz"},
     "image/v1_imagenet": _SMALL_IMAGES | _SMALL_RESNET | {"model.predictor.init_args.num_steps": 2},
     "image/v2_imagenet": _SMALL_IMAGES | _SMALL_RESNET | {"model.predictor.init_args.num_steps": 1},
     "image/stl10": _SMALL_IMAGES
     | _SMALL_RESNET
-    | {"model.predictor.init_args.num_steps": 2, "data.source": "unlabelled.npz"},
+    | {"model.predictor.init_args.num_steps": 2, "data.init_args.source": "unlabelled.npz"},
     "text/cpu_small": _SMALL_TEXT,
     "text/ptb": _SMALL_TEXT,
 }

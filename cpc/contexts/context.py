@@ -78,6 +78,10 @@ class Context(nn.Module):
         """Contexts as sequences over time, for each of `directions` those that predict along it."""
         return {"": contexts}
 
+    def sequences(self, num_latents: int) -> tuple[int, int]:
+        """Sequences in so many latents of an observation, and the latents of each."""
+        return 1, num_latents
+
     def _check_width(self, z: Tensor) -> None:
         name = type(self).__name__
         if self.input_dim is None:

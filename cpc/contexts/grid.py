@@ -3,6 +3,7 @@
 B images, H rows and W columns of patches, D latent dim, C context dim, V directions.
 """
 
+import math
 from abc import abstractmethod
 from typing import Any, Literal, get_args
 
@@ -37,17 +38,17 @@ def columns(latents: Float[Tensor, "B ... D"], direction: str) -> Float[Tensor, 
 
 
 def check_latents(encoder: Any, context: Any) -> None:
-    """Refuse a context of sequences for an encoder of images, and the other way round.
+    """Refuse a context of sequences for an encoder of grids, and the other way round.
 
     Raises:
         ValueError: naming both.
     """
-    modality = getattr(encoder, "modality", None)  # an encoder of one's own may leave it out, and is believed
-    if modality is not None and isinstance(context, GridContext) != (modality == "image"):
-        latents = "grids: choose PixelCNN or RowGRU" if modality == "image" else "sequences: choose GRU, for example"
+    latents = getattr(encoder, "latents", None)  # an encoder of one's own may leave it out, and is believed
+    if latents is not None and isinstance(context, GridContext) != (latents == "grids"):
+        advice = "PixelCNN or RowGRU" if latents == "grids" else "GRU, for example"
         raise ValueError(
-            f"the context is {type(context).__name__}, but the encoder {type(encoder).__name__} is of {modality}, "
-            f"whose latents are {latents}"
+            f"the context is {type(context).__name__}, but the latents of {type(encoder).__name__} are {latents}: "
+            f"choose {advice}"
         )
 
 
@@ -100,6 +101,11 @@ class GridContext(Context):
         """The columns of each direction's own contexts."""
         of_directions = rearrange(contexts, "b h w (v c) -> v b h w c", v=len(self.directions))
         return {direction: columns(c, direction) for direction, c in zip(self.directions, of_directions, strict=True)}
+
+    def sequences(self, num_latents: int) -> tuple[int, int]:
+        """The columns of a square grid."""
+        side = math.isqrt(num_latents)
+        return side, side
 
     def _allocate(self, input_dim: int) -> None:
         self.networks = nn.ModuleList(self._network(input_dim) for _ in self.directions)

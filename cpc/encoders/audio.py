@@ -41,6 +41,7 @@ class AudioEncoder(nn.Module):
     """
 
     modality = "audio"
+    latents = "sequences"
 
     def __init__(
         self,

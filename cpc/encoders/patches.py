@@ -44,6 +44,7 @@ class PatchEncoder(nn.Module):
     """
 
     modality = "image"
+    latents = "grids"
 
     # Any: trunks follow a protocol (dim, stride, initialise_from, ...) that torch's own attribute types would hide.
     trunk: Any

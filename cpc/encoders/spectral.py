@@ -34,6 +34,7 @@ class LogMel(nn.Module):
     """
 
     modality = "audio"
+    latents = "sequences"
 
     def __init__(
         self, num_mels: int = 40, sample_rate_hz: int = 16000, hop_samples: int = 160, window_samples: int = 400
@@ -132,6 +133,7 @@ class MFCC(nn.Module):
     """
 
     modality = "audio"
+    latents = "sequences"
 
     def __init__(
         self,

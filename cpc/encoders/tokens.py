@@ -28,6 +28,7 @@ class TokenEncoder(nn.Module):
     """
 
     modality = "text"
+    latents = "sequences"
 
     def __init__(
         self,

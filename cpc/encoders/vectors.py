@@ -20,6 +20,7 @@ class VectorEncoder(nn.Module):
     """
 
     modality = "vectors"
+    latents = "sequences"
     hop_samples = 1
     receptive_field_samples = 1
     first_centre_samples = 0.0

@@ -1,16 +1,7 @@
 """What a model's held-out batches say: the bound, and other estimators' readings."""
 
 from cpc.evaluation.command import evaluate
-from cpc.evaluation.held_out import EVALUATION_SEED, HeldOut, OnBatch, measured_tallies
-from cpc.evaluation.held_out_text import HeldOutText, class_tally
-from cpc.evaluation.protocol import (
-    AudioProtocol,
-    ImageProtocol,
-    Protocol,
-    TextProtocol,
-    WindowProtocol,
-    recorded_image_protocol,
-)
+from cpc.evaluation.held_out import OnBatch, held_out_bound, measured_tallies
 from cpc.evaluation.readings import (
     READABLE,
     HeldOutReadings,
@@ -18,24 +9,18 @@ from cpc.evaluation.readings import (
     reading_by,
     readings_table,
 )
+from cpc.evaluation.recorded import data_class, recorded_data
 
 __all__ = [
-    "EVALUATION_SEED",
     "READABLE",
-    "AudioProtocol",
-    "HeldOut",
     "HeldOutReadings",
-    "HeldOutText",
-    "ImageProtocol",
     "OnBatch",
-    "Protocol",
-    "TextProtocol",
-    "WindowProtocol",
     "check_readable",
-    "class_tally",
+    "data_class",
     "evaluate",
+    "held_out_bound",
     "measured_tallies",
     "reading_by",
     "readings_table",
-    "recorded_image_protocol",
+    "recorded_data",
 ]

@@ -3,18 +3,13 @@
 K steps, B observations, S sequences, T latents, D latent dim.
 """
 
-from collections.abc import Iterable
-from typing import Any
-
 import torch
 from einops import rearrange
 
 from cpc.bounds import BoundTally
 from cpc.candidates import LatentBank, check_num_valid
-from cpc.data.audio.corpus import Corpus
-from cpc.data.batch import Batch
-from cpc.data.images.corpus import ImageCorpus
-from cpc.evaluation.held_out import HeldOut
+from cpc.data.drawn import DrawnCorpus
+from cpc.data.modality import HeldOutBatches
 from cpc.losses import Contrast, bank_loss
 from cpc.losses.contrast import side_by_side
 from cpc.losses.contrastive import Predictions, predictions
@@ -25,7 +20,7 @@ _HELD_OUT = "mixed_excluding"  # uniform batches, as the bank's own
 
 @torch.no_grad()
 def bank_of_split(
-    model: CPC, corpus: Corpus | ImageCorpus, split: str, num_latents: int, batch_size: int, seed: int
+    model: CPC, corpus: DrawnCorpus, split: str, num_latents: int, batch_size: int, seed: int
 ) -> LatentBank:
     """Encode windows of a split, one pass at most, until the bank holds so many latents.
 
@@ -42,12 +37,12 @@ def bank_of_split(
     """
     if num_latents < 1:
         raise ValueError(f"bank_latents={num_latents} must be at least 1")
-    windows: Any = corpus.windows(split)
+    windows, weights = corpus.windows(split), next(model.parameters())
     size = corpus.held_out_batch_size(windows, batch_size, 1)
     stream = corpus.batches(windows, "uniform", size, 1, seed)
     latents, sequences, num_stored = [], [], 0
     for index in range(max(1, stream.num_slots // size)):
-        batch = _on_device(model, windows, stream.batch(index))
+        batch = windows.__getitems__(stream.batch(index)).beside(weights)
         z = model.encoder(batch.x)
         is_signal = torch.ones(z.shape[:-1], dtype=torch.bool, device=z.device)
         if z.ndim == 3:  # images have no padding
@@ -63,7 +58,7 @@ def bank_of_split(
 
 
 @torch.no_grad()
-def bank_tally(model: CPC, held_out: HeldOut, bank: LatentBank) -> BoundTally:
+def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundTally:
     """Contrast this rank's held-out rows with the whole bank, less what it holds of a row's own sequence.
 
     The standard error of the bound is over batches, and holds the rows' chance alone: all meet the same bank.
@@ -71,9 +66,9 @@ def bank_tally(model: CPC, held_out: HeldOut, bank: LatentBank) -> BoundTally:
     Raises:
         ValueError: if the bank holds nothing but a row's own sequence.
     """
-    tally = BoundTally(model.steps)
-    for drawn in held_out.batches(_HELD_OUT):
-        batch = _on_device(model, held_out.windows, drawn)
+    tally, weights = BoundTally(model.steps), next(model.parameters())
+    for on_cpu in held_out.batches(_HELD_OUT):
+        batch = on_cpu.beside(weights)
         output = model(batch.x)
         of_directions = [
             bank_contrast(each, bank, model.loss_part.skip_steps)
@@ -111,7 +106,3 @@ def bank_contrast(predicted: Predictions, bank: LatentBank, skip_steps: int = 0)
         sums[:, step].index_add_(1, sequence, of_rows.to(sums))
         losses.append(found.loss)
     return Contrast(torch.stack(losses).mean() if losses else sums.new_zeros(()), *sums)
-
-
-def _on_device(model: CPC, windows: Any, drawn: Iterable[Any]) -> Batch:
-    return windows.__getitems__(drawn).beside(next(model.parameters()))

@@ -1,7 +1,6 @@
 """`cpc evaluate`: the held-out bound of a saved model, and what other estimators read of it."""
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +9,19 @@ import torch
 from cpc.bounds import Bound
 from cpc.candidates import BANK, STRATEGIES
 from cpc.checkpoint import load_pretrained, read_config
+from cpc.data.modality import EVALUATION_SEED
 from cpc.data.store.atomic import write_json
 from cpc.evaluation.bank import bank_of_split, bank_tally
-from cpc.evaluation.held_out import EVALUATION_SEED, HeldOut, measured_tallies
-from cpc.evaluation.protocol import AudioProtocol, ImageProtocol, TextProtocol, protocol_of
+from cpc.evaluation.held_out import held_out_bound, measured_tallies
 from cpc.evaluation.readings import HeldOutReadings, check_readable, readings_table
-from cpc.evaluation.text_report import evaluate_text
+from cpc.evaluation.recorded import recorded_data
 from cpc.losses import Measure
-from cpc.model import CPC
+from cpc.losses.objectives import FULL_SOFTMAX
 from cpc.predictors import Step
 
 INFO_NCE = "info_nce"
+_NUM_BATCHES = 64
+_BANK_LATENTS = 1_000_000
 
 
 def evaluate(
@@ -30,6 +31,7 @@ def evaluate(
     strategies: Iterable[str] | None = None,
     nums_negatives: Iterable[int | None] | None = None,
     estimators: Iterable[str] = (INFO_NCE,),
+    split: str | None = None,
     num_batches: int | None = None,
     bank: str | None = None,
     bank_latents: int | None = None,
@@ -37,18 +39,19 @@ def evaluate(
     cache_dir: str | Path | None = None,
     skip_bad: bool = False,
     out: str | Path | None = None,
-    **protocol_options: Any,
+    trusted_packages: tuple[str, ...] = ("cpc",),
+    **data_options: Any,
 ) -> dict[str, Any]:
-    """`cpc evaluate`: measure the held-out bound of a saved model, print it, write it as JSON.
+    """Measure the held-out bound of a saved model, print it, write it as JSON.
 
     Args:
-        model_folder: as written by `save_pretrained`.
-        source: a manifest CSV or its folder; for images what `cpc.data.read_image_source` takes, for text what
-            `cpc.data.text.lines.Text` takes.
+        model_folder: as written by `save_pretrained`; a run folder that holds one.
+        source: the data, as the `data` section of the run's config names its source.
         strategies: the model's own and `mixed_excluding` if None.
         nums_negatives: drawn per row, one evaluation each, None among them for all candidates; as the model trained if
             the argument is None.
         estimators: further ones than InfoNCE, whose bound is always measured, names in `cpc.evaluation.READABLE`.
+        split: of the data; the one that the run held out if None.
         num_batches: batches to average over, one pass over the split at most; 64 if None. Text is always read whole.
         bank: a split of the corpus; the same rows are contrasted with its latents too, every one but those of a row's
             own sequence. Their number is the cost: a pass over the bank for every 1024 rows.
@@ -57,118 +60,83 @@ def evaluate(
         cache_dir: where the packed corpus goes; beside the source if None.
         skip_bad: go on without files that cannot be used, and say how many.
         out: JSON file; `bound.json` in the model's folder if None.
-        protocol_options: how batches are drawn, attributes of `AudioProtocol`, `ImageProtocol` or `TextProtocol`; as
-            the model's run drew them where not given, or None.
+        trusted_packages: packages whose classes the model may name.
+        data_options: fields of the run's `data` (see `cpc.data.Modality`); as the run had them where not given, or None.
 
     Returns:
-        What is written: the protocol, `bounds` with the record of `Bound` per N and strategy, and `estimates` with that
-        of every other estimator.
+        What is written: how batches were made, `bounds` with the record of `Bound` per N and strategy, and `estimates`
+        with that of every other estimator.
 
     Raises:
         ValueError: on an unknown strategy, estimator, split or speaker column, named; if the model's config.json does
-            not say how batches were drawn, naming what to give; on options of another modality; if a loss is not
-            finite.
+            not say what data it was trained on; on options that such data do not have; if a loss is not finite.
     """
     config = read_config(model_folder)
-    model = load_pretrained(model_folder)
-    given = {name: value for name, value in protocol_options.items() if value is not None}
-    protocol = protocol_of(model_folder, model.encoder.modality, config["provenance"].get("evaluation", {}), given)
+    model = load_pretrained(model_folder, trusted_packages=trusted_packages)
     others = tuple(dict.fromkeys(name for name in estimators if name != INFO_NCE))
-    of_draws = {
-        "negatives": strategies,
-        "num_negatives": nums_negatives,
-        "estimators": others,
-        "num_batches": num_batches,
-        "bank": bank,
-        "bank_latents": bank_latents,
-        "seed": seed,
-    }
-    if isinstance(protocol, TextProtocol):
-        without_meaning = [name for name, value in of_draws.items() if value is not None and value != ()]
+    data = recorded_data(
+        config,
+        source,
+        trusted_packages=trusted_packages,
+        eval_split=split,
+        cache_dir=None if cache_dir is None else str(cache_dir),
+        skip_bad=skip_bad,
+        **data_options,
+    )
+    if data.is_continuous:
+        of_draws = {
+            "negatives": strategies,
+            "num_negatives": nums_negatives,
+            "estimators": others or None,
+            "num_batches": num_batches,
+            "bank": bank,
+            "bank_latents": bank_latents,
+            "seed": seed,
+        }
+        without_meaning = [name for name, value in of_draws.items() if value is not None]
         if without_meaning:
             raise ValueError(
-                f"`{'`, `'.join(without_meaning)}`: {model_folder} is a model of text, which is read from end to end "
-                "against all classes; leave this out"
+                f"`{'`, `'.join(without_meaning)}`: {model_folder} is a model of {data.name}, which is read from end "
+                "to end against all classes; leave this out"
             )
-        found = evaluate_text(model, config, protocol, source, cache_dir=cache_dir, skip_bad=skip_bad)
-    else:
-        found = _evaluate_draws(
-            model,
-            config,
-            protocol,
-            source,
-            asked=tuple(dict.fromkeys(strategies or model.loss_part.held_out_strategies(("mixed_excluding",)))),
-            nums=tuple(dict.fromkeys([model.loss_part.num_negatives] if nums_negatives is None else nums_negatives)),
-            others=others,
-            num_batches=64 if num_batches is None else num_batches,
-            bank=bank,
-            bank_latents=1_000_000 if bank_latents is None else bank_latents,
-            seed=EVALUATION_SEED if seed is None else seed,
-            is_sampler_given="sampler" in given,
-            cache_dir=cache_dir,
-            skip_bad=skip_bad,
+    loss = model.loss_part
+    asked = tuple(dict.fromkeys(strategies or loss.held_out_strategies(("mixed_excluding",))))
+    nums = tuple(dict.fromkeys([loss.num_negatives] if nums_negatives is None else nums_negatives))
+    own = loss.training_strategies[0]
+    if strategies is not None:
+        _check_strategies(asked)
+    if data_options.get("sampler") is not None and own not in asked:
+        raise ValueError(
+            f"`sampler` {data_options['sampler']} is about the batches of the model's own strategy, {own!r}, "
+            f"which is not among those asked for ({', '.join(asked)}): leave it out"
         )
-    for bound in found["bounds"]:
-        of_steps = zip(bound["steps"], bound["loss_nats"], bound["num_rows"], strict=True)
-        broken = [str(k) for k, loss, num_rows in of_steps if loss is None and num_rows > 0]
-        if broken:
-            raise ValueError(
-                f"{model_folder}: the loss of {bound['strategy']} is not finite for k = {', '.join(broken)}: the "
-                "model's products overflow; nothing is written"
-            )
-    report = {"model": str(model_folder), "model_sha256": config["sha256"], "source": str(source), **found}
-    path = Path(model_folder) / "bound.json" if out is None else Path(out)
-    write_json(report, path)
-    print(f"written to {path}")
-    return report
-
-
-def _evaluate_draws(
-    model: CPC,
-    config: dict[str, Any],
-    protocol: AudioProtocol | ImageProtocol,
-    source: str | Path,
-    *,
-    asked: tuple[str, ...],
-    nums: tuple[int | None, ...],
-    others: tuple[str, ...],
-    num_batches: int,
-    bank: str | None,
-    bank_latents: int,
-    seed: int,
-    is_sampler_given: bool,
-    **files: Any,
-) -> dict[str, Any]:
-    """Contrast held-out windows or images with each strategy and number of negatives, and print what was found."""
-    unknown = [s for s in asked if s not in STRATEGIES]
-    if unknown:
-        raise ValueError(f"negatives={unknown[0]!r} is not one of {', '.join(STRATEGIES)}")
     too_few = [num for num in nums if num is not None and num < 1]
     if too_few:
         raise ValueError(f"num_negatives={too_few[0]} must be at least 1, or all")
     check_readable(others, asked)
-    corpus = protocol.corpus(source, model.encoder, **files)
-    own = model.loss_part.training_strategies[0]
-    held_out = HeldOut(corpus, protocol, own, num_batches, seed)
-    if is_sampler_given and own not in asked:
-        raise ValueError(
-            f"sampler={protocol.sampler!r} is about the batches of the model's own strategy, {own!r}, "
-            f"which is not among those asked for ({', '.join(asked)}): leave it out"
-        )
-    corpus.check(protocol.split, needs_speakers=any(held_out.drawn_as(s)[0] == "same_speaker" for s in asked))
-    draws = {Measure(strategy, num): torch.Generator().manual_seed(seed) for num in nums for strategy in asked}
+    corpus = data.open(model.encoder)
+    data.check_split(corpus, data.eval_split, asked, own)
+    held_out = data.held_out(
+        corpus,
+        model,
+        num_batches=_NUM_BATCHES if num_batches is None else num_batches,
+        seed=EVALUATION_SEED if seed is None else seed,
+    )
+    draws = {Measure(name, num): torch.Generator().manual_seed(held_out.seed) for num in nums for name in asked}
     readings = HeldOutReadings(model, others, draws)
     tallies = measured_tallies(model, held_out, draws, on_measure=readings if others else None)
-    bounds, estimates = [], []
+    step = config["provenance"].get("step")
+    bounds: list[dict[str, Any]] = []
+    estimates: list[dict[str, Any]] = []
     for measure, tally in tallies.items():
-        bound = tally.compute(measure.strategy, protocol.split)
+        bound = held_out_bound(tally, measure, held_out)
         change = "batch_size" if measure.num_negatives is None else "num_negatives"
         print(table(bound, change))
-        of_measure = [readings.record(measure, name, protocol.split) for name in others]
+        of_measure = [readings.record(measure, name, held_out.split) for name in others]
         if of_measure:
             print(readings_table(of_measure))
         bounds.append(
-            bound.record(config["provenance"].get("step"))
+            bound.record(step)
             | {
                 "num_negatives": measure.num_negatives,
                 "sampler": held_out.drawn_as(measure.strategy)[0],
@@ -177,11 +145,12 @@ def _evaluate_draws(
         )
         estimates += of_measure
     if bank is not None:
-        stored = bank_of_split(model, corpus, bank, bank_latents, protocol.batch_size, seed)
-        bound = bank_tally(model, held_out, stored).compute(BANK, protocol.split)
+        num_latents = _BANK_LATENTS if bank_latents is None else bank_latents
+        stored = bank_of_split(model, corpus, bank, num_latents, data.batch_size, held_out.seed)
+        bound = bank_tally(model, held_out, stored).compute(BANK, held_out.split)
         print(table(bound, "bank_latents"))
         bounds.append(
-            bound.record(config["provenance"].get("step"))
+            bound.record(step)
             | {
                 "num_negatives": None,
                 "sampler": held_out.drawn_as("mixed_excluding")[0],
@@ -191,13 +160,43 @@ def _evaluate_draws(
                 "advice": bound.advice("bank_latents"),
             }
         )
-    return {
-        **asdict(protocol),
-        "num_negatives": model.loss_part.num_negatives,
-        "seed": seed,
+    _check_finite(bounds, model_folder)
+    facts = [f"{name} {value:.6g}" for name, value in held_out.facts.items()]
+    if facts:
+        print(f"{held_out.split!r}: {', '.join(facts)}")
+    report = {
+        "model": str(model_folder),
+        "model_sha256": config["sha256"],
+        "source": str(source),
+        **data.held_out_by,
+        "training_strategy": own,
+        "num_negatives": loss.num_negatives,
+        "seed": held_out.seed,
+        **held_out.facts,
         "bounds": bounds,
         "estimates": estimates,
     }
+    path = Path(model_folder) / "bound.json" if out is None else Path(out)
+    write_json(report, path)
+    print(f"written to {path}")
+    return report
+
+
+def _check_strategies(asked: Iterable[str]) -> None:
+    unknown = [name for name in asked if name not in STRATEGIES]
+    if unknown:
+        raise ValueError(f"negatives={unknown[0]!r} is not one of {', '.join(STRATEGIES)}")
+
+
+def _check_finite(bounds: list[dict[str, Any]], model_folder: str | Path) -> None:
+    for bound in bounds:
+        of_steps = zip(bound["steps"], bound["loss_nats"], bound["num_rows"], strict=True)
+        broken = [str(k) for k, loss, num_rows in of_steps if loss is None and num_rows > 0]
+        if broken:
+            raise ValueError(
+                f"{model_folder}: the loss of {bound['strategy']} is not finite for k = {', '.join(broken)}: the "
+                "model's products overflow; nothing is written"
+            )
 
 
 def table(bound: Bound, change: str) -> str:
@@ -207,19 +206,23 @@ def table(bound: Bound, change: str) -> str:
         bound: what was measured.
         change: the option that raises N.
     """
+    is_of_classes = bound.strategy == FULL_SOFTMAX
+    name = "H - L" if is_of_classes else "log N - L"
+    perplexity = f" {'perplexity':>10}" if is_of_classes else ""
     lines = [
-        f"log N - L in nats, {bound.strategy} on {bound.split!r}, {bound.num_batches} batches ({bound.reading})",
-        f"{'k':>8} {'log N - L':>9} {'+-':>6} {'ceiling':>8} {'loss':>8} {'N':>8} {'accuracy':>9}",
+        f"{name} in nats, {bound.strategy} on {bound.split!r}, {bound.num_batches} batches ({bound.reading})",
+        f"{'k':>8} {name:>9} {'+-':>6} {'ceiling':>8} {'loss':>8} {'N':>8} {'accuracy':>9}{perplexity}",
     ]
     warnings = zip(bound.saturated, bound.biased, bound.advice(change), strict=True)
     names = [Step(direction, k).name for direction, k in zip(bound.directions, bound.steps, strict=True)]
     for k, (saturated, biased, told) in enumerate(warnings):
         word = "saturated" if saturated else "biased" if biased else ""
         warning = f"  {word}: {told}" if told else f"  {word}".rstrip()
+        perplexity = f" {bound.perplexity[k]:>10.2f}" if is_of_classes else ""
         lines.append(
             f"{names[k]:>8} {bound.mi_bound_nats[k]:>9.3f} {bound.standard_error_nats[k]:>6.3f} "
             f"{bound.mi_ceiling_nats[k]:>8.3f} {bound.loss_nats[k]:>8.3f} {bound.num_candidates[k]:>8.0f} "
-            f"{bound.accuracy[k]:>9.1%}{warning}"
+            f"{bound.accuracy[k]:>9.1%}{perplexity}{warning}"
         )
     lines.append(f"    mean {bound.mean('mi_bound_nats'):>9.3f} {'':>6} {bound.mean('mi_ceiling_nats'):>8.3f}")
     return "\n".join(lines)

@@ -1,6 +1,5 @@
 """`cpc pretrain`: LightningCLI's fit under our name, with the run's folder around it."""
 
-import argparse
 import logging
 import signal
 import sys
@@ -12,18 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from cpc.checkpoint import SAFE_GLOBALS
-from cpc.pretraining.audio_data import AudioData
-from cpc.pretraining.image_data import ImageData
+from cpc.data.modality import Modality
+from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.progress import Progress
 from cpc.pretraining.run_folder import STOP_SIGNALS, RunFolder, how_to_continue, only_one_process, step_of
-from cpc.pretraining.text_data import TextData
 from cpc.pretraining.trainer import make_trainer
 from cpc.probes.tracker import Tracker
 
@@ -36,27 +33,25 @@ _KNOWN_WARNINGS = (
 )
 
 
-DATA = {"audio": AudioData, "image": ImageData, "text": TextData}
-
-
 class PretrainCommand(LightningCLI):
     """Parses configs and options; what is unknown or abbreviated is refused before anything runs."""
 
+    def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Trainer, model, and any `cpc.data.Modality`."""
+        parser.add_lightning_class_args(self.trainer_class, "trainer")
+        parser.add_lightning_class_args(Pretraining, "model")
+        parser.add_subclass_arguments(Modality, "data", help="what is trained on, such as cpc.data.Audio")
+
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The options of the run's folder; and one loss by default, so that `--model.loss.compute bf16` is enough."""
-        parser.set_defaults({"model.loss": {"class_path": "cpc.losses.Contrastive"}})
-        parser.add_argument("--modality", type=str, default="audio", help="of the data section: audio, image or text")
+        """The options of the run's folder; one loss and one modality by default, whose options need no class path."""
+        parser.set_defaults(
+            {"model.loss": {"class_path": "cpc.losses.Contrastive"}, "data": {"class_path": "cpc.data.Audio"}}
+        )
         parser.add_argument("--run_dir", type=str, default=None, help="the run's folder, new for a new run (required)")
         parser.add_argument("--ckpt_path", type=str, default=None, help="continue: 'last', 'best' or a .ckpt file")
         parser.add_argument("--record_every_steps", type=int, default=50, help="record the training bound this often")
         parser.add_argument("--eval_every_steps", type=int, default=500, help="measure the held-out bound this often")
         parser.add_argument("--checkpoint_every_steps", type=int, default=500, help="save last.ckpt this often")
-
-    def before_instantiate_classes(self) -> None:
-        """Refuse splits that are none."""
-        for name in ("train_split", "eval_split"):
-            if self.config.data[name] is None:  # a null in a file passes for any type
-                raise ValueError(f"data.{name}=null must name a split: all rows would hold the held-out ones too")
 
 
 def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
@@ -116,7 +111,7 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, begin
     former_handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
         with _known_warnings_ignored(), torch.serialization.safe_globals(SAFE_GLOBALS):
-            trainer.fit(command.model, command.datamodule, ckpt_path=checkpoint, weights_only=True)
+            trainer.fit(command.model, PretrainingData(command.datamodule), ckpt_path=checkpoint, weights_only=True)
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):  # what Lightning makes of Ctrl-C
             raise KeyboardInterrupt from error
@@ -160,43 +155,14 @@ def _checkpoint_to_continue(run_dir: Path, ckpt_path: str | None) -> tuple[Path 
         raise ValueError(f"--ckpt_path {ckpt_path}: {error}{advice}") from error
 
 
-def modality_of(arguments: list[str] | dict[str, Any]) -> str:
-    """Of what the data are: the parser of the data section depends on it.
-
-    Raises:
-        ValueError: on one that is none of `DATA`.
-    """
-    found = arguments.get("modality") if isinstance(arguments, dict) else None
-    if not isinstance(arguments, dict):
-        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        parser.add_argument("--modality")
-        parser.add_argument("-c", "--config", action="append", default=[])
-        known, _ = parser.parse_known_args(arguments)
-        configs = [_read_config(Path(path)) for path in known.config if Path(path).is_file()]
-        of_configs = [config["modality"] for config in configs if isinstance(config, dict) and "modality" in config]
-        found = known.modality or next(reversed(of_configs), None)
-    found = found or "audio"
-    if not isinstance(found, str) or found not in DATA:
-        raise ValueError(f"modality={found!r} is not one of {', '.join(DATA)}")
-    return found
-
-
-def _read_config(path: Path) -> Any:
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        return None  # the parser of all options will say what is wrong
-
-
 def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
-    """Build module, data module and trainer from the command line's arguments or a config's dictionary."""
+    """Build module, data and trainer from the command line's arguments or a config's dictionary."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     own_arguments, sys.argv = sys.argv, sys.argv[:1]  # LightningCLI warns of arguments beside those it is given
     try:
         with _known_warnings_ignored():
             return PretrainCommand(
                 Pretraining,
-                DATA[modality_of(arguments)],
                 run=False,
                 args=arguments,
                 save_config_callback=None,

@@ -1,74 +1,100 @@
-"""What training asks of its data, whatever the modality."""
+"""The training data of a run: a modality's batches, which resume exactly, and what is refused before the first step."""
 
-from abc import abstractmethod
+import signal
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from torch import Tensor
+from torchdata.stateful_dataloader import StatefulDataLoader
 
+from cpc.data.batch import Batch
+from cpc.data.modality import HeldOutBatches, Modality, Training
 from cpc.data.streams.resuming import check_same_batches
-from cpc.evaluation import Protocol
 from cpc.model import CPC
+from cpc.pretraining.batch_checks import check_batches
+from cpc.probes.online import OnlineProbe
 
 
 class PretrainingData(pl.LightningDataModule):
-    """A corpus as training takes it; subclasses open it in `setup`, and give the loader.
+    """What Lightning asks of data.
 
     Args:
-        batch_size: windows, images or lanes per batch and device.
-        train_split: what is trained on.
-        eval_split: the held-out part for the bound, another one.
-        num_workers: loader processes; 0 loads in the training process.
+        modality: the source and its options, a config's `data` section.
 
     Attributes:
-        modality: what the encoder must encode.
-        unit: what a batch is made of, in words.
-        predicts: what a loss can ask the model to find in these data, `latents`, or `classes` of what follows.
-        is_continuous: each batch goes on where the one before it ended, so that contexts do too.
-        corpus: None before `setup`.
-        batches: the endless stream that is trained on, with the state that a resumed run goes on from.
-        held_out: the held-out batches, with the `protocol` they were drawn by and their number `num_batches`.
+        corpus: the opened source; None before `setup`.
+        training: the endless stream that is trained on.
+        held_out: the held-out batches.
     """
 
-    modality: str
-    unit: str
-    predicts = "latents"
-    is_continuous = False
-    batches: Any
-    held_out: Any
+    training: Training
+    held_out: HeldOutBatches
 
-    def __init__(self, batch_size: int, train_split: str, eval_split: str, num_workers: int) -> None:
+    def __init__(self, modality: Modality) -> None:
         super().__init__()
-        require_positive(batch_size=batch_size)
-        if train_split == eval_split:
+        if modality.train_split == modality.eval_split:
             raise ValueError(
-                f"data.train_split and data.eval_split are both {train_split!r}: a bound on what was trained on can "
-                "exceed the truth; hold a part out"
+                f"data.train_split and data.eval_split are both {modality.train_split!r}: a bound on what was trained "
+                "on can exceed the truth; hold a part out"
             )
-        self.batch_size = batch_size
-        self.train_split = train_split
-        self.eval_split = eval_split
-        self.num_workers = num_workers
+        self.modality = modality
         self.corpus: Any = None
 
-    @property
-    @abstractmethod
-    def source(self) -> str:
-        """Where the data come from, as the user named it."""
+    def setup(self, stage: str) -> None:
+        """Open the corpus, check that data, model and strategies fit, standardise the encoder's input.
 
-    @property
-    @abstractmethod
-    def protocol(self) -> Protocol:
-        """How held-out batches are drawn."""
+        Raises:
+            ValueError: naming the option.
+        """
+        if self.corpus is not None:
+            return
+        trainer, modality = self.trainer, self.modality
+        module: Any = trainer.lightning_module
+        model: CPC = module.model
+        modality.check(model)
+        corpus = modality.open(model.encoder, to_train=True)
+        trained = model.loss_part.training_strategies
+        modality.check_split(corpus, modality.train_split, trained, trained[0])
+        modality.check_split(corpus, modality.eval_split, module.strategies, trained[0])
+        self.corpus = corpus
+        for probe in trainer.callbacks:
+            if isinstance(probe, OnlineProbe):
+                self.class_names(probe.task)
+        if not model.is_initialised:
+            modality.standardise(model.encoder, corpus)
+        ranks = {"rank": trainer.global_rank, "world_size": trainer.world_size}
+        self.training = modality.training(corpus, model, **ranks)
+        self.held_out = modality.held_out(corpus, model, **ranks)
+        if modality.predicts == "latents":
+            check_batches(modality, model, self.training, self.held_out, module.strategies, module.device)
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What may be other when a run is continued, by option: it is named then."""
-        return {"data.eval_split": self.eval_split}
+    def train_dataloader(self) -> StatefulDataLoader:
+        """An endless stream of batches, which `trainer.max_steps` cuts: a resumed run takes the next one of it."""
+        return StatefulDataLoader(
+            self.training.dataset,
+            batch_sampler=self.training.batches,
+            collate_fn=_whole,
+            num_workers=self.modality.num_workers,
+            worker_init_fn=_leave_signals_to_training,
+            generator=torch.Generator(),  # so that the loader draws nothing from the global one
+        )
+
+    def initialisation_batch(self) -> Tensor:
+        """Observations for the data-dependent initialisation: the same on every rank."""
+        return self.modality.initialisation_batch(self.corpus)
+
+    def class_names(self, task: str) -> list[str]:
+        """The classes of an online probe.
+
+        Raises:
+            ValueError: naming the option, if the data have none.
+        """
+        return self.modality.class_names(self.corpus, task)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint's batches were made of."""
-        return {"fingerprint": self.batches.state_dict()["fingerprint"]}
+        return {"fingerprint": self.training.batches.state_dict()["fingerprint"]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Refuse other data or batches before the loader meets them: Lightning would bury its reason.
@@ -78,40 +104,13 @@ class PretrainingData(pl.LightningDataModule):
         """
         check_same_batches(state_dict["fingerprint"], self.state_dict()["fingerprint"])
 
-    @abstractmethod
-    def class_names(self, task: str) -> list[str]:
-        """The classes of an online probe.
 
-        Raises:
-            ValueError: naming the option, if the data have none.
-        """
-
-    @abstractmethod
-    def initialisation_batch(self) -> Tensor:
-        """Observations for the data-dependent initialisation: the same on every rank."""
-
-    def _check_parts(self, model: CPC) -> None:
-        """Refuse an encoder of other observations, and a loss that predicts what these data lack."""
-        encoder, loss = model.encoder, model.loss_part
-        if encoder.modality != self.modality:
-            raise ValueError(
-                f"model.encoder is {type(encoder).__name__}, which encodes {encoder.modality}, but the data are "
-                f"{self.modality}: choose another encoder, or set modality to {encoder.modality}"
-            )
-        if loss.predicts != self.predicts:
-            raise ValueError(
-                f"model.loss is {type(loss).__name__}, which predicts {loss.predicts}, but data of {self.modality} are "
-                f"predicted as {self.predicts}: choose "
-                + ("Contrastive" if self.predicts == "latents" else "ClassTableLoss, as configs/text do")
-            )
+def _whole(batch: Batch) -> Batch:
+    """Data sets hand on whole batches."""
+    return batch
 
 
-def require_positive(**values: int) -> None:
-    """Refuse options of the data section that are below 1.
-
-    Raises:
-        ValueError: naming the first.
-    """
-    for name, value in values.items():
-        if value < 1:
-            raise ValueError(f"data.{name}={value} must be at least 1")
+def _leave_signals_to_training(worker: int) -> None:
+    """A terminal or a scheduler signals the whole group of processes: a worker that obeyed would end the last step."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)

@@ -15,7 +15,8 @@ from cpc.bounds import Bound, BoundTally
 from cpc.bounds.averages import SUMMED
 from cpc.checkpoint import describe, not_finite, with_defaults
 from cpc.data.batch import Batch
-from cpc.evaluation import HeldOut, HeldOutText, OnBatch, class_tally, measured_tallies
+from cpc.data.modality import HeldOutBatches, Modality
+from cpc.evaluation import OnBatch, held_out_bound, measured_tallies
 from cpc.losses.loss_part import LossPart, Measure
 from cpc.losses.objectives import FULL_SOFTMAX
 from cpc.model import CPC
@@ -85,6 +86,11 @@ class Pretraining(pl.LightningModule):
         self._restored: dict[str, Any] | None = None  # this rank's part of a checkpoint
         self._has_other_settings = False  # than the checkpoint
 
+    @property
+    def data(self) -> Modality:
+        """What is trained on."""
+        return self.trainer.datamodule.modality
+
     def setup(self, stage: str) -> None:
         """Initialise the encoder from data, before the model is wrapped for several devices."""
         self.draws.manual_seed(self.draws_seed + self.global_rank)
@@ -95,7 +101,7 @@ class Pretraining(pl.LightningModule):
         """The contrastive loss; latents and contexts go to the online probe, detached."""
         self.model.loss_part.move_to(batch_index)
         output = self.model(batch.x, self.context_state)
-        if self.trainer.datamodule.is_continuous:
+        if self.data.is_continuous:
             self.context_state = tuple(each.detach() for each in output.state)
         contrast = self.model.contrast(output, batch, self.draws)
         if not torch.isfinite(contrast.loss):
@@ -106,7 +112,7 @@ class Pretraining(pl.LightningModule):
                 f"the loss is {contrast.loss.item()} at training step {self.global_step}, from the predictions k = "
                 f"{steps}: training stops here, checkpoints saved before are good; "
                 "lower model.learning_rate, clip gradients (trainer.gradient_clip_val) or look for broken data among "
-                f"the {self.trainer.datamodule.unit} with the sequence ids {batch.sequence_id.tolist()}"
+                f"the {self.data.unit} with the sequence ids {batch.sequence_id.tolist()}"
             )
         self.tally.update(contrast)
         return {"loss": contrast.loss, "latents": output.latents.detach(), "contexts": output.contexts.detach()}
@@ -115,11 +121,10 @@ class Pretraining(pl.LightningModule):
         """The bound over the training batches since the last call, on all ranks."""
         tally, self.tally = self.tally, BoundTally(self.model.steps)
         bound = self._gathered(tally).compute(self.model.loss_part.training_strategies[0], "train")
-        if bound.strategy == FULL_SOFTMAX:
-            return bound.against_entropy(self.trainer.datamodule.class_entropy_nats)
-        return bound
+        entropy = self.trainer.datamodule.training.class_entropy_nats
+        return bound.against_entropy(entropy) if bound.strategy == FULL_SOFTMAX else bound
 
-    def held_out_bounds(self, held_out: HeldOut | HeldOutText, on_batch: OnBatch) -> list[Bound]:
+    def held_out_bounds(self, held_out: HeldOutBatches, on_batch: OnBatch) -> list[Bound]:
         """Measure the bound on held-out batches, those of all ranks, with the training strategy first.
 
         Args:
@@ -127,14 +132,9 @@ class Pretraining(pl.LightningModule):
             on_batch: called with each batch of the training strategy, its latents and its contexts.
         """
         forward_context = self.trainer.precision_plugin.forward_context
-        if isinstance(held_out, HeldOutText):
-            tally = self._gathered(class_tally(self.model, held_out, forward_context=forward_context))
-            bound = tally.compute(FULL_SOFTMAX, held_out.protocol.split)
-            return [bound.against_entropy(held_out.entropy_nats)]
         measures = [Measure(name, self.model.loss_part.num_negatives) for name in self.strategies]
         tallies = measured_tallies(self.model, held_out, measures, forward_context=forward_context, on_batch=on_batch)
-        split = held_out.protocol.split
-        return [self._gathered(tally).compute(measure.strategy, split) for measure, tally in tallies.items()]
+        return [held_out_bound(self._gathered(tally), measure, held_out) for measure, tally in tallies.items()]
 
     def require_finite(self) -> None:
         """Refuse to go on with a broken model: asked before anything is measured or saved.
@@ -177,7 +177,7 @@ class Pretraining(pl.LightningModule):
         checkpoint["cpc"] = {
             "architecture": self._architecture,
             "settings": self._settings(),
-            "num_workers": self.trainer.datamodule.num_workers,
+            "num_workers": self.data.num_workers,
             "ranks": self.of_all_ranks(
                 {
                     "draws": self.draws.get_state(),
@@ -203,7 +203,7 @@ class Pretraining(pl.LightningModule):
                 "config.yaml of its run folder"
             )
         for option, found, here in (
-            ("data.num_workers", state["num_workers"], self.trainer.datamodule.num_workers),
+            ("data.num_workers", state["num_workers"], self.data.num_workers),
             (
                 "the number of devices (trainer.devices, trainer.num_nodes)",
                 len(state["ranks"]),
@@ -253,10 +253,10 @@ class Pretraining(pl.LightningModule):
         """What may be changed when a run is continued, and changes how it goes on."""
         names = ("optimiser", "learning_rate", "betas", "epsilon", "weight_decay", "warmup_steps", "schedule")
         of_model = {f"model.{name}": getattr(self, name) for name in names}
-        data, trainer = self.trainer.datamodule, self.trainer
+        trainer, of_data = self.trainer, {f"data.{name}": value for name, value in self.data.options.items()}
         return of_model | {
             "model.extra_strategies": self.strategies[1:],
-            **data.settings,
+            **of_data,
             "trainer.max_steps": trainer.max_steps,  # where a cosine ends
             "trainer.accumulate_grad_batches": trainer.accumulate_grad_batches,
             "trainer.gradient_clip_val": trainer.gradient_clip_val,

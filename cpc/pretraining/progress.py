@@ -55,7 +55,7 @@ class Progress(ProgressBar):
             bound = latest.compute("", "train")
             self._bar.set_postfix_str(
                 f"log N - L {bound.mean('mi_bound_nats'):.2f} of {bound.mean('mi_ceiling_nats'):.2f} nats, "
-                f"{self._num_observations / seconds:.0f} {trainer.datamodule.unit}/s",
+                f"{self._num_observations / seconds:.0f} {trainer.datamodule.modality.unit}/s",
                 refresh=False,
             )
             self._num_observations = 0

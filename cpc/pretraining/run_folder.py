@@ -22,7 +22,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -98,11 +97,11 @@ class RunFolder(Checkpoint):
         self.best_bound_nats = state_dict["best_bound_nats"]
         self._measured_on = state_dict["measured_on"]
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: pl.Trainer, pl_module: Pretraining) -> None:
         """Drop the records that a resumed run will write again; let a signal to stop save first."""
         self._last_step = trainer.global_step
         held_out = trainer.datamodule.held_out
-        measured_on = {**asdict(held_out.protocol), "num_batches": held_out.num_batches}
+        measured_on = {**pl_module.data.held_out_by, "num_batches": held_out.num_batches}
         if any(self._measured_on.get(name, value) != value for name, value in measured_on.items()):
             self.best_bound_nats = -math.inf  # a bound on other batches is no measure for those to come
         self._measured_on = measured_on
@@ -253,8 +252,7 @@ class RunFolder(Checkpoint):
         if trainer.is_global_zero:
             provenance = {
                 "step": trainer.global_step,
-                "source": str(trainer.datamodule.source),
-                "evaluation": asdict(trainer.datamodule.held_out.protocol),
+                "data": module.data.noted,
                 "held_out": [bound.record(trainer.global_step) for bound in bounds],
             }
             save_pretrained(module.model, self.folder / "model", provenance=provenance)

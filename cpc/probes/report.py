@@ -224,7 +224,7 @@ def _choose(audio: PackedAudio, rows: np.ndarray, minutes: float) -> np.ndarray:
 
 def _initialisation(config: Mapping[str, Any], hop_samples: int) -> dict[str, Any]:
     """The windows that untrained models are initialised from: those of the model's own training, where it is known."""
-    recorded = config["provenance"].get("evaluation", {}).get("window_samples")
+    recorded = config["provenance"].get("data", {}).get("init_args", {}).get("window_samples")
     return {
         "window_samples": recorded or _UNRECORDED_WINDOW_LATENTS * hop_samples,
         "window_samples_from": "the run that exported the model"

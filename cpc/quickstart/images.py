@@ -117,7 +117,6 @@ class Images:
         context = {"width": CONTEXT_DIM, "directions": ["down"]}
         loss = {"negatives": "mixed", "skip_steps": self.grid.overlapping_rows, "compute": precision.loss}
         return {
-            "modality": "image",
             "record_every_steps": 20,
             "eval_every_steps": 200,
             "checkpoint_every_steps": 1000,
@@ -132,13 +131,16 @@ class Images:
                 "schedule": "cosine",
             },
             "data": {
-                "source": str(source),
-                "image_size": self.image_size,
-                "augmentation": self.augmentation,
-                "flip": self.flip,
-                "batch_size": self.batch_size,
-                "eval_batches": 4,
-                "seed": seed,
+                "class_path": "cpc.data.Images",
+                "init_args": {
+                    "source": str(source),
+                    "image_size": self.image_size,
+                    "augmentation": self.augmentation,
+                    "flip": self.flip,
+                    "batch_size": self.batch_size,
+                    "eval_batches": 4,
+                    "seed": seed,
+                },
             },
         }
 

@@ -60,7 +60,6 @@ def config(source: Path, seed: int, precision: Precision) -> Config:
         "init_args": {"num_classes": NUM_TOKENS, "dim": DIM, "has_bias": True},
     }
     return {
-        "modality": "text",
         "record_every_steps": 50,
         "eval_every_steps": 100,
         "checkpoint_every_steps": 200,
@@ -85,12 +84,15 @@ def config(source: Path, seed: int, precision: Precision) -> Config:
             "schedule": "cosine",
         },
         "data": {
-            "source": str(source),
-            "lower_case": True,
-            "chunk_tokens": CHUNK_TOKENS,
-            "batch_size": BATCH_SIZE,
-            "valid_share": 0.1,
-            "test_share": 0.1,
+            "class_path": "cpc.data.Text",
+            "init_args": {
+                "source": str(source),
+                "lower_case": True,
+                "chunk_tokens": CHUNK_TOKENS,
+                "batch_size": BATCH_SIZE,
+                "valid_share": 0.1,
+                "test_share": 0.1,
+            },
         },
     }
 

@@ -96,13 +96,16 @@ def config(source: Path, seed: int, precision: Precision) -> Config:
             "schedule": "cosine",
         },
         "data": {
-            "manifest": str(source),
-            "window_samples": WINDOW_SAMPLES,
-            "batch_size": BATCH_SIZE,
-            "sampler": "same_speaker",
-            "speakers_per_batch": 4,
-            "eval_batches": 8,
-            "seed": seed,
+            "class_path": "cpc.data.Audio",
+            "init_args": {
+                "manifest": str(source),
+                "window_samples": WINDOW_SAMPLES,
+                "batch_size": BATCH_SIZE,
+                "sampler": "same_speaker",
+                "speakers_per_batch": 4,
+                "eval_batches": 8,
+                "seed": seed,
+            },
         },
     }
 

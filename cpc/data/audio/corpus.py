@@ -12,6 +12,7 @@ from cpc.data.audio.files import AudioFiles
 from cpc.data.audio.manifest import Manifest, read_manifest
 from cpc.data.audio.pack import PackedAudio, pack
 from cpc.data.audio.windows import FrameLabels, WindowDataset
+from cpc.data.drawn import DrawnCorpus
 from cpc.data.store.folders import name_a_few
 from cpc.data.streams.windows import SameSpeakerBatches, UniformBatches, naming
 
@@ -27,7 +28,7 @@ class Geometry(FrameTimes, Protocol):
         ...
 
 
-class Corpus:
+class Corpus(DrawnCorpus):
     """The files of a manifest at an encoder's sample rate.
 
     Audio is decoded when windows are first asked for; `check` finds before that what needs no audio to be found.
@@ -132,7 +133,7 @@ class Corpus:
     def batches(
         self,
         windows: WindowDataset,
-        sampler: Sampler,
+        sampler: str,
         batch_size: int,
         num_batches: int,
         seed: int,
@@ -162,10 +163,6 @@ class Corpus:
                 rank=rank,
                 world_size=world_size,
             )
-
-    def held_out_batch_size(self, windows: WindowDataset, batch_size: int, world_size: int) -> int:
-        """As training's: windows of short splits come again, from other starts."""
-        return batch_size
 
     def statistics(self, split: str | None) -> tuple[float, float]:
         """Mean and standard deviation of the samples of a split, the one that is trained on; None: of all rows.

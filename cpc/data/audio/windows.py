@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -33,7 +33,7 @@ class WindowDataset(Dataset[Batch]):
         sequence_ids: `[num_files]` id of each file's sequence; the file's index unless given.
         group_ids: `[num_files]` the speaker of each file, or -1 where unknown; unknown unless given.
         labels: frame labels of a window: called with (file, start, num_latents), returns int64 `[num_latents]`.
-        num_latents: T, latents per window; needed if `labels` are given.
+        num_latents: T, latents of a window without padding; needed if `labels` are given.
         split: of the corpus, for messages.
 
     Example:
@@ -59,12 +59,12 @@ class WindowDataset(Dataset[Batch]):
             if ids is not None and len(ids) != num_files:
                 raise ValueError(f"{name} has {len(ids)} entries for {num_files} audio files; give one per file")
         self.audio = audio
-        self.window_samples = window_samples
+        self.window_samples = self.num_values = window_samples
         self.sequence_ids = np.arange(num_files) if sequence_ids is None else np.asarray(sequence_ids, np.int64)
         self.group_ids = np.full(num_files, -1) if group_ids is None else np.asarray(group_ids, np.int64)
         self.labels = labels
         self.split = split
-        self.num_latents = num_latents if labels is not None else 0
+        self.num_latents = num_latents
 
     def __getitem__(self, window: Window) -> Batch:
         """One window: the fields of a `Batch` without the batch axis."""
@@ -74,7 +74,7 @@ class WindowDataset(Dataset[Batch]):
         """All windows of a batch at once, written straight into the batch's memory (the loader prefers this)."""
         x = np.zeros((len(windows), self.window_samples), np.float32)
         num_valid = np.zeros(len(windows), np.int64)
-        labels = np.full((len(windows), self.num_latents), -100, np.int64)
+        labels = np.full((len(windows), 0 if self.labels is None else self.num_latents), -100, np.int64)
         for row, (file, start) in enumerate(windows):
             samples = self.audio.read(file, start, self.window_samples)
             num_valid[row] = len(samples)
@@ -84,6 +84,11 @@ class WindowDataset(Dataset[Batch]):
         files = [file for file, _ in windows]
         fields = (x, num_valid, self.sequence_ids[files], self.group_ids[files], labels)
         return Batch(*map(torch.from_numpy, fields))
+
+    def num_valid(self, windows: Sequence[Window]) -> Int[Tensor, " B"]:
+        """Samples of each window that are signal, without reading any."""
+        num_samples = self.audio.num_samples[[file for file, _ in windows]]
+        return torch.from_numpy(np.minimum(num_samples, self.window_samples))
 
     @staticmethod
     def collate(rows: Batch | Sequence[Batch]) -> Batch:

@@ -13,11 +13,12 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from cpc.data.batch import Batch
+from cpc.data.drawn import DrawnCorpus
 from cpc.data.images.files import ImageFiles
 from cpc.data.images.pack import PackedImages, pack_images
 from cpc.data.images.patch_augmentation import PatchAugmentation
@@ -54,6 +55,7 @@ class ImageDataset(Dataset[Batch]):
             they are mirrored; `patches`, how patches are changed as well.
         flip: mirror half of the images.
         split: of the corpus, for messages.
+        num_latents: of an image, all patches.
     """
 
     def __init__(
@@ -66,14 +68,18 @@ class ImageDataset(Dataset[Batch]):
         chance: Chance,
         flip: bool,
         split: str | None = None,
+        num_latents: int = 0,
     ) -> None:
         self.images = images
         self.sequence_ids = np.asarray(sequence_ids, np.int64)
+        self.group_ids = np.full(len(self.sequence_ids), -1)
         self.image_size = image_size
         self.augmentation = augmentation
         self.chance = chance
         self.flip = flip
         self.split = split
+        self.num_values = image_size**2 * images.num_channels
+        self.num_latents = num_latents
 
     def __getitems__(self, drawn: Sequence[Window]) -> Batch:
         """All images of a batch; `x` holds patches `[B, H, W, C, P, P]`, or images `[B, C, S, S]`, in [0, 1]."""
@@ -86,11 +92,15 @@ class ImageDataset(Dataset[Batch]):
             x = patches(x, keys) if self.chance == "patches" else patches.without_chance(x)
         return Batch(
             x=x,
-            num_valid=torch.full((len(rows),), self.image_size),
+            num_valid=self.num_valid(drawn),
             sequence_id=torch.from_numpy(self.sequence_ids[rows]),
             group_id=torch.full((len(rows),), -1),
             labels=rearrange(torch.from_numpy(self.images.labels[rows]), "b -> b 1"),
         )
+
+    def num_valid(self, drawn: Sequence[Window]) -> Int[Tensor, " B"]:
+        """The side of each image."""
+        return torch.full((len(drawn),), self.image_size)
 
     def pixels(self, rows: np.ndarray) -> Float[Tensor, "B C S S"]:
         """Whole images in [0, 1], cut out of the middle."""
@@ -101,6 +111,7 @@ class ImageDataset(Dataset[Batch]):
         """These images alone, in this order."""
         view = copy(self)
         view.images, view.sequence_ids = self.images.subset(rows), self.sequence_ids[rows]
+        view.group_ids = self.group_ids[rows]
         return view
 
     def with_chance(self, chance: Chance) -> "ImageDataset":
@@ -185,7 +196,7 @@ class ImageBatches(UniformBatches):
         return np.argsort(when, kind="stable")
 
 
-class ImageCorpus:
+class ImageCorpus(DrawnCorpus):
     """The images of a source, in the squares that a model is trained on.
 
     Pixels are read when images are first asked for; `check` finds before that what needs no pixels to be found.
@@ -291,6 +302,7 @@ class ImageCorpus:
             chance="patches" if is_training else "none",
             flip=self.flip,
             split=split,
+            num_latents=self.geometry.grid.side(self.image_size) ** 2,
         )
 
     def batches(

@@ -3,7 +3,7 @@
 B lanes of this process, T tokens of a batch, K furthest step predicted, N tokens of the stream.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,11 @@ class TrainingLanes:
         self._lanes = lanes
         self._starts = lanes * len(stream) // (num_lanes * world_size)
         self.batches_per_epoch = len(stream) / (num_lanes * world_size * chunk_tokens)
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """The batch whose number `LaneOrder` has drawn."""
+        (index,) = indices
+        return self[index]
 
     def __getitem__(self, index: int) -> Batch:
         """Batch number `index`, a function of that alone."""

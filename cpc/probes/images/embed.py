@@ -5,7 +5,7 @@ H rows and W columns of patches, D feature dim.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from cpc.data.images.files import ImageFiles
 from cpc.data.images.folder import FolderImages, find_images
 from cpc.data.images.patch_augmentation import PatchAugmentation
 from cpc.data.images.table import ImageTable
-from cpc.evaluation import recorded_image_protocol
+from cpc.evaluation import recorded_data
 from cpc.probes.embed import Format, plan_outputs, write_features
 from cpc.probes.features import Precision
 
@@ -64,7 +64,7 @@ def embed_images(
     """
     targets = plan_outputs(paths, out, features, format, find_images, overwrite=overwrite)
     config = read_config(model_folder)
-    protocol = recorded_image_protocol(config)
+    protocol: Any = recorded_data(config, "")
     load_size = protocol.load_size or protocol.image_size
     model = load_pretrained(model_folder, device=device)
     encoder = model.encoder

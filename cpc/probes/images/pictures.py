@@ -19,7 +19,7 @@ from torch import Tensor
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.data.images.corpus import ImageCorpus, ImageDataset
 from cpc.data.store.atomic import write_atomically
-from cpc.evaluation import recorded_image_protocol
+from cpc.evaluation import recorded_data
 from cpc.model import CPC
 from cpc.probes.images.features import learnt_features
 from cpc.probes.images.sheet import GAP, LINE, MARGIN, MARK, PAPER, write_words
@@ -69,8 +69,8 @@ def write_pictures(
         raise ValueError(f"{model_folder} is a model of {model.encoder.modality}: pictures are drawn of image models")
     if num_images < FEWEST_MAPPED:
         raise ValueError(f"num_images={num_images}, but a map needs at least {FEWEST_MAPPED}")
-    protocol = recorded_image_protocol(config)
-    corpus = protocol.corpus(source, model.encoder, cache_dir=cache_dir, skip_bad=skip_bad)
+    data = recorded_data(config, source, cache_dir=None if cache_dir is None else str(cache_dir), skip_bad=skip_bad)
+    corpus = data.open(model.encoder)
     corpus.check(split, among)
     shown, others = (_drawn(corpus.windows(name), num_images, seed) for name in (split, among))
     if len(shown.images) < FEWEST_MAPPED:

@@ -14,7 +14,7 @@ from cpc.bounds.bound import record_table
 from cpc.checkpoint import build, load_pretrained, read_config
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.store.atomic import write_atomically, write_json
-from cpc.evaluation import recorded_image_protocol
+from cpc.evaluation import recorded_data
 from cpc.model import CPC
 from cpc.probes.baselines import answer_by_frequency
 from cpc.probes.clock import Clock
@@ -252,8 +252,8 @@ def _row(values: Sequence[float | int], form: str) -> str:
 
 def _corpus(config: Mapping[str, Any], model: CPC, source: str | Path, extraction: Extraction) -> ImageCorpus:
     """Images as the model was trained on them."""
-    protocol = recorded_image_protocol(config)
-    return protocol.corpus(source, model.encoder, cache_dir=extraction.cache_dir, skip_bad=extraction.skip_bad)
+    data = recorded_data(config, source, cache_dir=extraction.cache_dir, skip_bad=extraction.skip_bad)
+    return data.open(model.encoder)
 
 
 def _of_neighbours(task: ImageTask, train: np.ndarray, test: np.ndarray) -> ProbeResult:

@@ -1,0 +1,97 @@
+"""Audio as a modality: manifest -> packed cache -> windows."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from cpc.data.audio.corpus import Corpus, Sampler
+from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, initialisation_windows
+from cpc.data.drawn import Drawn
+from cpc.data.modality import require_positive
+
+
+@dataclass(kw_only=True)
+class Audio(Drawn):
+    """Windows of audio files.
+
+    Args:
+        manifest: a manifest CSV, or a folder that holds `manifest.csv` (see `cpc data index`).
+        window_samples: length of a window at the encoder's sample rate.
+        batch_size: windows per batch and device.
+        sampler: `uniform` over all windows, or `same_speaker`, batches of `speakers_per_batch` speakers.
+        speakers_per_batch: for `same_speaker`.
+        train_split: value of the manifest's split column to train on.
+        eval_split: the held-out part that the bound is measured on.
+        eval_batches: batches of one held-out evaluation and device, the same ones every time; one pass at most.
+        num_workers: loader processes; 0 loads in the training process, enough with the packed cache.
+        packed: decode everything once into an int16 memory map; false decodes windows on the fly.
+        cache_dir: where the packed audio goes; null: beside the manifest.
+        skip_bad: go on without files that cannot be used, and say how many.
+        alignments: file or folder of alignments whose labels the online probe learns.
+        seed: of the batches.
+    """
+
+    name = "audio"
+    unit = "windows"
+    source_option = "manifest"
+    size_option = "window_samples"
+    local_options: ClassVar[tuple[str, ...]] = (*Drawn.local_options, "alignments")
+    held_out_options: ClassVar[tuple[str, ...]] = ("batch_size", "window_samples", "sampler", "speakers_per_batch")
+
+    manifest: str
+    window_samples: int = 20480
+    sampler: Sampler = "uniform"
+    speakers_per_batch: int = 1
+    packed: bool = True
+    alignments: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(window_samples=self.window_samples)
+
+    def check(self, model: Any) -> None:
+        """Also refuse windows that are too short for the model's predictions."""
+        super().check(model)
+        num_latents, furthest = model.encoder.num_latents(self.window_samples), model.steps[-1].k
+        if num_latents <= furthest:
+            raise ValueError(
+                f"a window of data.window_samples={self.window_samples} gives {num_latents} latents, but the model "
+                f"predicts {furthest} steps ahead: lengthen the window or lower model.predictor.init_args.num_steps"
+            )
+
+    def open(self, encoder: Any, *, to_train: bool = False) -> Corpus:
+        """The manifest's audio at the encoder's rate."""
+        return Corpus(
+            self.manifest,
+            encoder,
+            self.window_samples,
+            packed=self.packed,
+            cache_dir=self.cache_dir,
+            skip_bad=self.skip_bad,
+            alignments=self.alignments,
+        )
+
+    def class_names(self, corpus: Corpus, task: str) -> list[str]:
+        """The classes of `phones`, from the alignments, or `speaker`, from the manifest."""
+        if task == "phones":
+            if not corpus.labels:
+                raise ValueError(
+                    "an online probe of phones needs frame labels: give data.alignments, or leave the probe out with "
+                    "--trainer.callbacks null"
+                )
+            return corpus.labels
+        if task != "speaker":
+            raise ValueError(f"an online probe of audio has the task 'speaker' or 'phones', not {task!r}")
+        if not corpus.speakers:
+            raise ValueError(
+                "an online probe of speakers needs a 'speaker' column in the manifest: add one, or leave the probe out "
+                "with --trainer.callbacks null"
+            )
+        return corpus.speakers
+
+    def initialisation_batch(self, corpus: Corpus) -> Float[Tensor, "B S"]:
+        """Windows without padding."""
+        audio = corpus.windows(self.train_split).audio
+        return initialisation_windows(audio, self.window_samples, NUM_INITIALISATION_WINDOWS, self.seed)

@@ -1,0 +1,115 @@
+"""Images as a modality: source -> packed cache -> patches."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from cpc.data.drawn import Drawn
+from cpc.data.images.corpus import ImageCorpus
+from cpc.data.images.patch_augmentation import Augmentation
+from cpc.data.images.sources import DEFAULT_VALID_SHARE
+from cpc.data.modality import require_positive
+
+
+@dataclass(kw_only=True)
+class Images(Drawn):
+    """Images as grids of patches.
+
+    Args:
+        source: a folder of images, an npz file or a folder of them, or `NAME:ROOT` for a data set of torchvision
+            (`cpc.data.read_image_source` says how folders and arrays are laid out).
+        image_size: side of the square that is cut into patches.
+        load_size: side that images are kept at, from which training cuts at random; null: `image_size`.
+        augmentation: of every patch by itself: `none`, `v1` or `v2` (`cpc.data.images.patch_augmentation`).
+        flip: mirror half of the training images.
+        batch_size: images per batch and device.
+        train_split: what is trained on: `train`, or `unlabelled` where there is such a part.
+        eval_split: the held-out part that the bound is measured on.
+        eval_batches: batches of one held-out evaluation and device, the same ones every time; one pass at most.
+        valid_share: of the images of `train_split`, held out as split `valid` where the source has none.
+        num_workers: loader processes; 0 loads in the training process.
+        packed: decode everything once into a uint8 memory map; false decodes images on the fly.
+        cache_dir: where the map goes; null: beside the source.
+        skip_bad: go on without files that cannot be used, and say how many.
+        seed: of the batches and of all changes to images.
+    """
+
+    name = "image"
+    unit = "images"
+    size_option = "image_size"
+    held_out_options: ClassVar[tuple[str, ...]] = ("batch_size", "image_size", "load_size", "valid_share")
+
+    source: str
+    image_size: int
+    load_size: int | None = None
+    augmentation: Augmentation = "v1"
+    flip: bool = False
+    batch_size: int = 32
+    valid_share: float = DEFAULT_VALID_SHARE
+    packed: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(image_size=self.image_size)
+
+    def check(self, model: Any) -> None:
+        """Also refuse grids that are too small for the predictions, and warn where what is predicted has been seen."""
+        super().check(model)
+        side, furthest = model.encoder.grid.side(self.image_size), model.steps[-1].k
+        if side <= furthest:
+            raise ValueError(
+                f"data.image_size={self.image_size} gives {side} rows of patches, but the model predicts {furthest} "
+                "rows ahead: lower model.predictor.init_args.num_steps or model.loss.init_args.skip_steps, or "
+                "cut finer patches"
+            )
+        skipped, overlapping = model.loss_part.skip_steps, model.encoder.overlapping_rows
+        if skipped < overlapping:
+            warnings.warn(
+                f"model.loss.init_args.skip_steps={skipped}, but latents of the next {overlapping} rows share pixels "
+                "with a row: what contexts have seen is predicted, and the bound counts it; skip as many to predict "
+                "unseen pixels alone",
+                stacklevel=2,
+            )
+
+    def open(self, encoder: Any, *, to_train: bool = False) -> ImageCorpus:
+        """The source's images; an encoder to train learns which part of a patch it will see."""
+        corpus = ImageCorpus(
+            self.source,
+            encoder,
+            self.image_size,
+            load_size=self.load_size,
+            augmentation=self.augmentation,
+            flip=self.flip,
+            valid_share=self.valid_share,
+            valid_from=self.train_split,
+            packed=self.packed,
+            cache_dir=self.cache_dir,
+            skip_bad=self.skip_bad,
+        )
+        if to_train:
+            if encoder.crop_size not in (None, corpus.crop_size):
+                raise ValueError(
+                    f"model.encoder.init_args.crop_size={encoder.crop_size}, but data.augmentation="
+                    f"{self.augmentation!r} shows {corpus.crop_size or 'all'} pixels of a patch: leave crop_size out, "
+                    "training sets it"
+                )
+            encoder.crop_size = corpus.crop_size  # given whole images, the model frames patches as it was taught
+        return corpus
+
+    def class_names(self, corpus: ImageCorpus, task: str) -> list[str]:
+        """The classes of the images, for the task `class`."""
+        if task != "class":
+            raise ValueError(f"an online probe of images has the task 'class', not {task!r}")
+        table = corpus.table
+        if (table.labels[table.rows(self.train_split)] < 0).all():
+            raise ValueError(
+                f"an online probe of classes learns from labels, and split {self.train_split!r} of {self.source} has "
+                "none: leave the probe out with --trainer.callbacks null"
+            )
+        return corpus.classes
+
+    def initialisation_batch(self, corpus: ImageCorpus) -> Tensor:
+        """Images as training changes them."""
+        return corpus.initialisation_images(self.train_split, self.seed)

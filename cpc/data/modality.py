@@ -1,0 +1,226 @@
+"""The one interface between a kind of observation and everything that trains on it, measures it or probes it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from cpc.data.batch import Batch
+
+EVALUATION_SEED = 0
+
+
+@dataclass(kw_only=True)
+class Modality(ABC):
+    """A source of observations, with the options by which it is opened, cut, batched and held out.
+
+    A config's `data` section names a subclass by its class path and gives its fields. A run notes both beside its
+    model; `cpc evaluate`, `cpc probe` and `cpc embed` take them up. A subclass is a dataclass with keyword-only fields,
+    `Args:` in its docstring, and the methods below.
+
+    Args:
+        train_split: what is trained on.
+        eval_split: the held-out part that the bound is measured on.
+        batch_size: observations per batch and device.
+        cache_dir: where packed data go; null: beside the source.
+        skip_bad: go on without files that cannot be used, and say how many.
+
+    Attributes:
+        name: what encoders of such observations call it (`encoder.modality`).
+        unit: what a batch is made of, in the plural.
+        source_option: the field that names the source.
+        held_out_options: fields that say how held-out batches are made, beside the split.
+        local_options: fields that belong to a machine, and are not noted beside a model.
+        predicts: what a loss can ask the model to find: `latents`, or `classes` of what follows.
+        is_continuous: each batch goes on where the one before it ended, so that contexts are carried on.
+        num_workers: loader processes; 0 loads in the training process.
+
+    Raises:
+        ValueError: if a count is below 1.
+    """
+
+    name: ClassVar[str]
+    unit: ClassVar[str]
+    source_option: ClassVar[str] = "source"
+    held_out_options: ClassVar[tuple[str, ...]] = ("batch_size",)
+    local_options: ClassVar[tuple[str, ...]] = ("cache_dir", "skip_bad", "num_workers")
+    predicts: ClassVar[Literal["latents", "classes"]] = "latents"
+    is_continuous: ClassVar[bool] = False
+    num_workers: ClassVar[int] = 0
+
+    train_split: str = "train"
+    eval_split: str = "valid"
+    batch_size: int = 8
+    cache_dir: str | None = None
+    skip_bad: bool = False
+
+    def __post_init__(self) -> None:
+        require_positive(batch_size=self.batch_size)
+        for name in ("train_split", "eval_split"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"data.{name}={getattr(self, name)!r} must name a split")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Every field, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def noted(self) -> dict[str, Any]:
+        """What a run notes beside its model, as `cpc.checkpoint.build` takes it."""
+        kind = type(self)
+        kept = {name: value for name, value in self.options.items() if name not in self.local_options}
+        return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": kept}
+
+    @property
+    def held_out_by(self) -> dict[str, Any]:
+        """What makes two measured bounds comparable: the split, and how its batches are made."""
+        return {"split": self.eval_split} | {name: getattr(self, name) for name in self.held_out_options}
+
+    def check(self, model: Any) -> None:
+        """Refuse a model of other observations, or one that cannot be trained on these; the source is not opened yet.
+
+        Raises:
+            ValueError: naming the option.
+        """
+        encoder, loss = model.encoder, model.loss_part
+        if encoder.modality != self.name:
+            raise ValueError(
+                f"model.encoder is {type(encoder).__name__}, which encodes {encoder.modality}, but data is "
+                f"{type(self).__name__}, of {self.name}: choose another encoder, or other data"
+            )
+        if loss.predicts != self.predicts:
+            raise ValueError(
+                f"model.loss is {type(loss).__name__}, which predicts {loss.predicts}, but data of {self.name} are "
+                f"predicted as {self.predicts}: choose "
+                + ("Contrastive" if self.predicts == "latents" else "ClassTableLoss, as configs/text do")
+            )
+
+    @abstractmethod
+    def open(self, encoder: Any, *, to_train: bool = False) -> Any:
+        """Open the source for an encoder: the corpus.
+
+        Args:
+            encoder: whose geometry the observations are cut for.
+            to_train: the encoder is new, and takes from the corpus what it must know of it (a vocabulary).
+
+        Raises:
+            ValueError: if the source cannot be read or does not fit the encoder.
+        """
+
+    @abstractmethod
+    def class_names(self, corpus: Any, task: str) -> list[str]:
+        """The classes of a task of the online probe.
+
+        Raises:
+            ValueError: naming the option, if the data have none.
+        """
+
+    @abstractmethod
+    def standardise(self, encoder: Any, corpus: Any) -> None:
+        """Give the encoder the statistics of the training split."""
+
+    @abstractmethod
+    def initialisation_batch(self, corpus: Any) -> Tensor:
+        """Observations for the data-dependent initialisation: the same on every rank."""
+
+    @abstractmethod
+    def check_split(self, corpus: Any, split: str, strategies: Sequence[str], own: str) -> None:
+        """Refuse a split that cannot serve, before anything is decoded.
+
+        Args:
+            corpus: opened.
+            split: to train or to measure on.
+            strategies: whose losses are asked for.
+            own: that of training, for whose batches the options speak.
+
+        Raises:
+            ValueError: naming the split.
+        """
+
+    @abstractmethod
+    def training(self, corpus: Any, model: Any, rank: int = 0, world_size: int = 1) -> "Training":
+        """The endless stream of training batches of this process."""
+
+    @abstractmethod
+    def held_out(
+        self,
+        corpus: Any,
+        model: Any,
+        *,
+        num_batches: int | None = None,
+        seed: int = EVALUATION_SEED,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> "HeldOutBatches":
+        """The held-out batches of this process, the same at every evaluation.
+
+        Args:
+            corpus: opened.
+            model: to measure.
+            num_batches: at most so many; None: as training measures.
+            seed: of the batches.
+            rank: this process.
+            world_size: processes that share the evaluation.
+        """
+
+
+class Training:
+    """The training batches of a process.
+
+    Args:
+        dataset: `dataset.__getitems__(drawn)` is the `Batch` of what `batches` has drawn.
+        batches: an endless stream of draws with `state_dict`, from which a resumed run takes the next one.
+        class_entropy_nats: of the classes predicted; None where latents are.
+    """
+
+    def __init__(self, dataset: Any, batches: Any, class_entropy_nats: float | None = None) -> None:
+        self.dataset, self.batches, self.class_entropy_nats = dataset, batches, class_entropy_nats
+
+
+@runtime_checkable
+class HeldOutBatches(Protocol):
+    """The held-out batches of a process.
+
+    Attributes:
+        split: the part of the data.
+        num_batches: of one evaluation.
+        seed: of the batches, and of the negatives drawn.
+        facts: what else a report says of the split.
+    """
+
+    split: str
+    num_batches: int
+    seed: int
+    facts: dict[str, Any]
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether each batch goes on where the one before it ended."""
+        ...
+
+    @property
+    def class_entropy_nats(self) -> float | None:
+        """Of the classes predicted; None where latents are."""
+        ...
+
+    def drawn_as(self, strategy: str) -> tuple[str, bool]:
+        """What decides which batches a strategy is measured on: equal values share batches."""
+        ...
+
+    def batches(self, strategy: str) -> Iterator[Batch]:
+        """The batches that a strategy is measured on."""
+        ...
+
+
+def require_positive(**values: int) -> None:
+    """Refuse options of the data section that are below 1.
+
+    Raises:
+        ValueError: naming the first.
+    """
+    for name, value in values.items():
+        if type(value) is not int or value < 1:
+            raise ValueError(f"data.{name}={value!r} must be at least 1")
