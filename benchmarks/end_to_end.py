@@ -41,7 +41,7 @@ def real_loop(precision: str) -> float:
         config["run_dir"] = f"{folder}/run"
         config["eval_every_steps"] = config["checkpoint_every_steps"] = NUM_STEPS
         config["model"]["compute"] = compute
-        config["data"]["manifest"] = str(corpus)
+        config["data"]["init_args"]["manifest"] = str(corpus)
         config["trainer"] |= {"max_steps": NUM_STEPS, "precision": trainer_precision, "accelerator": "cpu"}
         config["trainer"]["callbacks"].append({"class_path": "benchmarks.stopwatch.Stopwatch"})
         pretrain(config)
@@ -54,7 +54,7 @@ def bare_step(precision: str) -> float:
     _, compute = PRECISIONS[precision]
     config = yaml.safe_load(CONFIG.read_text())
     model = CPC(*(build(config["model"][part]) for part in ("encoder", "context", "predictor")), compute=compute)
-    x = torch.randn(config["data"]["batch_size"], config["data"]["window_samples"])
+    x = torch.randn(config["data"]["init_args"]["batch_size"], config["data"]["init_args"]["window_samples"])
     optimiser = torch.optim.Adam(model.parameters(), 1e-4, fused=True)
 
     def step() -> None:

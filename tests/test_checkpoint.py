@@ -330,7 +330,7 @@ def nested(depth: int) -> Any:
         (("sha256",), None, r"lacks sha256 \(str\)"),
         (("architecture",), "CPC", r"lacks architecture \(dict\)"),
         (("provenance",), None, r"lacks provenance \(dict\)"),
-        (("provenance",), {"evaluation": []}, r"lacks provenance\.evaluation"),
+        (("provenance",), {"data": []}, r"lacks provenance\.data"),
         (("modality",), "smell", "has modality 'smell', but its encoder 'audio'"),
         (("sample_rate_hz",), 8000, "has sample_rate_hz 8000, but its encoder 16000"),
         (("architecture",), {}, "describes no part"),
@@ -429,7 +429,7 @@ def edited(folder: Path, **changes: object) -> None:
         ({"format_version": 99}, "format_version 99, this cpc reads up to 1"),
         ({"encoder_class": "os.system"}, "outside the trusted packages cpc"),
         ({"encoder_class": "cpc.encoders.Nothing"}, r"no class cpc\.encoders\.Nothing"),
-        ({"encoder_class": "cpc.cli.main"}, "is no torch module"),
+        ({"encoder_class": "cpc.cli.main"}, "is no Module"),
         ({"wideness": 3}, "does not take the arguments"),
     ],
 )

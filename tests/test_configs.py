@@ -31,5 +31,5 @@ def test_the_paper_config_is_the_papers() -> None:
     config = yaml.safe_load((FOLDER / "cpc_audio_paper.yaml").read_text())
     model = parse(["--config", str(FOLDER / "cpc_audio_paper.yaml"), "--trainer.devices=1"]).model.model
     assert (model.encoder.dim, model.context.dim, model.predictor.num_steps) == (512, 256, 12)
-    assert model.encoder.num_latents(config["data"]["window_samples"]) == 128
-    assert (config["model"]["learning_rate"], config["data"]["batch_size"]) == (2e-4, 8)
+    assert model.encoder.num_latents(config["data"]["init_args"]["window_samples"]) == 128
+    assert (config["model"]["learning_rate"], config["data"]["init_args"]["batch_size"]) == (2e-4, 8)

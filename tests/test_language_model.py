@@ -150,7 +150,7 @@ def test_updates_between_keep_the_law_at_what_was_met(
 
 def test_refusals() -> None:
     classes = ClassTableLoss(ClassTable(9, 4), "full_softmax")
-    with pytest.raises(ValueError, match="whose latents are sequences"):
+    with pytest.raises(ValueError, match="latents of TokenEncoder are sequences"):
         CPC(TokenEncoder(9, 4), PixelCNN(width=6), Bilinear(num_steps=1), classes)
     model = language_model(classes)
     x = torch.zeros(1, 3, dtype=torch.long)

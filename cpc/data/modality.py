@@ -60,7 +60,7 @@ class Modality(ABC):
         require_positive(batch_size=self.batch_size)
         for name in ("train_split", "eval_split"):
             if not isinstance(getattr(self, name), str):
-                raise ValueError(f"data.{name}={getattr(self, name)!r} must name a split")
+                raise ValueError(f"`{name}`={getattr(self, name)!r} must name a split")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -223,4 +223,4 @@ def require_positive(**values: int) -> None:
     """
     for name, value in values.items():
         if type(value) is not int or value < 1:
-            raise ValueError(f"data.{name}={value!r} must be at least 1")
+            raise ValueError(f"`{name}`={value!r} must be at least 1")

@@ -40,7 +40,7 @@ class PretrainCommand(LightningCLI):
         """Trainer, model, and any `cpc.data.Modality`."""
         parser.add_lightning_class_args(self.trainer_class, "trainer")
         parser.add_lightning_class_args(Pretraining, "model")
-        parser.add_subclass_arguments(Modality, "data", help="what is trained on, such as cpc.data.Audio")
+        parser.add_argument("--data", type=Modality, help="what is trained on, such as cpc.data.Audio")
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """The options of the run's folder; one loss and one modality by default, whose options need no class path."""

@@ -14,12 +14,13 @@ import cpc
 from cpc.candidates import LatentBank
 from cpc.checkpoint import save_pretrained
 from cpc.cli import main
+from cpc.data import Audio
 from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.index import index_folder
 from cpc.evaluation.bank import bank_contrast, bank_of_split
 from cpc.losses.contrastive import Predictions
 
-RUN = {"split": "valid", "window_samples": 1600, "batch_size": 4, "sampler": "uniform", "speakers_per_batch": 1}
+DATA = Audio(manifest="not there any more", window_samples=1600, batch_size=4)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def test_a_bank_holds_the_latents_of_one_pass(model: cpc.CPC, manifest: Path) ->
 def test_evaluate_measures_against_a_split_all_at_once(
     model: cpc.CPC, manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save_pretrained(model, tmp_path, provenance={"step": 7, "evaluation": RUN})
+    save_pretrained(model, tmp_path, provenance={"step": 7, "data": DATA.noted})
     main(["evaluate", str(tmp_path), "--data", str(manifest), "--num_batches=2", "--bank=train"])
     bounds = json.loads((tmp_path / "bound.json").read_text())["bounds"]
     assert [bound["strategy"] for bound in bounds] == ["mixed", "mixed_excluding", "bank"]

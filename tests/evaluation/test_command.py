@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,14 @@ import torch
 
 import cpc
 from cpc.checkpoint import save_pretrained
+from cpc.data import Audio
 from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.index import index_folder
-from cpc.evaluation import (
-    AudioProtocol,
-    HeldOut,
-    HeldOutReadings,
-    evaluate,
-    measured_tallies,
-)
+from cpc.data.drawn import HeldOut
+from cpc.evaluation import HeldOutReadings, evaluate, measured_tallies
 from cpc.losses import Measure
 
-PROTOCOL = AudioProtocol(split="valid", window_samples=1600, batch_size=4, sampler="uniform", speakers_per_batch=1)
+DATA = Audio(manifest="not there any more", window_samples=1600, batch_size=4)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +44,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory, write_audio: Callable[...
 
 @pytest.fixture(scope="module")
 def corpus(manifest: Path, model: cpc.CPC) -> Corpus:
-    return Corpus(manifest, model.encoder, PROTOCOL.window_samples)
+    return Corpus(manifest, model.encoder, DATA.window_samples)
 
 
 @pytest.mark.parametrize(
@@ -66,10 +62,9 @@ def corpus(manifest: Path, model: cpc.CPC) -> Corpus:
 def test_a_strategy_has_the_batches_it_means(
     corpus: Corpus, trained_with: str, sampler: str, strategy: str, expected: tuple[str, bool]
 ) -> None:
-    protocol = AudioProtocol(split="valid", window_samples=1600, batch_size=4, sampler=sampler, speakers_per_batch=1)
-    held_out = HeldOut(corpus, protocol, trained_with, num_batches=5)
+    held_out = HeldOut(corpus, replace(DATA, sampler=sampler), trained_with, num_batches=5)
     assert held_out.drawn_as(strategy) == expected
-    speakers = [{corpus.group_ids[file] for file, _ in batch} for batch in held_out.batches(strategy)]
+    speakers = [{corpus.group_ids[file] for file, _ in batch} for batch in held_out.draws(strategy)]
     assert all(len(of_batch) == 1 for of_batch in speakers) == (expected[0] == "same_speaker")
 
 
@@ -81,24 +76,24 @@ def test_a_loss_that_is_not_finite_is_not_written(
     broken = deepcopy(model)
     with torch.no_grad():
         broken.predictor.linear.weight.fill_(3e38)
-    save_pretrained(broken, tmp_path, provenance={"evaluation": asdict(PROTOCOL)})
+    save_pretrained(broken, tmp_path, provenance={"data": DATA.noted})
     with pytest.raises(ValueError, match=r"the loss of mixed is not finite for k = 1, 2: .*nothing is written"):
         evaluate(tmp_path, manifest, num_batches=1, **options)
     assert not (tmp_path / "bound.json").exists()
 
 
 def test_one_pass_at_most(corpus: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
-    held_out = HeldOut(corpus, PROTOCOL, "mixed", num_batches=100)
-    batches = held_out.batches("mixed")
+    held_out = HeldOut(corpus, DATA, "mixed", num_batches=100)
+    batches = held_out.draws("mixed")
     assert len(batches) == 30 // 4
     assert max(Counter(file for batch in batches for file, _ in batch).values()) == 2  # windows of a file
     assert capsys.readouterr().out.count("100 were asked for") == 1
-    assert held_out.batches("mixed_excluding") is batches
+    assert held_out.draws("mixed_excluding") is batches
     assert capsys.readouterr().out == ""
 
 
 def test_ranks_share_one_pass(corpus: Corpus) -> None:
-    ranks = [HeldOut(corpus, PROTOCOL, "mixed", 100, rank=rank, world_size=2).batches("mixed") for rank in (0, 1)]
+    ranks = [HeldOut(corpus, DATA, "mixed", 100, rank=rank, world_size=2).draws("mixed") for rank in (0, 1)]
     assert [len(batches) for batches in ranks] == [3, 3]
     together = Counter(window for batches in ranks for batch in batches for window in batch)
     assert max(together.values()) == 1
@@ -110,7 +105,7 @@ def test_shared_batches_are_encoded_once_and_training_mode_returns(
     modes, seen = [], []
     handle = model.encoder.register_forward_hook(lambda module, *_: modes.append(module.training))
     model.train()
-    held_out = HeldOut(corpus, PROTOCOL, "mixed", num_batches=3)
+    held_out = HeldOut(corpus, DATA, "mixed", num_batches=3)
     measures = [Measure(strategy, None) for strategy in ("mixed", "same_speaker", "mixed_excluding")]
     tallies = measured_tallies(model, held_out, measures, on_batch=lambda batch, *_: seen.append(batch))
     handle.remove()
@@ -124,8 +119,7 @@ def test_shared_batches_are_encoded_once_and_training_mode_returns(
 
 def test_evaluate_draws_as_the_run_did_unless_told_otherwise(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
     of_the_run = {"split": "valid", "window_samples": 1600, "batch_size": 4, "sampler": "uniform"}
-    provenance = {"step": 70, "evaluation": of_the_run | {"speakers_per_batch": 1}}
-    save_pretrained(model, tmp_path, provenance=provenance)
+    save_pretrained(model, tmp_path, provenance={"step": 70, "data": DATA.noted})
     report = evaluate(tmp_path, manifest, num_batches=2)
     assert {name: report[name] for name in of_the_run} == of_the_run
     assert [(bound["step"], bound["num_batches"]) for bound in report["bounds"]] == [(70, 2)] * 2
@@ -139,24 +133,39 @@ def test_evaluate_draws_as_the_run_did_unless_told_otherwise(model: cpc.CPC, man
 
 def test_a_model_of_unknown_training_must_be_told_how(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
     save_pretrained(model, tmp_path)
-    with pytest.raises(ValueError, match="give `split`, `sampler`, `speakers_per_batch`, `window_samples`"):
+    with pytest.raises(ValueError, match=r"does not say what data it was trained on.*Write provenance\.data, such as"):
         evaluate(tmp_path, manifest, batch_size=4)
-    told = {"split": "valid", "window_samples": 1600, "batch_size": 4, "sampler": "uniform", "speakers_per_batch": 1}
-    report = evaluate(tmp_path, manifest, num_batches=1, **told)
+    save_pretrained(model, tmp_path, provenance={"data": DATA.noted})
+    report = evaluate(tmp_path, manifest, num_batches=1)
     assert report["bounds"][0]["step"] is None
     with pytest.raises(ValueError, match="num_batches=0 must be at least 1"):
-        evaluate(tmp_path, manifest, num_batches=0, **told)
+        evaluate(tmp_path, manifest, num_batches=0)
     with pytest.raises(ValueError, match="negatives='all' is not one of mixed"):
-        evaluate(tmp_path, manifest, strategies=["all"], **told)
+        evaluate(tmp_path, manifest, strategies=["all"])
+    with pytest.raises(ValueError, match="`image_size`: this is a model of audio, whose data have no such option"):
+        evaluate(tmp_path, manifest, image_size=64)
 
 
-RUN = {"split": "valid", "window_samples": 1600, "batch_size": 4, "sampler": "uniform", "speakers_per_batch": 1}
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("tests.modality.Mine", r"outside the trusted packages cpc.*`trusted_packages` cpc tests"),
+        ("cpc.data.Sounds", "there is no class cpc.data.Sounds"),
+        ("cpc.encoders.AudioEncoder", "cpc.encoders.AudioEncoder is no Modality"),
+    ],
+)
+def test_a_config_cannot_name_any_class(
+    model: cpc.CPC, manifest: Path, tmp_path: Path, path: str, message: str
+) -> None:
+    save_pretrained(model, tmp_path, provenance={"data": DATA.noted | {"class_path": path}})
+    with pytest.raises(ValueError, match=message):
+        evaluate(tmp_path, manifest)
 
 
 def test_any_strategy_estimator_and_number_of_candidates(
     model: cpc.CPC, manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save_pretrained(model, tmp_path, provenance={"step": 7, "evaluation": RUN})
+    save_pretrained(model, tmp_path, provenance={"step": 7, "data": DATA.noted})
     estimators, strategies = ("info_nce", "tuba", "dv", "smile"), ("mixed", "mixed_excluding")
     encoded = []
     with torch.nn.modules.module.register_module_forward_hook(
@@ -194,7 +203,7 @@ def test_any_strategy_estimator_and_number_of_candidates(
 
 def test_readings_go_through_the_losss_rows(corpus: Corpus, model: cpc.CPC) -> None:
     """InfoNCE, read from the scores, is the tally's, batch by batch pooled, with its standard error."""
-    held_out = HeldOut(corpus, PROTOCOL, "mixed", num_batches=4)
+    held_out = HeldOut(corpus, DATA, "mixed", num_batches=4)
     strategies = ("mixed", "mixed_excluding", "same_speaker")
     generators = {Measure(strategy, None): torch.Generator() for strategy in strategies}
     readings = HeldOutReadings(model, ["info_nce"], generators)
@@ -210,7 +219,7 @@ def test_readings_go_through_the_losss_rows(corpus: Corpus, model: cpc.CPC) -> N
 
 
 def test_estimators_and_numbers_that_cannot_be(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
-    save_pretrained(model, tmp_path, provenance={"evaluation": RUN})
+    save_pretrained(model, tmp_path, provenance={"data": DATA.noted})
     with pytest.raises(ValueError, match="estimators names 'leave_one_out': a model is read by one of info_nce, nwj"):
         evaluate(tmp_path, manifest, estimators=["leave_one_out"])
     with pytest.raises(ValueError, match="num_negatives=0 must be at least 1, or all"):

@@ -25,11 +25,12 @@ from cpc.checkpoint import read_config
 from cpc.cli import main
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import Manifest, read_manifest
+from cpc.data.modality import EVALUATION_SEED
 from cpc.data.store.records import read_records
 from cpc.data.streams.windows import UniformBatches
-from cpc.evaluation import EVALUATION_SEED, evaluate
-from cpc.pretraining.audio_data import AudioData
+from cpc.evaluation import evaluate
 from cpc.pretraining.command import parse, pretrain
+from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.run_folder import only_one_process, step_of
 from cpc.probes.tracker import Tracker
@@ -40,7 +41,10 @@ SMALL = {
         "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": 8}},
         "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 3}},
     },
-    "data": {"window_samples": 3200, "batch_size": 4, "eval_batches": 2},
+    "data": {
+        "class_path": "cpc.data.Audio",
+        "init_args": {"window_samples": 3200, "batch_size": 4, "eval_batches": 2},
+    },
     "trainer": {"max_steps": 4, "accelerator": "cpu"},
     "record_every_steps": 2,
     "eval_every_steps": 2,
@@ -205,7 +209,6 @@ def test_decoding_on_the_fly_reads_the_same_audio(run: Callable[..., Path], fini
         (["--record_every_steps=0"], "--record_every_steps=0 must be at least 1"),
         (["--model.learning_rate=-1"], "model.learning_rate=-1"),
         (["--data.train_split=valid"], "data.train_split and data.eval_split are both 'valid'"),
-        (["--data.train_split=null"], "no row of split 'null'"),
         (["--trainer.max_steps=-1"], "trainer.max_steps must be given"),
         (["--trainer.gradient_clip_val=-1"], "trainer.gradient_clip_val=-1 must not be negative"),
         (["--trainer.accumulate_grad_batches=0"], "trainer.accumulate_grad_batches=0 must be at least 1"),
@@ -216,15 +219,17 @@ def test_decoding_on_the_fly_reads_the_same_audio(run: Callable[..., Path], fini
             ["--data.batch_size=1", "--model.loss.negatives=sequence_only"],
             "measured with 'mixed_excluding' too, of model.extra_strategies",
         ),
-        (["--modality=image"], "data.manifest"),
-        (["--data.source=images"], "data.source"),
+        (["--data=cpc.data.Images"], "image_size"),
+        (["--data=cpc.data.Smells"], "cpc.data.Smells"),
+        (["--data=cpc.encoders.AudioEncoder"], "cpc.encoders.AudioEncoder"),
+        (["--data.source=images"], "'source' is not accepted"),
         (
             ["--trainer.callbacks=[{class_path: cpc.probes.OnlineProbe, init_args: {task: class}}]"],
             "an online probe of audio has the task 'speaker' or 'phones', not 'class'",
         ),
         (
             ["--model.context=cpc.contexts.RowGRU"],
-            "the context is RowGRU, but the encoder AudioEncoder is of audio, whose latents are sequences: choose GRU",
+            "the context is RowGRU, but the latents of AudioEncoder are sequences: choose GRU",
         ),
         (
             [
@@ -232,8 +237,7 @@ def test_decoding_on_the_fly_reads_the_same_audio(run: Callable[..., Path], fini
                 "--model.encoder.trunk=cpc.encoders.TinyTrunk",
                 "--model.context=cpc.contexts.RowGRU",
             ],
-            "model.encoder is PatchEncoder, which encodes image, but the data are audio: choose another encoder, or "
-            "set modality to image",
+            "model.encoder is PatchEncoder, which encodes image, but data is Audio, of audio: choose another encoder",
         ),
     ],
 )
@@ -247,12 +251,12 @@ def test_mistakes_end_before_training_with_their_name(
     assert not (tmp_path / "run" / "bound.jsonl").exists()
 
 
-def test_no_split_is_no_training_on_everything(manifest: Path, tmp_path: Path) -> None:
+def test_no_split_is_no_training_on_everything(manifest: Path, tmp_path: Path, unchecked_types: None) -> None:
     """A null in a config passes jsonargparse's check of types."""
-    config = SMALL | {"run_dir": str(tmp_path / "run"), "data": SMALL["data"] | {"manifest": str(manifest)}}
     for name in ("train_split", "eval_split"):
-        with pytest.raises(ValueError, match=f"data.{name}=null must name a split"):
-            pretrain(config | {"data": config["data"] | {name: None}})
+        of_data = SMALL["data"]["init_args"] | {"manifest": str(manifest), name: None}
+        with pytest.raises(ValueError, match=f"`{name}`=None must name a split"):
+            pretrain(SMALL | {"run_dir": str(tmp_path), "data": {"class_path": "cpc.data.Audio", "init_args": of_data}})
 
 
 def test_a_folder_with_a_run_is_not_written_over(
@@ -586,7 +590,7 @@ def test_a_step_that_cannot_fit_is_refused_before_it_takes_memory(
     options: list[str],
     message: str,
 ) -> None:
-    monkeypatch.setattr("cpc.pretraining.window_data._memory_bytes", lambda: 2**33)
+    monkeypatch.setattr("cpc.pretraining.batch_checks._memory_bytes", lambda: 2**33)
     with pytest.raises(SystemExit):
         run(*options)
     assert message in capsys.readouterr().err
@@ -649,13 +653,13 @@ def test_a_signal_saves_and_says_how_to_go_on(
 
 
 def test_sigterm_before_the_first_step_is_no_success(run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    load = AudioData.train_dataloader
+    load = PretrainingData.train_dataloader
 
-    def interrupted_load(self: AudioData) -> object:
+    def interrupted_load(self: PretrainingData) -> object:
         signal.raise_signal(signal.SIGTERM)
         return load(self)
 
-    monkeypatch.setattr(AudioData, "train_dataloader", interrupted_load)
+    monkeypatch.setattr(PretrainingData, "train_dataloader", interrupted_load)
     with pytest.raises(SystemExit) as exit_:
         run()
     assert exit_.value.code == 143

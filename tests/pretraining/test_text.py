@@ -42,7 +42,6 @@ def config(folder: Path, run_dir: Path, **change: Any) -> dict[str, Any]:
     classes = {"table": table, "objective": "sampled_softmax", "sampler": sampler, "num_sampled": 10}
     encoder = {"num_tokens": NUM_TOKENS, "dim": 16, "is_tied": True, "dropout": 0.1}
     found: dict[str, Any] = {
-        "modality": "text",
         "model": {
             "encoder": {"class_path": "cpc.encoders.TokenEncoder", "init_args": encoder},
             "context": {"class_path": "cpc.contexts.LSTM", "init_args": {"dim": 24}},
@@ -50,7 +49,10 @@ def config(folder: Path, run_dir: Path, **change: Any) -> dict[str, Any]:
             "loss": {"class_path": "cpc.losses.ClassTableLoss", "init_args": classes},
             "learning_rate": 0.01,
         },
-        "data": {"source": str(folder), "tokens": "whitespace", "chunk_tokens": 9, "batch_size": 6},
+        "data": {
+            "class_path": "cpc.data.Text",
+            "init_args": {"source": str(folder), "tokens": "whitespace", "chunk_tokens": 9, "batch_size": 6},
+        },
         "trainer": {
             "max_steps": 40,
             "accelerator": "cpu",
@@ -148,7 +150,7 @@ def test_perplexity_is_that_of_reading_token_by_token(folder: Path, run_dir: Pat
         assert bound["mi_bound_nats"][0] == pytest.approx(entropy - np.mean(expected), abs=1e-5)
     # the rule tells seven of nine tokens nine times of ten: the model has found it
     assert reports[0]["bounds"][0]["mi_bound_nats"][0] > 1
-    assert json.loads((tmp_path / "bound.json").read_text())["objective"] == "sampled_softmax"
+    assert json.loads((tmp_path / "bound.json").read_text())["training_strategy"] == "sampled_softmax"
 
 
 def test_records_say_what_they_are(run_dir: Path) -> None:
@@ -182,7 +184,7 @@ OF_PARTS = {
         "class_path": PARTITION,
         "init_args": {"num_classes": NUM_TOKENS, "max_words": 20},
     },
-    "data__chunk_tokens": 2,  # no batch with more different words than that
+    "data__init_args__chunk_tokens": 2,  # no batch with more different words than that
 }
 
 OF_QUERY = {
@@ -281,9 +283,10 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         "has_sparse_gradients=True, which optimiser='adam' does not take",
         model__loss__init_args__table__has_sparse_gradients=True,
     )
-    refused("chunk_tokens=0 must be at least 1", data__chunk_tokens=0)
+    refused("`chunk_tokens`=0 must be at least 1", data__init_args__chunk_tokens=0)
     refused(
-        "split 'train': .* tokens make 10000 lanes .* lower `batch_size` or `chunk_tokens`", data__batch_size=10_000
+        "split 'train': .* tokens make 10000 lanes .* lower `batch_size` or `chunk_tokens`",
+        data__init_args__batch_size=10_000,
     )
     refused("there is no online probe of text", trainer__callbacks=[{"class_path": "cpc.probes.OnlineProbe"}])
     transformer = {"class_path": "cpc.contexts.CausalTransformer", "init_args": {"dim": 16, "num_heads": 2}}
@@ -298,15 +301,15 @@ def test_evaluate_says_what_it_does_not_know(run_dir: Path, folder: Path, capsys
         with pytest.raises(ValueError, match=rf"`{name}`: .* is a model of text, which is read from end to end"):
             evaluate(run_dir, folder, **{name: value})
     for name in ("batch_size", "chunk_tokens"):
-        with pytest.raises(ValueError, match=f"{name}=0 must be at least 1"):
+        with pytest.raises(ValueError, match=f"`{name}`=0 must be at least 1"):
             evaluate(run_dir, folder, **{name: 0})
     with pytest.raises(SystemExit):
         main(["evaluate", str(run_dir), "--data", str(folder), "--image_size", "3"])
-    assert "which has no such option" in capsys.readouterr().err
+    assert "whose data have no such option" in capsys.readouterr().err
     main(["evaluate", str(run_dir), "--data", str(folder), "--split", "test", "--batch_size", "4"])
     printed = capsys.readouterr().out
     assert "perplexity" in printed
-    assert "entropy of its tokens" in printed
+    assert "token_entropy_nats" in printed
     with pytest.raises(SystemExit):
         main(["probe", str(run_dir), "--data", str(folder), "--task", "speaker"])
     assert "a model of text" in capsys.readouterr().err

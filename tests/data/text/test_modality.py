@@ -6,11 +6,10 @@ import pytest
 
 from cpc.candidates import ClassTable
 from cpc.contexts import LSTM
-from cpc.data.text.corpus import TokenCorpus
-from cpc.data.text.lines import Text
+from cpc.data import Text
 from cpc.encoders import TokenEncoder
-from cpc.evaluation import HeldOutText, TextProtocol, class_tally
-from cpc.losses import ClassTableLoss
+from cpc.evaluation import measured_tallies
+from cpc.losses import ClassTableLoss, Measure
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 
@@ -22,8 +21,8 @@ def test_an_end_with_nothing_far_enough_ahead_is_passed_over(tmp_path: Path, ski
     model = CPC(TokenEncoder(6, 4), LSTM(dim=6), Bilinear(num_steps=1), loss)
     (tmp_path / "valid.txt").write_text(" ".join("abcde"[i % 5] for i in range(40)))
     (tmp_path / "train.txt").write_text("a b c d e")
-    corpus = TokenCorpus(Text(tmp_path), tokens="whitespace", num_tokens=6)
-    held_out = HeldOutText(corpus, TextProtocol(split="valid", batch_size=2, chunk_tokens=20), skip_steps + 1)
-    assert len(held_out.stream) - 1 == 41
-    bound = class_tally(model, held_out).compute("full_softmax", "valid")
-    assert bound.num_rows == [41 - skip_steps]
+    text = Text(source=str(tmp_path), tokens="whitespace", batch_size=2, chunk_tokens=20)
+    held_out = text.held_out(text.open(model.encoder, to_train=True), model)
+    assert held_out.num_batches == -(-41 // 40)
+    (tally,) = measured_tallies(model, held_out, [Measure("full_softmax", None)]).values()
+    assert tally.compute("full_softmax", "valid").num_rows == [41 - skip_steps]
