@@ -42,7 +42,9 @@ def main(arguments: list[str] | None = None) -> None:
     except (ValueError, OSError, FloatingPointError) as error:
         of_data = arguments[:1] == ["pretrain"]
         message = re.sub(
-            r"`(\w+)`", lambda marked: typed.get(marked[1], of_data and f"--data.{marked[1]}" or marked[0]), str(error)
+            r"`(\w+)`",
+            lambda marked: typed.get(marked[1], (of_data and f"--data.{marked[1]}") or marked[0]),
+            str(error),
         )
         print(f"cpc: error: {message}", file=sys.stderr)
         raise SystemExit(2) from error

@@ -111,11 +111,13 @@ class Drawn(Modality):
     Attributes:
         sampler: of the batches: `uniform`, or `same_speaker`, of `speakers_per_batch` speakers each.
         size_option: the field that makes observations larger.
+        num_initialisation: observations that the data-dependent initialisation sees, at most.
     """
 
     sampler: ClassVar[str] = "uniform"
     speakers_per_batch: ClassVar[int] = 1
     size_option: ClassVar[str] = "batch_size"
+    num_initialisation: ClassVar[int] = 64
 
     eval_batches: int = 16
     num_workers: int = 0
@@ -128,6 +130,12 @@ class Drawn(Modality):
     def standardise(self, encoder: Any, corpus: DrawnCorpus) -> None:
         """Give the encoder mean and deviation of the training split."""
         encoder.set_statistics(*corpus.statistics(self.train_split))
+
+    def initialisation_batch(self, corpus: DrawnCorpus) -> Tensor:
+        """Observations of the training split, as training changes them."""
+        windows = corpus.windows(self.train_split, is_training=True)
+        num_windows = min(self.num_initialisation, len(windows.sequence_ids))
+        return windows.__getitems__(corpus.batches(windows, "uniform", num_windows, 1, self.seed).batch(0)).x
 
     def check_split(self, corpus: DrawnCorpus, split: str, strategies: Sequence[str], own: str) -> None:
         """Refuse a split that is not there, or lacks the speakers that sampler or strategies need."""

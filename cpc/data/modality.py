@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -110,17 +110,19 @@ class Modality(ABC):
             ValueError: if the source cannot be read or does not fit the encoder.
         """
 
-    @abstractmethod
     def class_names(self, corpus: Any, task: str) -> list[str]:
-        """The classes of a task of the online probe.
+        """The classes of a task of the online probe; by default there is none.
 
         Raises:
             ValueError: naming the option, if the data have none.
         """
+        raise ValueError(
+            f"data of {self.name} have no task {task!r} for an online probe: leave the probe out with "
+            "--trainer.callbacks null"
+        )
 
-    @abstractmethod
-    def standardise(self, encoder: Any, corpus: Any) -> None:
-        """Give the encoder the statistics of the training split."""
+    def standardise(self, encoder: Any, corpus: Any) -> None:  # noqa: B027 - not all observations have statistics
+        """Give the encoder the statistics of the training split; by default there are none."""
 
     @abstractmethod
     def initialisation_batch(self, corpus: Any) -> Tensor:
@@ -167,17 +169,18 @@ class Modality(ABC):
         """
 
 
-class Training:
+class Training(NamedTuple):
     """The training batches of a process.
 
-    Args:
+    Attributes:
         dataset: `dataset.__getitems__(drawn)` is the `Batch` of what `batches` has drawn.
         batches: an endless stream of draws with `state_dict`, from which a resumed run takes the next one.
         class_entropy_nats: of the classes predicted; None where latents are.
     """
 
-    def __init__(self, dataset: Any, batches: Any, class_entropy_nats: float | None = None) -> None:
-        self.dataset, self.batches, self.class_entropy_nats = dataset, batches, class_entropy_nats
+    dataset: Any
+    batches: Any
+    class_entropy_nats: float | None = None
 
 
 @runtime_checkable

@@ -61,7 +61,7 @@ def evaluate(
         skip_bad: go on without files that cannot be used, and say how many.
         out: JSON file; `bound.json` in the model's folder if None.
         trusted_packages: packages whose classes the model may name.
-        data_options: fields of the run's `data` (see `cpc.data.Modality`); as the run had them where not given, or None.
+        data_options: fields of the run's `data` (see `cpc.data.Modality`); as the run had them where None.
 
     Returns:
         What is written: how batches were made, `bounds` with the record of `Bound` per N and strategy, and `estimates`

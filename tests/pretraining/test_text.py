@@ -288,7 +288,10 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         "split 'train': .* tokens make 10000 lanes .* lower `batch_size` or `chunk_tokens`",
         data__init_args__batch_size=10_000,
     )
-    refused("there is no online probe of text", trainer__callbacks=[{"class_path": "cpc.probes.OnlineProbe"}])
+    refused(
+        "data of text have no task .speaker. for an online probe",
+        trainer__callbacks=[{"class_path": "cpc.probes.OnlineProbe"}],
+    )
     transformer = {"class_path": "cpc.contexts.CausalTransformer", "init_args": {"dim": 16, "num_heads": 2}}
     refused(r"its state would grow with every chunk; set model\.context\.init_args\.window", model__context=transformer)
     assert not (tmp_path / "refused").exists()

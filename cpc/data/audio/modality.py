@@ -91,7 +91,7 @@ class Audio(Drawn):
             )
         return corpus.speakers
 
-    def initialisation_batch(self, corpus: Corpus) -> Float[Tensor, "B S"]:
+    def initialisation_batch(self, corpus: Any) -> Float[Tensor, "B S"]:
         """Windows without padding."""
         audio = corpus.windows(self.train_split).audio
         return initialisation_windows(audio, self.window_samples, NUM_INITIALISATION_WINDOWS, self.seed)

@@ -4,8 +4,6 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import Tensor
-
 from cpc.data.drawn import Drawn
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.patch_augmentation import Augmentation
@@ -109,7 +107,3 @@ class Images(Drawn):
                 "none: leave the probe out with --trainer.callbacks null"
             )
         return corpus.classes
-
-    def initialisation_batch(self, corpus: ImageCorpus) -> Tensor:
-        """Images as training changes them."""
-        return corpus.initialisation_images(self.train_split, self.seed)

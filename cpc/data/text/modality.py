@@ -13,7 +13,8 @@ from cpc.data.modality import EVALUATION_SEED, Modality, Training, require_posit
 from cpc.data.streams.lanes import LaneOrder, TrainingLanes, held_out_lanes
 from cpc.data.streams.windows import naming
 from cpc.data.text.corpus import TokenCorpus, entropy_nats
-from cpc.data.text.lines import ALL, DEFAULT_SHARE, EMBEDDED, Text as Lines
+from cpc.data.text.lines import ALL, DEFAULT_SHARE, EMBEDDED
+from cpc.data.text.lines import Text as Lines
 from cpc.data.text.vocabulary import Tokens, Vocabulary
 
 
@@ -96,13 +97,6 @@ class Text(Modality):
         except TypeError as error:
             raise ValueError(f"the vocabulary in the model's config.json is none: {error}") from error
         return TokenCorpus(text, vocabulary=vocabulary, cache_dir=self.cache_dir)
-
-    def class_names(self, corpus: TokenCorpus, task: str) -> list[str]:
-        """Text has none."""
-        raise ValueError(f"there is no online probe of text, of {task!r} or anything: leave trainer.callbacks out")
-
-    def standardise(self, encoder: Any, corpus: TokenCorpus) -> None:
-        """Tokens have no statistics."""
 
     def initialisation_batch(self, corpus: TokenCorpus) -> Tensor:
         """The first tokens."""
