@@ -1,4 +1,4 @@
-"""README's commands and code as they stand there, on a few seconds of audio and a few images; and every document named."""
+"""README's commands and code as they stand there, on small data; the documents that files name exist."""
 
 import json
 import re
