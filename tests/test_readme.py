@@ -1,4 +1,4 @@
-"""README's commands for folders of one's own, as they stand there, on a few seconds of audio and a few images."""
+"""README's commands and code as they stand there, on small data; the documents that files name exist."""
 
 import json
 import re
@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+import cpc
 from cpc.cli import main
 
 REPOSITORY = Path(__file__).parents[1]
@@ -137,3 +139,27 @@ def test_every_command_works_from_a_folder_of_text_to_its_perplexity(
     report = json.loads((tmp_path / "runs/text/bound.json").read_text())
     assert report["split"] == "test"
     assert 1 < report["bounds"][0]["perplexity"][0] < 500
+
+
+def test_the_library_use_runs_as_it_stands() -> None:
+    names = {"latents": torch.randn(300, 8), "queries": torch.randn(4, 8, requires_grad=True)}
+    names |= {"positives": torch.randn(4, 8), "torch": torch, "cpc": cpc}
+    for document in ("README.md", "docs/library.md"):
+        blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / document).read_text(encoding="utf-8"), re.DOTALL)
+        assert blocks, document
+        for block in blocks:
+            exec(block, names)
+    assert names["out"].latents.shape == names["out"].contexts.shape == (8, 128, 256)
+    assert "bound" in names["exact"].reading
+
+
+def test_every_document_that_is_linked_or_named_exists() -> None:
+    folders = ("benchmarks", "configs", "cpc", "datasets", "docs", "tests")
+    files = [*REPOSITORY.glob("*"), *(path for folder in folders for path in (REPOSITORY / folder).rglob("*"))]
+    for file in [path for path in files if path.suffix in (".md", ".py", ".yaml", ".toml", ".c")]:
+        text = file.read_text(encoding="utf-8")
+        missing = [name for name in re.findall(r"docs/[\w/]+\.md", text) if not (REPOSITORY / name).exists()]
+        if file.suffix == ".md":
+            links = [link for link in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in link]
+            missing += [link for link in links if not (file.parent / link).exists()]
+        assert not missing, file

@@ -84,7 +84,7 @@ class LSTM(Recurrent):
 
 
 def _float32_on_cpu(z: Tensor) -> AbstractContextManager[object]:
-    """No bfloat16 recurrences on a CPU: they take three times as long as float32 (docs/decisions.md)."""
+    """No bfloat16 recurrences on a CPU: they take three times as long (docs/decisions/encoders_and_contexts.md)."""
     return torch.autocast("cpu", enabled=False) if z.device.type == "cpu" else nullcontext()
 
 

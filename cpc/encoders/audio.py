@@ -161,7 +161,7 @@ class ConvLayer(nn.Module):
     frames of samples, as many as its kernel is long.
 
     Kaiming's initialisation keeps the signal's scale through the ReLUs; torch's default shrinks it sixfold over five
-    layers, and the contrast of latents with it (docs/decisions.md).
+    layers, and the contrast of latents with it.
     """
 
     def __init__(

@@ -135,7 +135,7 @@ class ResNetTrunk(nn.Module):
             raise ValueError(
                 f"pixels of {x.shape[1]} channels were given to a trunk of num_channels={self.num_channels}"
             )
-        # torch's group norm takes two to seven times as long in bfloat16 when channels lie last (docs/decisions.md)
+        # torch's group norm takes two to seven times as long in bfloat16 when channels lie last
         layout = torch.contiguous_format if self.norm == "group" else torch.channels_last
         x = x.contiguous(memory_format=layout)
         return self.closing_norm(self.blocks(self.pool(self.first(x)))).relu()

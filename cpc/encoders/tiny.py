@@ -113,7 +113,7 @@ class TinyLayer(nn.Module):
     """Convolution, norm and ReLU, channels last; the weights keep the shape of `nn.Conv2d`'s.
 
     Where kernel and stride agree, the convolution is a plain product of the blocks, which takes about half the time of
-    the library's strided and 1x1 convolutions (docs/decisions.md).
+    the library's strided and 1x1 convolutions (docs/decisions/encoders_and_contexts.md).
     """
 
     def __init__(self, in_dim: int, dim: int, kernel: int, stride: int, norm: Norm) -> None:

@@ -15,7 +15,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-# `triton` runs cpc/losses/triton_slopes.py on a GPU instead of the torch code of `against_all`; see docs/decisions.md.
+# `triton`: cpc/losses/triton_slopes.py instead of the torch code of `against_all`, on a GPU (docs/decisions/losses.md).
 KERNEL = os.environ.get("CPC_LOSS_KERNEL", "torch")
 if KERNEL not in ("torch", "triton"):
     raise ValueError(f"the environment's CPC_LOSS_KERNEL={KERNEL} is not one of torch, triton")

@@ -29,7 +29,7 @@ _LEARNING_RATES = {0: 0.01, 1: 0.001}  # by number of hidden layers
 
 @dataclass(frozen=True)
 class ProbeProtocol:
-    """How a probe is trained; the defaults were chosen by measurement (see docs/decisions.md).
+    """How a probe is trained; the defaults were chosen by measurement (see docs/decisions/evaluation_and_probes.md).
 
     Attributes:
         hidden: hidden layers: 0 for the linear probe, 1 for the multi-layer probe of van den Oord et al. 2018.

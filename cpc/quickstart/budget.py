@@ -101,7 +101,7 @@ def measure_pace(
     """Time whole training steps in every precision, in turn, for `MEASURING_SECONDS` each.
 
     A processor's flags do not tell: with avx512_bf16 and no AMX, a step in bfloat16 took half as long again as one in
-    float32 on one processor, and two thirds of it on another (docs/decisions.md).
+    float32 on one processor, and two thirds of it on another (docs/decisions/quickstart_and_commands.md).
 
     Args:
         model_of: makes the model that computes its loss as the precision says.

@@ -19,7 +19,7 @@ from cpc.quickstart.phone_map import contexts_chart, map_of_contexts
 from cpc.quickstart.recipe import Config, Findings, Recipe, Run, Study, accuracies
 
 # The corpus of seed 0 is the one whose test frames the recipe was chosen on. This is one whose test speakers share no
-# variant of espeak-ng's voices with its test speakers: docs/decisions.md.
+# variant of espeak-ng's voices with its test speakers: docs/decisions/quickstart_and_commands.md.
 FIRST_CORPUS_SEED = 63
 RECIPE_CHOSEN_ON = (
     "Recipe and probe's rate were chosen on test frames of the corpus of seed 0. This is the corpus of seed {}: its "
