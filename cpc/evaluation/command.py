@@ -9,6 +9,7 @@ import torch
 
 from cpc.bounds import Bound
 from cpc.candidates import BANK, STRATEGIES
+from cpc.candidates.strategies import Strategy
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.data.store.atomic import write_json
 from cpc.evaluation.bank import bank_of_split, bank_tally
@@ -25,10 +26,10 @@ INFO_NCE = "info_nce"
 
 def evaluate(
     model_folder: str | Path,
-    source: str | Path,
+    data: str | Path,
     *,
-    strategies: Iterable[str] | None = None,
-    nums_negatives: Iterable[int | None] | None = None,
+    negatives: Iterable[Strategy] | None = None,
+    num_negatives: Iterable[int | None] | None = None,
     estimators: Iterable[str] = (INFO_NCE,),
     num_batches: int | None = None,
     bank: str | None = None,
@@ -37,28 +38,29 @@ def evaluate(
     cache_dir: str | Path | None = None,
     skip_bad: bool = False,
     out: str | Path | None = None,
-    **protocol_options: Any,
+    **data_options: Any,
 ) -> dict[str, Any]:
     """`cpc evaluate`: measure the held-out bound of a saved model, print it, write it as JSON.
 
     Args:
-        model_folder: as written by `save_pretrained`.
-        source: a manifest CSV or its folder; for images what `cpc.data.read_image_source` takes, for text what
-            `cpc.data.text.lines.Text` takes.
-        strategies: the model's own and `mixed_excluding` if None.
-        nums_negatives: drawn per row, one evaluation each, None among them for all candidates; as the model trained if
-            the argument is None.
-        estimators: further ones than InfoNCE, whose bound is always measured, names in `cpc.evaluation.READABLE`.
-        num_batches: batches to average over, one pass over the split at most; 64 if None. Text is always read whole.
-        bank: a split of the corpus; the same rows are contrasted with its latents too, every one but those of a row's
-            own sequence. Their number is the cost: a pass over the bank for every 1024 rows.
-        bank_latents: at most so many of them; 1,000,000 if None.
-        seed: of batches and draws; `EVALUATION_SEED` if None.
-        cache_dir: where the packed corpus goes; beside the source if None.
+        model_folder: a model folder, or a run folder that holds one.
+        data: manifest CSV, or the folder that holds it; for images a folder, npz or NAME:ROOT; for text a file, a
+            folder or 'embedded'.
+        negatives: where negatives come from; the model's own strategy and mixed_excluding if not given.
+        num_negatives: negatives drawn per row, N = R + 1, or all (None in Python); several are evaluated one by one;
+            as the model was trained if not given.
+        estimators: further readings beside the bound of info_nce, which is always measured: nwj, tuba, interpolated,
+            dv, js, smile.
+        num_batches: batches, one pass over the split at most; 64 if not given; text is read whole.
+        bank: measure also against latents of this split, all at once: a far higher ceiling. Costs a pass over the
+            bank for every 1024 rows.
+        bank_latents: how many of them, at most; 1,000,000 if not given.
+        seed: of batches and draws; 0 if not given.
+        cache_dir: where packed data go; beside the data if not given.
         skip_bad: go on without files that cannot be used, and say how many.
-        out: JSON file; `bound.json` in the model's folder if None.
-        protocol_options: how batches are drawn, attributes of `AudioProtocol`, `ImageProtocol` or `TextProtocol`; as
-            the model's run drew them where not given, or None.
+        out: JSON file; bound.json in the model's folder if not given.
+        data_options: how batches are drawn, attributes of `AudioProtocol`, `ImageProtocol` or `TextProtocol`; as in
+            the model's run if not given, or None.
 
     Returns:
         What is written: the protocol, `bounds` with the record of `Bound` per N and strategy, and `estimates` with that
@@ -71,12 +73,12 @@ def evaluate(
     """
     config = read_config(model_folder)
     model = load_pretrained(model_folder)
-    given = {name: value for name, value in protocol_options.items() if value is not None}
+    given = {name: value for name, value in data_options.items() if value is not None}
     protocol = protocol_of(model_folder, model.encoder.modality, config["provenance"].get("evaluation", {}), given)
     others = tuple(dict.fromkeys(name for name in estimators if name != INFO_NCE))
     of_draws = {
-        "negatives": strategies,
-        "num_negatives": nums_negatives,
+        "negatives": negatives,
+        "num_negatives": num_negatives,
         "estimators": others,
         "num_batches": num_batches,
         "bank": bank,
@@ -90,15 +92,15 @@ def evaluate(
                 f"`{'`, `'.join(without_meaning)}`: {model_folder} is a model of text, which is read from end to end "
                 "against all classes; leave this out"
             )
-        found = evaluate_text(model, config, protocol, source, cache_dir=cache_dir, skip_bad=skip_bad)
+        found = evaluate_text(model, config, protocol, data, cache_dir=cache_dir, skip_bad=skip_bad)
     else:
         found = _evaluate_draws(
             model,
             config,
             protocol,
-            source,
-            asked=tuple(dict.fromkeys(strategies or model.loss_part.held_out_strategies(("mixed_excluding",)))),
-            nums=tuple(dict.fromkeys([model.loss_part.num_negatives] if nums_negatives is None else nums_negatives)),
+            data,
+            asked=tuple(dict.fromkeys(negatives or model.loss_part.held_out_strategies(("mixed_excluding",)))),
+            nums=tuple(dict.fromkeys([model.loss_part.num_negatives] if num_negatives is None else num_negatives)),
             others=others,
             num_batches=64 if num_batches is None else num_batches,
             bank=bank,
@@ -116,7 +118,7 @@ def evaluate(
                 f"{model_folder}: the loss of {bound['strategy']} is not finite for k = {', '.join(broken)}: the "
                 "model's products overflow; nothing is written"
             )
-    report = {"model": str(model_folder), "model_sha256": config["sha256"], "source": str(source), **found}
+    report = {"model": str(model_folder), "model_sha256": config["sha256"], "source": str(data), **found}
     path = Path(model_folder) / "bound.json" if out is None else Path(out)
     write_json(report, path)
     print(f"written to {path}")
