@@ -1,14 +1,12 @@
 """The commands, in-process, on a small synthesised corpus: what they print, write and refuse."""
 
 import json
-from argparse import Namespace
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cpc import cli
 from cpc.cli import main
 from cpc.data.audio.manifest import read_manifest
 from cpc.probes import ProbeProtocol
@@ -58,7 +56,7 @@ def test_index_and_pack(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     out = tmp_path / "manifest.csv"
     main(["data", "index", str(corpus / "audio"), "--out", str(out), "--speaker_level", "0"])
     assert len(read_manifest(out)) == len(read_manifest(corpus))
-    main(["data", "pack", str(out), "--sample_rate_hz", "8000", "--out", str(tmp_path / "packs")])
+    main(["data", "pack", str(out), "--sample_rate_hz", "8000", "--cache_dir", str(tmp_path / "packs")])
     assert "at 8000 Hz" in capsys.readouterr().out
     assert list((tmp_path / "packs").glob("*/audio.int16"))
 
@@ -115,12 +113,7 @@ def test_evaluate(run_dir: Path, corpus: Path, capsys: pytest.CaptureFixture[str
 def test_probe_with_every_baseline(
     run_dir: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    probe_audio = cli._probe_audio
-
-    def briefly(options: Namespace, protocol: ProbeProtocol, **others: object) -> object:
-        return probe_audio(options, protocol=replace(protocol, num_epochs=2, min_steps=50), **others)
-
-    monkeypatch.setattr(cli, "_probe_audio", briefly)
+    monkeypatch.setattr("cpc.probes.command.ProbeProtocol", partial(ProbeProtocol, num_epochs=2, min_steps=50))
     options = ["--num_seeds", "1", "--supervised_seconds", "1", "--task", "phones", "speaker"]
     main(["probe", str(run_dir), "--data", str(corpus), *options])
     printed = capsys.readouterr().out
@@ -185,8 +178,10 @@ def test_mistakes_end_with_a_message(
 
 
 @pytest.mark.parametrize("option", ["--num_batch", "--neg", "--nothing"])
-def test_unknown_and_abbreviated_options_are_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_and_abbreviated_options_are_refused(
+    option: str, run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as exit_:
-        main(["evaluate", "model", "--data", "data", option, "3"])
+        main(["evaluate", str(run_dir), "--data", "data", option, "3"])
     assert exit_.value.code == 2
     assert "unrecognized arguments" in capsys.readouterr().err

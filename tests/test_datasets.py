@@ -198,7 +198,7 @@ def test_librispeech_with_ids_missing_on_either_side(monkeypatch: pytest.MonkeyP
         prepare(monkeypatch, "librispeech", librispeech, "--lists", lists)
     assert not (librispeech / "manifest.csv").exists()
     with pytest.warns(UserWarning, match="left out 1 utterances of .*train_split.txt without audio"):
-        prepare(monkeypatch, "librispeech", librispeech, "--lists", lists, "--allow_missing", "true")
+        prepare(monkeypatch, "librispeech", librispeech, "--lists", lists, "--allow_missing")
     assert len(rows(librispeech / "manifest.csv")) == 6
 
     train.write_text("\n".join(published.splitlines()[1:]))
@@ -215,8 +215,8 @@ def test_librispeech_with_ids_missing_on_either_side(monkeypatch: pytest.MonkeyP
 def test_synthesised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("espeakng_loader", reason="the extra `speech` is not installed")
     folder = tmp_path / "synthesised"
-    arguments = ("--num_speakers", 3, "--num_heldout_speakers", 1, "--minutes", 0.2, "--num_workers", 1)
-    prepare(monkeypatch, "synthesised", folder, *arguments, "--progress", "false")
+    arguments = ("--num_speakers", 3, "--num_heldout_speakers", 1, "--minutes", 0.2)
+    prepare(monkeypatch, "synthesised", folder, *arguments)
     manifest = read_manifest(folder)
     speakers = {split: set(manifest.select(split).column("speaker")) for split in ("train", "valid", "test")}
     assert speakers["train"] == speakers["valid"]

@@ -27,7 +27,7 @@ STAGES = (
     "cli",
 )
 # Beside the flow: these import nothing of it, and only the command line imports them.
-SERVING_COMMANDS = ("allocator", "processor", "doctor")
+SERVING_COMMANDS = ("allocator", "processor", "options", "doctor")
 OUTSIDE = ("__init__", *SERVING_COMMANDS)  # cpc/__init__.py loads its names on first use
 LIGHTNING_MAY_APPEAR_FROM = "probes"
 

@@ -39,31 +39,32 @@ Row = dict[str, Any]
 
 
 def calibrate(
-    out: str | Path,
+    out: str | Path = "runs/calibration",
     *,
     tasks: Sequence[str] = tuple(TASKS),
     estimators: Sequence[str] = tuple(ESTIMATORS),
     critics: Sequence[str] = (EXACT, "separable"),
-    informations_nats: Sequence[float] = (2.0, 4.0, 6.0, 8.0, 10.0),
-    dims: Sequence[int] = (20,),
-    nums_candidates: Sequence[int] = (129,),
-    num_steps: int = 300,
+    mi: Sequence[float] = (2.0, 4.0, 6.0, 8.0, 10.0),
+    dim: Sequence[int] = (20,),
+    num_candidates: Sequence[int] = (129,),
+    steps: int = 300,
     num_matrices: int = 100,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Measure, print a table, and write `calibration.json` and `calibration.html`.
 
     Args:
-        out: a folder.
-        tasks: names in `cpc.bounds.tasks.TASKS`.
-        estimators: names in `cpc.bounds.estimators.ESTIMATORS`.
-        critics: `exact`, or names in `CRITICS`, which are trained while the information rises from level to level.
-        informations_nats: true I.
-        dims: dimensions of the tasks.
-        nums_candidates: N, pairs of each matrix, and of a training batch.
-        num_steps: of training, at each information.
-        num_matrices: that bias and variance are taken over.
-        seed: of everything drawn.
+        out: folder for JSON and HTML.
+        tasks: pairs (x, y) of known information.
+        estimators: what reads the scores.
+        critics: what scores the pairs: exact, the log density ratio, or the networks separable, concatenated and
+            bilinear, which are trained while the information rises from level to level.
+        mi: true informations in nats.
+        dim: dimensions (letters of the channel).
+        num_candidates: N, pairs of each matrix, and of a training batch.
+        steps: of training, at each information.
+        num_matrices: for each bias and variance.
+        seed: of pairs and weights.
 
     Returns:
         What the JSON holds: the options, `constants` that have none, `rows` (one per task, dim, N, critic, estimator
@@ -75,29 +76,29 @@ def calibrate(
             not installed.
     """
     start = time.monotonic()
-    _check(tasks, estimators, critics, informations_nats, dims, nums_candidates, num_steps, num_matrices)
+    _check(tasks, estimators, critics, mi, dim, num_candidates, steps, num_matrices)
     rows: list[Row] = []
     training: list[Row] = []
     left_out: list[str] = []
     diverged: list[str] = []
     for name in dict.fromkeys(tasks):
-        for dim in dict.fromkeys(dims):
-            levels = list(_reachable(name, sorted(set(informations_nats)), dim, left_out))
-            for num_candidates in dict.fromkeys(nums_candidates) if levels else ():
+        for num_dims in dict.fromkeys(dim):
+            levels = list(_reachable(name, sorted(set(mi)), num_dims, left_out))
+            for size in dict.fromkeys(num_candidates) if levels else ():
                 for critic in dict.fromkeys(critics):
-                    place = {"task": name, "dim": dim, "num_candidates": num_candidates, "critic": critic}
-                    options = (list(dict.fromkeys(estimators)), num_candidates, num_matrices, seed)
+                    place = {"task": name, "dim": num_dims, "num_candidates": size, "critic": critic}
+                    options = (list(dict.fromkeys(estimators)), size, num_matrices, seed)
                     if critic == EXACT:
                         found = _exact(levels, *options)
                     else:
-                        found, along = _trained(levels, critic, num_steps, *options, diverged)
+                        found, along = _trained(levels, critic, steps, *options, diverged)
                         training += [place | row for row in along]
                     if found:
                         print(_table(place, found), flush=True)
                     rows += [place | row for row in found]
     if not rows:
         raise ValueError(
-            f"none of the tasks {', '.join(tasks)} reaches any of {', '.join(map(str, informations_nats))} nats with "
+            f"none of the tasks {', '.join(tasks)} reaches any of {', '.join(map(str, mi))} nats with "
             "an estimator asked for: change --mi, --dim or --estimators (leave_one_out has the exact critic alone)"
         )
     report = {
@@ -105,10 +106,10 @@ def calibrate(
         "tasks": list(dict.fromkeys(tasks)),
         "estimators": list(dict.fromkeys(estimators)),
         "critics": list(dict.fromkeys(critics)),
-        "dims": list(dict.fromkeys(dims)),
-        "nums_candidates": list(dict.fromkeys(nums_candidates)),
-        "mi": sorted(set(informations_nats)),
-        "steps": num_steps,
+        "dims": list(dict.fromkeys(dim)),
+        "nums_candidates": list(dict.fromkeys(num_candidates)),
+        "mi": sorted(set(mi)),
+        "steps": steps,
         "num_matrices": num_matrices,
         "seed": seed,
         "seconds": round(time.monotonic() - start, 1),

@@ -8,6 +8,7 @@ import torch
 
 from cpc.bounds import Bound
 from cpc.candidates import BANK, STRATEGIES
+from cpc.candidates.strategies import Strategy
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.data.modality import EVALUATION_SEED
 from cpc.data.store.atomic import write_json
@@ -17,6 +18,7 @@ from cpc.evaluation.readings import HeldOutReadings, check_readable, readings_ta
 from cpc.evaluation.recorded import recorded_data
 from cpc.losses import Measure
 from cpc.losses.objectives import FULL_SOFTMAX
+from cpc.model import CPC
 from cpc.predictors import Step
 
 INFO_NCE = "info_nce"
@@ -26,10 +28,10 @@ _BANK_LATENTS = 1_000_000
 
 def evaluate(
     model_folder: str | Path,
-    source: str | Path,
+    data: str | Path,
     *,
-    strategies: Iterable[str] | None = None,
-    nums_negatives: Iterable[int | None] | None = None,
+    negatives: Iterable[Strategy] | None = None,
+    num_negatives: Iterable[int | None] | None = None,
     estimators: Iterable[str] = (INFO_NCE,),
     split: str | None = None,
     num_batches: int | None = None,
@@ -39,29 +41,31 @@ def evaluate(
     cache_dir: str | Path | None = None,
     skip_bad: bool = False,
     out: str | Path | None = None,
-    trusted_packages: tuple[str, ...] = ("cpc",),
+    trusted_packages: Iterable[str] = ("cpc",),
     **data_options: Any,
 ) -> dict[str, Any]:
     """Measure the held-out bound of a saved model, print it, write it as JSON.
 
     Args:
-        model_folder: as written by `save_pretrained`; a run folder that holds one.
-        source: the data, as the `data` section of the run's config names its source.
-        strategies: the model's own and `mixed_excluding` if None.
-        nums_negatives: drawn per row, one evaluation each, None among them for all candidates; as the model trained if
-            the argument is None.
-        estimators: further ones than InfoNCE, whose bound is always measured, names in `cpc.evaluation.READABLE`.
-        split: of the data; the one that the run held out if None.
-        num_batches: batches to average over, one pass over the split at most; 64 if None. Text is always read whole.
-        bank: a split of the corpus; the same rows are contrasted with its latents too, every one but those of a row's
-            own sequence. Their number is the cost: a pass over the bank for every 1024 rows.
-        bank_latents: at most so many of them; 1,000,000 if None.
-        seed: of batches and draws; `EVALUATION_SEED` if None.
-        cache_dir: where the packed corpus goes; beside the source if None.
+        model_folder: a model folder, or a run folder that holds one.
+        data: the source, as the `data` section of the run's config names one: a manifest CSV or its folder; a folder of
+            images, npz or NAME:ROOT; a text file, a folder or 'embedded'.
+        negatives: where negatives come from; the model's own strategy and mixed_excluding if not given.
+        num_negatives: negatives drawn per row, N = R + 1, or all (None in Python); several are evaluated one by one;
+            as the model was trained if not given.
+        estimators: further readings beside the bound of info_nce, which is always measured: nwj, tuba, interpolated,
+            dv, js, smile.
+        split: of the data; the one that the run held out if not given.
+        num_batches: batches, one pass over the split at most; 64 if not given; text is read whole.
+        bank: measure also against latents of this split, all at once: a far higher ceiling. Costs a pass over the
+            bank for every 1024 rows.
+        bank_latents: how many of them, at most; 1,000,000 if not given.
+        seed: of batches and draws; 0 if not given.
+        cache_dir: where packed data go; beside the data if not given.
         skip_bad: go on without files that cannot be used, and say how many.
-        out: JSON file; `bound.json` in the model's folder if None.
-        trusted_packages: packages whose classes the model may name.
-        data_options: fields of the run's `data` (see `cpc.data.Modality`); as the run had them where None.
+        out: JSON file; bound.json in the model's folder if not given.
+        trusted_packages: packages whose classes the model and its data may name.
+        data_options: fields of the run's `data` (see `cpc.data.Modality`); as in the run if not given, or None.
 
     Returns:
         What is written: how batches were made, `bounds` with the record of `Bound` per N and strategy, and `estimates`
@@ -71,52 +75,40 @@ def evaluate(
         ValueError: on an unknown strategy, estimator, split or speaker column, named; if the model's config.json does
             not say what data it was trained on; on options that such data do not have; if a loss is not finite.
     """
-    config = read_config(model_folder)
+    config, trusted_packages = read_config(model_folder), tuple(trusted_packages)
     model = load_pretrained(model_folder, trusted_packages=trusted_packages)
     others = tuple(dict.fromkeys(name for name in estimators if name != INFO_NCE))
-    data = recorded_data(
+    modality = recorded_data(
         config,
-        source,
+        data,
         trusted_packages=trusted_packages,
         eval_split=split,
         cache_dir=None if cache_dir is None else str(cache_dir),
         skip_bad=skip_bad,
         **data_options,
     )
-    if data.is_continuous:
-        of_draws = {
-            "negatives": strategies,
-            "num_negatives": nums_negatives,
-            "estimators": others or None,
-            "num_batches": num_batches,
-            "bank": bank,
-            "bank_latents": bank_latents,
-            "seed": seed,
-        }
-        without_meaning = [name for name, value in of_draws.items() if value is not None]
-        if without_meaning:
-            raise ValueError(
-                f"`{'`, `'.join(without_meaning)}`: {model_folder} is a model of {data.name}, which is read from end "
-                "to end against all classes; leave this out"
-            )
-    loss = model.loss_part
-    asked = tuple(dict.fromkeys(strategies or loss.held_out_strategies(("mixed_excluding",))))
-    nums = tuple(dict.fromkeys([loss.num_negatives] if nums_negatives is None else nums_negatives))
-    own = loss.training_strategies[0]
-    if strategies is not None:
-        _check_strategies(asked)
-    if data_options.get("sampler") is not None and own not in asked:
-        raise ValueError(
-            f"`sampler` {data_options['sampler']} is about the batches of the model's own strategy, {own!r}, "
-            f"which is not among those asked for ({', '.join(asked)}): leave it out"
+    if modality.is_continuous:
+        _refuse_draws(
+            f"{model_folder} is a model of {modality.name}, which is read from end to end against all classes",
+            negatives=negatives,
+            num_negatives=num_negatives,
+            estimators=others or None,
+            num_batches=num_batches,
+            bank=bank,
+            bank_latents=bank_latents,
+            seed=seed,
         )
+    loss = model.loss_part
+    own, step = loss.training_strategies[0], config["provenance"].get("step")
+    asked = _strategies(model, negatives, data_options.get("sampler"))
+    nums = tuple(dict.fromkeys([loss.num_negatives] if num_negatives is None else num_negatives))
     too_few = [num for num in nums if num is not None and num < 1]
     if too_few:
         raise ValueError(f"num_negatives={too_few[0]} must be at least 1, or all")
     check_readable(others, asked)
-    corpus = data.open(model.encoder)
-    data.check_split(corpus, data.eval_split, asked, own)
-    held_out = data.held_out(
+    corpus = modality.open(model.encoder)
+    modality.check_split(corpus, modality.eval_split, asked, own)
+    held_out = modality.held_out(
         corpus,
         model,
         num_batches=_NUM_BATCHES if num_batches is None else num_batches,
@@ -125,7 +117,6 @@ def evaluate(
     draws = {Measure(name, num): torch.Generator().manual_seed(held_out.seed) for num in nums for name in asked}
     readings = HeldOutReadings(model, others, draws)
     tallies = measured_tallies(model, held_out, draws, on_measure=readings if others else None)
-    step = config["provenance"].get("step")
     bounds: list[dict[str, Any]] = []
     estimates: list[dict[str, Any]] = []
     for measure, tally in tallies.items():
@@ -146,7 +137,7 @@ def evaluate(
         estimates += of_measure
     if bank is not None:
         num_latents = _BANK_LATENTS if bank_latents is None else bank_latents
-        stored = bank_of_split(model, corpus, bank, num_latents, data.batch_size, held_out.seed)
+        stored = bank_of_split(model, corpus, bank, num_latents, modality.batch_size, held_out.seed)
         bound = bank_tally(model, held_out, stored).compute(BANK, held_out.split)
         print(table(bound, "bank_latents"))
         bounds.append(
@@ -167,8 +158,8 @@ def evaluate(
     report = {
         "model": str(model_folder),
         "model_sha256": config["sha256"],
-        "source": str(source),
-        **data.held_out_by,
+        "source": str(data),
+        **modality.held_out_by,
         "training_strategy": own,
         "num_negatives": loss.num_negatives,
         "seed": held_out.seed,
@@ -182,10 +173,25 @@ def evaluate(
     return report
 
 
-def _check_strategies(asked: Iterable[str]) -> None:
+def _refuse_draws(why: str, **options: Any) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise ValueError(f"`{'`, `'.join(given)}`: {why}; leave this out")
+
+
+def _strategies(model: CPC, negatives: Iterable[str] | None, sampler: str | None) -> tuple[str, ...]:
+    """Those to measure with: the model's own and `mixed_excluding` if none are asked for."""
+    own = model.loss_part.training_strategies[0]
+    asked = tuple(dict.fromkeys(negatives or model.loss_part.held_out_strategies(("mixed_excluding",))))
     unknown = [name for name in asked if name not in STRATEGIES]
-    if unknown:
+    if negatives and unknown:
         raise ValueError(f"negatives={unknown[0]!r} is not one of {', '.join(STRATEGIES)}")
+    if sampler is not None and own not in asked:
+        raise ValueError(
+            f"`sampler` {sampler} is about the batches of the model's own strategy, {own!r}, which is not among those "
+            f"asked for ({', '.join(asked)}): leave it out"
+        )
+    return asked
 
 
 def _check_finite(bounds: list[dict[str, Any]], model_folder: str | Path) -> None:

@@ -11,7 +11,7 @@ NEEDS = "needs the extra 'dashboard': `uv sync --extra dashboard` or `pip instal
 
 
 def monitor(
-    roots: Sequence[Path],
+    runs: Sequence[Path],
     *,
     host: str = "127.0.0.1",
     port: int = 8050,
@@ -21,11 +21,11 @@ def monitor(
     """Serve the page of some runs until Ctrl-C, or write it into a file and return.
 
     Args:
-        roots: run folders, or folders that hold some.
-        host: address to serve at; all but loopback ones ask for a token: that of the environment's `CPC_MONITOR_TOKEN`,
-            which loopback asks for as well, or else a new one.
-        port: 0 for any that is free.
-        export: write this HTML file instead of serving.
+        runs: run folders, or folders below which runs lie.
+        host: address to serve at; beyond this machine (0.0.0.0) a token is asked for: the environment's
+            CPC_MONITOR_TOKEN, which is asked for on this machine too, or else a new one.
+        port: of the page; 0 for any that is free.
+        export: write the charts into this HTML file instead of serving them.
         prometheus: serve the latest values at /metrics too.
 
     Raises:
@@ -42,7 +42,7 @@ def monitor(
         raise ValueError(f"cpc monitor {NEEDS} ({error})") from error
 
     _allow_many_files()
-    library = Library(roots)
+    library = Library(runs)
     if export is not None:
         try:
             library.read_all(lambda progress: print(progress, flush=True) if progress else None)
@@ -60,7 +60,7 @@ def monitor(
         app.add_url_rule("/metrics", "metrics", lambda: (exposition(library), {"Content-Type": "text/plain"}))
     server = Server(app, host, port, os.environ.get(TOKEN_VARIABLE) or None)
     library.start()
-    print(f"watching {legible(', '.join(map(str, roots)))} at {server.url}, until Ctrl-C", flush=True)
+    print(f"watching {legible(', '.join(map(str, runs)))} at {server.url}, until Ctrl-C", flush=True)
     if prometheus:
         how = f", with the header `Authorization: Bearer {server.token}`" if server.token else ""
         print(f"latest values for Prometheus at {server.url.split('?')[0]}metrics{how}", flush=True)

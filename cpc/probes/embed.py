@@ -42,15 +42,15 @@ def embed(
     the array is called `features`. Frame i is centred at sample `first_centre_samples + i * hop_samples`.
 
     Args:
-        model_folder: as `cpc.load_pretrained` takes it.
-        paths: audio files, and folders to search.
+        model_folder: a model folder, or a run folder that holds one.
+        paths: audio files, and folders to search; images for a model of images.
         out: folder to write to.
-        features: contexts `c` or latents `z`.
-        format: `npy` or `safetensors`.
+        features: contexts c or latents z.
+        format: of the files.
         skip_bad: leave out files that cannot be read or are too short for a frame, and warn how many.
         overwrite: replace outputs that are there already.
-        device: where to compute.
-        precision: see `Features`.
+        device: where networks run: cpu, cuda, cuda:1.
+        precision: of the encoder's products; bfloat16 is faster on many processors that have it, slower on some.
         progress: show a progress bar.
 
     Returns:
@@ -61,14 +61,26 @@ def embed(
             without audio, two inputs with one output, or outputs that exist already. While writing: on a bad file,
             or one whose features are not finite, unless `skip_bad`.
     """
+    if read_config(model_folder).get("modality") == "image":
+        from cpc.probes.images.embed import embed_images
+
+        return embed_images(
+            model_folder,
+            paths,
+            out,
+            features,
+            format,
+            skip_bad=skip_bad,
+            overwrite=overwrite,
+            device=device,
+            precision=precision,
+            progress=progress,
+        )
     find_audio = partial(find_files, suffixes=AUDIO_SUFFIXES, kind="audio")
     targets = plan_outputs(paths, out, features, format, find_audio, overwrite=overwrite)
     model = load_pretrained(model_folder, device=device)
     if model.encoder.modality != "audio":
-        raise ValueError(
-            f"{model_folder} is a model of {model.encoder.modality}, not of audio: images go through "
-            "cpc.probes.images.embed, as in `cpc embed`"
-        )
+        raise ValueError(f"{model_folder} is a model of {model.encoder.modality}, not of audio or image")
     front_end = Features(features, model, precision=precision)
     sidecar = front_end.geometry() | {"model_sha256": read_config(model_folder)["sha256"]}
 

@@ -1,8 +1,8 @@
-"""Quickstarts: one engine, and a recipe for each corpus. The command line asks here; nothing heavy is imported."""
+"""Quickstarts: one engine, and a recipe for each corpus. Nothing heavy is imported before one starts."""
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 
 class Entry(NamedTuple):
@@ -10,13 +10,11 @@ class Entry(NamedTuple):
 
     Attributes:
         module: holds it, as `RECIPE`.
-        words: what the model learns from.
         out: default folder of runs and reports.
         corpus: default folder of the corpus.
     """
 
     module: str
-    words: str
     out: Path
     corpus: Path
 
@@ -26,19 +24,35 @@ class Entry(NamedTuple):
 
 
 RECIPES = {
-    "audio": Entry(
-        "cpc.quickstart.speech", "synthesised speech", Path("runs/quickstart"), Path("data/quickstart_speech")
-    ),
-    "image": Entry(
-        "cpc.quickstart.images",
-        "photographs and digits",
-        Path("runs/image_quickstart"),
-        Path("data/embedded_images"),
-    ),
-    "text": Entry(
-        "cpc.quickstart.prose",
-        "prose that Python brings along",
-        Path("runs/text_quickstart"),
-        Path("data/embedded_prose"),
-    ),
+    "audio": Entry("cpc.quickstart.speech", Path("runs/quickstart"), Path("data/quickstart_speech")),
+    "image": Entry("cpc.quickstart.images", Path("runs/image_quickstart"), Path("data/embedded_images")),
+    "text": Entry("cpc.quickstart.prose", Path("runs/text_quickstart"), Path("data/embedded_prose")),
 }
+
+
+def quickstart(
+    *,
+    modality: Literal["audio", "image", "text"] = "audio",
+    out: Path | None = None,
+    corpus: Path | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+) -> None:
+    """Make a corpus, pretrain, measure the bound, probe, and write a report.
+
+    Args:
+        modality: of the corpus: audio is synthesised speech, image photographs and digits, text prose that Python
+            brings along.
+        out: a new folder for runs and report; if not given runs/quickstart, with image_ or text_ before the name.
+        corpus: folder of the corpus, made if it is not there; if not given data/quickstart_speech,
+            data/embedded_images or data/embedded_prose.
+        steps: optimiser steps; by this machine's speed if not given.
+        seed: of model and batches; another seed, another corpus.
+
+    Raises:
+        ValueError: as `cpc.quickstart.engine.quickstart`.
+    """
+    from cpc.quickstart import engine
+
+    recipe = RECIPES[modality]
+    engine.quickstart(recipe.load(), out or recipe.out, corpus or recipe.corpus, seed=seed, steps=steps)

@@ -68,7 +68,7 @@ def test_a_strategy_has_the_batches_it_means(
     assert all(len(of_batch) == 1 for of_batch in speakers) == (expected[0] == "same_speaker")
 
 
-@pytest.mark.parametrize("options", [{}, {"strategies": ["mixed"], "bank": "valid"}])
+@pytest.mark.parametrize("options", [{}, {"negatives": ["mixed"], "bank": "valid"}])
 def test_a_loss_that_is_not_finite_is_not_written(
     model: cpc.CPC, manifest: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -131,6 +131,7 @@ def test_evaluate_draws_as_the_run_did_unless_told_otherwise(model: cpc.CPC, man
     assert np.allclose(ceiling - other["bounds"][0]["loss_nats"], other["bounds"][0]["mi_bound_nats"])
 
 
+@pytest.mark.usefixtures("unchecked_types")
 def test_a_model_of_unknown_training_must_be_told_how(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
     save_pretrained(model, tmp_path)
     with pytest.raises(ValueError, match=r"does not say what data it was trained on.*Write provenance\.data, such as"):
@@ -141,7 +142,7 @@ def test_a_model_of_unknown_training_must_be_told_how(model: cpc.CPC, manifest: 
     with pytest.raises(ValueError, match="num_batches=0 must be at least 1"):
         evaluate(tmp_path, manifest, num_batches=0)
     with pytest.raises(ValueError, match="negatives='all' is not one of mixed"):
-        evaluate(tmp_path, manifest, strategies=["all"])
+        evaluate(tmp_path, manifest, negatives=["all"])
     with pytest.raises(ValueError, match="`image_size`: this is a model of audio, whose data have no such option"):
         evaluate(tmp_path, manifest, image_size=64)
 
@@ -172,7 +173,7 @@ def test_any_strategy_estimator_and_number_of_candidates(
         lambda module, *_: encoded.append(1) if isinstance(module, cpc.CPC) else None
     ):
         report = evaluate(
-            tmp_path, manifest, strategies=strategies, nums_negatives=(None, 5), estimators=estimators, num_batches=3
+            tmp_path, manifest, negatives=strategies, num_negatives=(None, 5), estimators=estimators, num_batches=3
         )
     assert len(encoded) == 3  # every measure shares its batches' encoding
     of_bounds = [(bound["num_negatives"], bound["strategy"]) for bound in report["bounds"]]
@@ -223,8 +224,8 @@ def test_estimators_and_numbers_that_cannot_be(model: cpc.CPC, manifest: Path, t
     with pytest.raises(ValueError, match="estimators names 'leave_one_out': a model is read by one of info_nce, nwj"):
         evaluate(tmp_path, manifest, estimators=["leave_one_out"])
     with pytest.raises(ValueError, match="num_negatives=0 must be at least 1, or all"):
-        evaluate(tmp_path, manifest, nums_negatives=[0])
+        evaluate(tmp_path, manifest, num_negatives=[0])
     with pytest.raises(ValueError, match=r"'tuba', whose baseline .* with negatives=sequence_only there is one"):
-        evaluate(tmp_path, manifest, strategies=["sequence_only"], estimators=["tuba"])
+        evaluate(tmp_path, manifest, negatives=["sequence_only"], estimators=["tuba"])
     with pytest.raises(ValueError, match=r"takes half of the sequences .* here 1: raise data\.batch_size"):
-        evaluate(tmp_path, manifest, strategies=["mixed_excluding"], batch_size=2, estimators=["tuba"])
+        evaluate(tmp_path, manifest, negatives=["mixed_excluding"], batch_size=2, estimators=["tuba"])

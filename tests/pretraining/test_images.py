@@ -507,9 +507,9 @@ def test_evaluate_takes_other_sizes_and_refuses_what_images_have_not(
     assert larger["bounds"][0]["num_candidates"] == [2 * 5 * 5] * 8
     command = ["evaluate", str(finished), "--data", str(source), "--out", str(finished / "other.json")]
     for options, message in (
-        (["--window_samples", "3200"], "--window_samples: "),
-        (["--sampler", "uniform"], "--sampler: "),
-        (["--speakers_per_batch", "2"], "--speakers_per_batch: "),
+        (["--window_samples", "3200"], "--window_samples 3200; "),
+        (["--sampler", "uniform"], "--sampler uniform; "),
+        (["--speakers_per_batch", "2"], "--speakers_per_batch 2; "),
         (["--negatives", "same_speaker"], "images have no speakers"),
         (["--image_size", "43"], "leave the last 3 pixels of images of 43 out"),
         (["--image_size", "48"], "load_size=44 is smaller than image_size=48"),
@@ -520,5 +520,7 @@ def test_evaluate_takes_other_sizes_and_refuses_what_images_have_not(
             main([*command, *options])
         printed = capsys.readouterr().err
         assert message in printed
-        assert ("is a model of image, whose data have no such option" in printed) == (message == f"{options[0]}: ")
+        assert ("is a model of image, whose data have no such option" in printed) == (
+            message == f"{' '.join(options)}; "
+        )
     assert not (finished / "other.json").exists()

@@ -299,7 +299,7 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_evaluate_says_what_it_does_not_know(run_dir: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match=r"`negatives`: .* is a model of text, which is read from end to end"):
-        evaluate(run_dir, folder, strategies=["mixed"])
+        evaluate(run_dir, folder, negatives=["mixed"])
     for name, value in (("seed", 0), ("bank_latents", 5)):
         with pytest.raises(ValueError, match=rf"`{name}`: .* is a model of text, which is read from end to end"):
             evaluate(run_dir, folder, **{name: value})

@@ -1,13 +1,12 @@
 """Public corpora: from the folders as their authors lay them out to a manifest with splits and labels.
 
-One function per corpus; `datasets/NAME/prepare.py` calls it by way of `prepare_from_command_line`, and
+One function per corpus; `datasets/NAME/prepare.py` calls it by way of `cpc.options.prepare_from_command_line`, and
 `datasets/NAME/card.md` says what to download. Nothing is downloaded here, and nothing but the manifest is written.
 """
 
 import re
-import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from cpc.data.audio.index import index_folder
@@ -170,25 +169,6 @@ def describe(manifest: Manifest, published: dict[str, int] | None = None) -> str
         lines.append(line)
     labels = [f"{name} ({len(set(manifest.column(name)))} values)" for name in manifest.label_columns]
     return "\n".join([*lines, f"labels: {', '.join(labels) or 'none'}"])
-
-
-def prepare_from_command_line(
-    prepare: Callable[..., Manifest], published: dict[str, int] | None = None, arguments: list[str] | None = None
-) -> None:
-    """Call a corpus's function with the arguments of the command line and print what the manifest holds.
-
-    Args:
-        prepare: its parameters become the options.
-        published: files per split as its authors report them.
-        arguments: instead of the command line's.
-    """
-    import jsonargparse
-
-    try:
-        manifest = jsonargparse.auto_cli(prepare, args=arguments, allow_abbrev=False)
-    except (ValueError, ImportError, OSError) as error:
-        sys.exit(f"error: {error}")
-    print(describe(manifest, published))
 
 
 def _index(root: Path, out: Path | None) -> tuple[Manifest, Path]:

@@ -43,18 +43,18 @@ def index_folder(
 
     Args:
         root: folder to search, with all folders below it; names that begin with a dot are left out.
-        out: CSV to write, or the folder for it; `root/manifest.csv` unless given.
+        out: CSV to write, or the folder for it; manifest.csv in `root` if not given.
         speaker_level: which folder below `root` names the speaker: 0 the first, -1 the one the file lies in.
         speaker_pattern: regular expression, searched in the path relative to `root`. Each named group becomes a column:
             `(?P<digit>\d)_(?P<speaker>[a-z]+)_(?P<index>\d+)`; groups `speaker` and `split` mean what they say.
         split_level: which folder below `root` names the split.
-        valid_share: share of the files that is drawn for split `valid`, 0.1 unless given; nothing is drawn where
-            folders or the pattern name the split, nor where both shares are 0. See `draw_splits`.
-        test_share: likewise, for split `test`.
+        valid_share: share of the files that is drawn for split `valid`, 0.1 if not given; nothing is drawn where
+            folders or the pattern name the split, nor where both shares are 0.
+        test_share: share of the files that is drawn for split `test`, likewise.
         split_by: `speaker` draws speakers, so that those of `valid` and `test` are heard nowhere else.
         seed: of the drawn splits.
         num_workers: threads that read headers.
-        skip_bad: leave out files that cannot be read, and warn how many, instead of raising.
+        skip_bad: leave out files that cannot be read, and warn how many.
         overwrite: replace a manifest that is there already.
         progress: show a progress bar.
 

@@ -1,14 +1,12 @@
 """Public image corpora: from the files as they come to arrays with splits and labels, which `read_image_source` reads.
 
-One function per corpus; `datasets/NAME/prepare.py` calls it by way of `prepare_images_from_command_line`, and
+One function per corpus; `datasets/NAME/prepare.py` calls it by way of `cpc.options.prepare_from_command_line`, and
 `datasets/NAME/card.md` says what to get. Nothing is downloaded here.
 """
 
 import gzip
 import io
-import sys
 import zlib
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -175,25 +173,6 @@ def describe_images(table: ImageTable, published: dict[str, int] | None = None) 
             line += f"   (published: {published.get(split, 0)})"
         lines.append(line)
     return "\n".join([*lines, f"{len(table.classes)} classes: {', '.join(table.classes)}"])
-
-
-def prepare_images_from_command_line(
-    prepare: Callable[..., ImageTable], published: dict[str, int] | None = None, arguments: list[str] | None = None
-) -> None:
-    """Call a corpus's function with the arguments of the command line and print what there is to read.
-
-    Args:
-        prepare: its parameters become the options.
-        published: images per split as its authors report them.
-        arguments: instead of the command line's.
-    """
-    import jsonargparse
-
-    try:
-        table = jsonargparse.auto_cli(prepare, args=arguments, allow_abbrev=False)
-    except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")
-    print(describe_images(table, published))
 
 
 def _require(path: Path) -> None:

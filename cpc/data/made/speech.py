@@ -85,7 +85,7 @@ def synthesize(
 
     Args:
         out: folder to make. It appears when the corpus is complete: an interrupted run leaves nothing there.
-        num_speakers: all of them.
+        num_speakers: voices in all.
         minutes: of speech, all splits together: 80 % train, 8 % valid, 12 % test.
         num_heldout_speakers: how many of the speakers are in the test split alone.
         seed: of speakers, sentences, noise and levels.

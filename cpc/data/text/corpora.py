@@ -1,7 +1,5 @@
 """Corpora of text whose sizes are known: checked against what is published, and packed."""
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from cpc.data.text.corpus import TokenCorpus
@@ -37,22 +35,13 @@ def prepare_ptb(root: str | Path, cache_dir: str | Path | None = None) -> TokenC
     return corpus
 
 
-def prepare_text_from_command_line(prepare: Callable[..., TokenCorpus], arguments: list[str] | None = None) -> None:
-    """Call a corpus's function with the arguments of the command line and print what there is to read.
-
-    Args:
-        prepare: its parameters become the options.
-        arguments: instead of the command line's.
-    """
-    import jsonargparse
-
-    try:
-        corpus = jsonargparse.auto_cli(prepare, args=arguments, allow_abbrev=False)
-    except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")
+def describe_text(corpus: TokenCorpus) -> str:
+    """A line per split: tokens, how many different ones, and the share of unknown ones."""
+    lines = []
     for split in corpus.text.splits:
         counts = corpus.counts(split)
-        print(
+        lines.append(
             f"{split:>6} {counts.sum():>9} tokens, {(counts > 0).sum():>6} of {len(counts)} different ones, "
             f"{counts[corpus.vocabulary.unknown] / counts.sum():.1%} unknown"
         )
+    return "\n".join(lines)

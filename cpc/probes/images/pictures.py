@@ -33,7 +33,7 @@ _UNLABELLED = "#c3c8cf"
 
 def write_pictures(
     model_folder: str | Path,
-    source: str | Path,
+    data: str | Path,
     out: str | Path,
     *,
     split: str = "test",
@@ -46,14 +46,14 @@ def write_pictures(
     """`cpc picture`: draw `patches.png`, `neighbours.png` and `map.png`.
 
     Args:
-        model_folder: as `cpc.load_pretrained` takes it.
-        source: the images, as `cpc.data.read_image_source` takes it.
+        model_folder: a model folder, or a run folder that holds one.
+        data: a folder of images, npz or NAME:ROOT.
         out: folder for the pictures, which replace those that are there.
         split: whose images are shown, and whose patches are looked for.
         among: the split where neighbours are looked for.
         num_images: of each split, at most, drawn at random.
         seed: of all that is drawn.
-        cache_dir: where packed images go; beside the source if None.
+        cache_dir: where packed images go; beside the images if not given.
         skip_bad: go on without files that cannot be used, and say how many.
 
     Returns:
@@ -69,13 +69,13 @@ def write_pictures(
         raise ValueError(f"{model_folder} is a model of {model.encoder.modality}: pictures are drawn of image models")
     if num_images < FEWEST_MAPPED:
         raise ValueError(f"num_images={num_images}, but a map needs at least {FEWEST_MAPPED}")
-    data = recorded_data(config, source, cache_dir=None if cache_dir is None else str(cache_dir), skip_bad=skip_bad)
-    corpus = data.open(model.encoder)
+    modality = recorded_data(config, data, cache_dir=None if cache_dir is None else str(cache_dir), skip_bad=skip_bad)
+    corpus = modality.open(model.encoder)
     corpus.check(split, among)
     shown, others = (_drawn(corpus.windows(name), num_images, seed) for name in (split, among))
     if len(shown.images) < FEWEST_MAPPED:
         raise ValueError(
-            f"split {split!r} of {source} has {len(shown.images)} images, but a map needs at least {FEWEST_MAPPED}: "
+            f"split {split!r} of {data} has {len(shown.images)} images, but a map needs at least {FEWEST_MAPPED}: "
             "name another split"
         )
     changed = corpus.windows(split, is_training=True)

@@ -69,8 +69,7 @@ def test_probe_without_options(model_folder: Path, source: Path, monkeypatch: py
 
     monkeypatch.setattr("cpc.probes.images.report.probe_images", watched)
     main(["probe", str(model_folder), "--data", str(source), "--task", "class"])
-    assert asked["features"] == ("z", "z_grid", "c")
-    assert asked["baselines"] == ("majority", "random", "pixels", "supervised")
+    assert not {"features", "baselines"} & set(asked)  # those of `probe_images`
     assert (asked["train_split"], asked["test_split"], asked["label_shares"]) == ("train", "test", None)
     assert asked["out"] == model_folder / "probe.json"
 

@@ -1,0 +1,129 @@
+"""Options of a command, read from the signature and the docstring of the function that it calls.
+
+A parameter's type decides how its option is read, its default is the option's, and its line under `Args:` is the help.
+A parameter without a default is positional, or a required option if it is called so in `NAMED` and is not the first.
+"""
+
+import argparse
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import docstring_parser
+
+NAMED = ("data", "task", "out")
+MAY_BE_EMPTY = ("baselines",)
+PYTHON_ONLY = ("progress", "num_workers", "num_random_models", "held_out")
+METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
+
+
+class Options:
+    """The parser of one command.
+
+    Args:
+        function: what the command calls.
+        prog: what the user types before the options.
+        words: what the command does; the first line of the function's docstring if None.
+
+    Attributes:
+        typed: how each option is typed.
+        takes_more: whether the function takes options that its signature does not name.
+    """
+
+    def __init__(self, function: Callable[..., Any], prog: str | None = None, words: str | None = None) -> None:
+        document = docstring_parser.parse(function.__doc__ or "")
+        self.parser = argparse.ArgumentParser(prog, description=words or document.short_description, allow_abbrev=False)
+        self.typed: dict[str, str] = {}
+        self.takes_more = False
+        told, kinds = {line.arg_name: line.description for line in document.params}, get_type_hints(function)
+        for position, (name, parameter) in enumerate(inspect.signature(function).parameters.items()):
+            is_required = parameter.default is parameter.empty
+            if parameter.kind is parameter.VAR_KEYWORD:
+                self.takes_more = True
+            elif is_required and (position == 0 or name not in NAMED):
+                self.parser.add_argument(
+                    name, help=_escape(told.get(name)), **(_reading(kinds[name]) | {"metavar": name})
+                )
+            elif name not in PYTHON_ONLY:
+                self._add(name, kinds[name], told.get(name), None if is_required else parameter.default, is_required)
+
+    def add_fields(self, kind: type, names: Iterable[str], note: str) -> None:
+        """Add an option for each of these fields of a class; `note` follows what its docstring says of it."""
+        lines = [line for base in kind.__mro__[::-1] for line in docstring_parser.parse(base.__doc__ or "").params]
+        told, kinds = {line.arg_name: line.description for line in lines}, get_type_hints(kind)
+        for name in names:
+            self._add(name, kinds[name], f"{(told.get(name) or '').rstrip('.')}{note}")
+
+    def parse(self, arguments: list[str], note: str = "") -> dict[str, Any]:
+        """The arguments that were given, by name; `note` is added to the message about unknown ones."""
+        given, unknown = self.parser.parse_known_args(arguments)
+        if unknown:
+            self.parser.error(f"unrecognized arguments: {' '.join(unknown)}{note}")
+        return vars(given)
+
+    def _add(self, name: str, kind: Any, told: str | None, default: Any = None, is_required: bool = False) -> None:
+        reading = _reading(kind)
+        if not reading:
+            return
+        if name in MAY_BE_EMPTY:
+            reading["nargs"] = "*"
+        text = re.sub(r"`(\w+)`", lambda marked: self.typed.get(marked[1], marked[0]), told or "")
+        if "nargs" in reading and "choices" in reading:
+            reading["metavar"] = "NAME"
+            text = f"{text.rstrip('.')}; any of {', '.join(reading['choices'])}"
+        if default is not None and "type" in reading:
+            text = f"{text.rstrip('.')} (default: {default if _is_one(default) else ' '.join(map(str, default))})"
+        self.typed[name] = f"--{name}"
+        settings = reading | {"help": _escape(text), "default": argparse.SUPPRESS, "required": is_required}
+        self.parser.add_argument(f"--{name}", **settings)
+
+
+def number_or_all(text: str) -> int | None:
+    """Read `all` as None."""
+    return None if text == "all" else int(text)
+
+
+def _reading(kind: Any) -> dict[str, Any]:
+    """How argparse reads values of a type: of a sequence one after another; {} if they cannot be typed."""
+    members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    for member in members:
+        origin = get_origin(member)
+        if inspect.isclass(origin) and issubclass(origin, Iterable):
+            (element, *_) = get_args(member)
+            of_all = {"type": number_or_all, "metavar": "INT|all"}
+            return (of_all if NoneType in get_args(element) else _reading(element)) | {"nargs": "+"}
+    first = str if str in members else members[0]
+    if first is bool:
+        return {"action": "store_true"}
+    if get_origin(first) is Literal:
+        return {"type": type(get_args(first)[0]), "choices": get_args(first)}
+    return {"type": first, "metavar": METAVARS[Path if Path in members else first]} if first in METAVARS else {}
+
+
+def _escape(text: str | None) -> str:
+    return " ".join((text or "").rstrip(".").split()).replace("%", "%%")
+
+
+def _is_one(default: Any) -> bool:
+    return isinstance(default, str) or not isinstance(default, Iterable)
+
+
+def prepare_from_command_line(
+    prepare: Callable[..., Any], describe: Callable[..., str], published: dict[str, int] | None = None
+) -> None:
+    """Call a corpus's function with the arguments of the command line and print what there is to read.
+
+    Args:
+        prepare: its parameters become the options.
+        describe: what it returned, in words, beside `published` if that is given.
+        published: what its authors report of each split.
+    """
+    values = Options(prepare).parse(sys.argv[1:])
+    try:
+        print(describe(prepare(**values), *([] if published is None else [published])))
+    except (ValueError, ImportError, OSError) as error:
+        sys.exit(f"error: {error}")
