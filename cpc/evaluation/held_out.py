@@ -11,7 +11,7 @@ from cpc.bounds import BoundTally
 from cpc.data.audio.corpus import Corpus, Sampler
 from cpc.data.batch import Batch
 from cpc.data.images.corpus import ImageCorpus
-from cpc.data.streams.windows import Window
+from cpc.data.streams.stream import Draw
 from cpc.evaluation.protocol import WindowProtocol
 from cpc.losses import Measure
 from cpc.model import CPC
@@ -58,7 +58,7 @@ class HeldOut:
         self.windows: Any = corpus.windows(protocol.split)
         self._corpus = corpus
         self._rank, self._world_size = rank, world_size
-        self._drawn: dict[tuple[Sampler, bool], list[list[Window]]] = {}
+        self._drawn: dict[tuple[Sampler, bool], list[list[Draw]]] = {}
 
     def drawn_as(self, strategy: str) -> tuple[Sampler, bool]:
         """The sampler of a strategy's batches, and whether each speaker's part of one must hold two files."""
@@ -67,7 +67,7 @@ class HeldOut:
             sampler = self.protocol.sampler
         return sampler, strategy == "same_speaker_excluding"
 
-    def batches(self, strategy: str) -> list[list[Window]]:
+    def batches(self, strategy: str) -> list[list[Draw]]:
         """The windows of each batch, for this rank.
 
         Raises:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cpc.data.audio.corpus import Corpus, Geometry, Sampler
 from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, WindowDataset, initialisation_windows
-from cpc.data.streams.windows import Window
+from cpc.data.streams.stream import Draw
 from cpc.evaluation import AudioProtocol
 from cpc.model import CPC
 from cpc.pretraining.window_data import WindowData
@@ -133,7 +133,7 @@ class AudioData(WindowData):
         return self.window_samples, 1, encoder.num_latents(self.window_samples)
 
     def _identities(
-        self, encoder: Any, windows: WindowDataset, drawn: list[Window]
+        self, encoder: Any, windows: WindowDataset, drawn: list[Draw]
     ) -> tuple[Int[Tensor, " B"], Int[Tensor, " B"], Int[Tensor, " B"]]:
         files = [file for file, _ in drawn]
         num_valid = np.minimum(windows.audio.num_samples[files], self.window_samples)

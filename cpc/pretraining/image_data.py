@@ -10,7 +10,7 @@ from torch import Tensor
 from cpc.data.images.corpus import ImageCorpus, ImageDataset, ImageGeometry
 from cpc.data.images.patch_augmentation import Augmentation
 from cpc.data.images.sources import DEFAULT_VALID_SHARE
-from cpc.data.streams.windows import Window
+from cpc.data.streams.stream import Draw
 from cpc.encoders.patches import PatchEncoder
 from cpc.evaluation import ImageProtocol
 from cpc.model import CPC
@@ -150,7 +150,7 @@ class ImageData(WindowData):
         return encoder.num_channels * self.image_size**2, side, side
 
     def _identities(
-        self, encoder: ImageGeometry, windows: ImageDataset, drawn: list[Window]
+        self, encoder: ImageGeometry, windows: ImageDataset, drawn: list[Draw]
     ) -> tuple[Int[Tensor, " B"], Int[Tensor, " B"], Int[Tensor, " B"]]:
         ids = torch.from_numpy(windows.sequence_ids[[image for image, _ in drawn]])
         num_latents = encoder.grid.side(self.image_size) ** 2

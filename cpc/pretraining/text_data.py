@@ -10,7 +10,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from cpc.data.batch import Batch
 from cpc.data.streams.lanes import LaneOrder, TrainingLanes
-from cpc.data.streams.windows import naming
+from cpc.data.streams.stream import naming
 from cpc.data.text.corpus import TokenCorpus, entropy_nats
 from cpc.data.text.lines import DEFAULT_SHARE, EMBEDDED
 from cpc.data.text.vocabulary import Tokens

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from cpc.data.streams.resuming import ENDLESS
-from cpc.data.streams.windows import Window, naming
+from cpc.data.streams.stream import Draw, naming
 from cpc.evaluation import HeldOut
 from cpc.losses.contrast import check_rows
 from cpc.model import CPC
@@ -111,7 +111,7 @@ class WindowData(PretrainingData):
 
     @abstractmethod
     def _identities(
-        self, encoder: Any, windows: Any, drawn: list[Window]
+        self, encoder: Any, windows: Any, drawn: list[Draw]
     ) -> tuple[Int[Tensor, " B"], Int[Tensor, " B"], Int[Tensor, " B"]]:
         """Number of latents, sequence and group of every observation drawn, without a look at its samples or pixels."""
 
@@ -121,7 +121,7 @@ class WindowData(PretrainingData):
         A strategy that leaves rows without negatives then fails now, not at the first held-out evaluation. Training
         batches must serve the strategies of training alone; those after the first are checked when their turn comes.
         """
-        for index in range(min(NUM_CHECKED_BATCHES, -(-self.batches.windows_per_pass // self.batch_size))):
+        for index in range(min(NUM_CHECKED_BATCHES, -(-self.batches.draws_per_pass // self.batch_size))):
             identities = self._identities(model.encoder, self._train, self.batches.batch(index))
             for strategy in model.loss_part.training_strategies:
                 with naming(self.train_split):

@@ -11,9 +11,11 @@ from cpc.data.audio.alignments import FrameTimes, check_alignments, read_alignme
 from cpc.data.audio.files import AudioFiles
 from cpc.data.audio.manifest import Manifest, read_manifest
 from cpc.data.audio.pack import PackedAudio, pack
-from cpc.data.audio.windows import FrameLabels, WindowDataset
+from cpc.data.audio.windows import FrameLabels, WindowDataset, window_draws
 from cpc.data.store.folders import name_a_few
-from cpc.data.streams.windows import SameSpeakerBatches, UniformBatches, naming
+from cpc.data.streams.same_group import SameGroupBatches
+from cpc.data.streams.stream import naming
+from cpc.data.streams.uniform import UniformBatches
 
 Sampler = Literal["uniform", "same_speaker"]
 
@@ -141,24 +143,26 @@ class Corpus:
         require_distinct_files: bool = False,
         rank: int = 0,
         world_size: int = 1,
-    ) -> UniformBatches | SameSpeakerBatches:
+    ) -> UniformBatches | SameGroupBatches:
         """Batches of windows: uniform, or of few speakers each.
 
         Raises:
             ValueError: naming the split, as the sampler does.
         """
-        arguments = (windows.audio.num_samples, self.window_samples, batch_size, num_batches, seed)
         if sampler not in get_args(Sampler):
             raise ValueError(f"sampler={sampler!r} is not one of 'uniform', 'same_speaker'")
+        options = {"batch_size": batch_size, "num_batches": num_batches, "seed": seed}
         with naming(windows.split):
+            stream = window_draws(windows.audio.num_samples, self.window_samples) | options
             if sampler == "uniform":
-                return UniformBatches(*arguments, rank=rank, world_size=world_size)
-            return SameSpeakerBatches(
-                *arguments,
+                return UniformBatches(**stream, rank=rank, world_size=world_size)
+            return SameGroupBatches(
+                **stream,
                 group_ids=windows.group_ids,
-                speakers_per_batch=speakers_per_batch,
-                require_distinct_files=require_distinct_files,
+                groups_per_batch=speakers_per_batch,
+                require_distinct_items=require_distinct_files,
                 group_names=self.speakers,
+                nouns=("speaker", "file"),
                 rank=rank,
                 world_size=world_size,
             )
@@ -176,7 +180,8 @@ class Corpus:
         with naming(split):
             if isinstance(audio, PackedAudio):
                 return audio.statistics
-            windows = UniformBatches(audio.num_samples, self.window_samples, 1000, 1, seed=0).batch(0)
+            draws = window_draws(audio.num_samples, self.window_samples)
+            windows = UniformBatches(**draws, batch_size=1000, num_batches=1, seed=0).batch(0)
         x, num_valid, *_ = WindowDataset(audio, self.window_samples).__getitems__(windows)
         assert num_valid is not None
         signal = x[torch.arange(self.window_samples) < num_valid[:, None]].double()
