@@ -43,6 +43,30 @@ class ImageOrigin(Protocol):
         ...
 
 
+class TableColumns:
+    """The columns of `table`, for whatever reads its images."""
+
+    table: "ImageTable"
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def labels(self) -> Int64[np.ndarray, " n"]:
+        """Position in `classes`, or -1 where unknown."""
+        return self.table.labels
+
+    @property
+    def classes(self) -> list[str]:
+        """Name of each class."""
+        return self.table.classes
+
+    @property
+    def splits(self) -> list[str]:
+        """Each image's split: train, valid, test or unlabelled."""
+        return self.table.splits
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class ImageTable:
     """Images, row by row: what is known of them without a look at their pixels.

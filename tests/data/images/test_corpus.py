@@ -374,7 +374,7 @@ def test_a_pack_is_shared_by_all_that_ask_for_its_size(
 ) -> None:
     _ = open_corpus(cache_dir=tmp_path).images
     (folder,) = tmp_path.iterdir()
-    monkeypatch.setattr("cpc.data.images.pack._build", lambda *_, **__: pytest.fail("packed again"))
+    monkeypatch.setattr("cpc.data.store.packed._build", lambda *_, **__: pytest.fail("packed again"))
     corpus = ImageCorpus(source, Geometry(4, 2), 12, load_size=SIDE, augmentation="v2", cache_dir=tmp_path)
     assert corpus.images.folder == folder
     assert pack_images(corpus.table, SIDE, 3, tmp_path).folder == folder

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 import cpc.data.images.pack
+import cpc.data.store.packed
 from cpc.data.images.pack import PackedImages, pack_images
 from cpc.data.images.pixels import read_square
 from cpc.data.images.sources import read_image_source
@@ -123,9 +124,9 @@ def test_a_pack_is_reused_until_something_changes(table: ImageTable, monkeypatch
     first = pack_images(table, 16, 3, progress=False)
     root = table.origin.root
     assert first.folder.parent == root / ".cpc_cache"
-    assert files_in(first.folder) == ["images.uint8", "index.json", "sums.npy"]
+    assert files_in(first.folder) == ["index.json", "rows.bin", "rows.npy"]
     with monkeypatch.context() as patch:
-        patch.setattr(cpc.data.images.pack, "_build", fail)
+        patch.setattr(cpc.data.store.packed, "_build", fail)
         assert pack_images(table, 16, 3, progress=False).folder == first.folder
         redrawn = read_image_source(root, valid_share=0.4)  # the pack among the images is none of them
         again = pack_images(redrawn, 16, 3, progress=False)
@@ -165,7 +166,7 @@ def test_arrays_of_one_size_and_time_are_told_apart_by_their_content(tmp_path: P
 
 def test_an_incomplete_pack_is_built_again(table: ImageTable) -> None:
     folder = pack_images(table, 16, 3, progress=False).folder
-    os.truncate(folder / "images.uint8", 100)
+    os.truncate(folder / "rows.bin", 100)
     with pytest.raises(ValueError, match="holds no complete pack"):
         PackedImages(folder, table)
     packed = pack_images(table, 16, 3, progress=False)
@@ -181,9 +182,10 @@ def test_an_incomplete_pack_is_built_again(table: ImageTable) -> None:
 KILLED_WHILE_DECODING = """
 import os, signal, sys
 import cpc.data.images.pack as image_pack
+import cpc.data.store.packed as packed
 from cpc.data.images.sources import read_image_source
 
-image_pack._BLOCK_IMAGES = 1
+packed._BLOCK_ROWS = 1
 read_square = image_pack.read_square
 
 def kill_at_six(table, row, *arguments):
@@ -237,7 +239,7 @@ def test_bad_images_are_named_and_skipped_only_when_asked(
     complaint = r"2 of 8 images cannot be used:\n.*5\.png: .*no image(?s:.*)1\.png: .*truncated(?s:.*)skip_bad"
     with pytest.raises(ValueError, match=complaint):
         pack_images(table, 16, 3, progress=False)
-    monkeypatch.setattr(cpc.data.images.pack, "_build", fail)  # nothing is decoded twice
+    monkeypatch.setattr(cpc.data.store.packed, "_build", fail)  # nothing is decoded twice
     with pytest.warns(UserWarning, match="went on without 2 of 8 images"):
         packed = pack_images(table, 16, 3, skip_bad=True, progress=False)
     assert list(packed.skipped) == [1, 6]
@@ -280,7 +282,7 @@ def test_a_full_disk_is_said_clearly_and_leaves_nothing(root: Path, monkeypatch:
     table = read_image_source(root)
     packs = root / ".cpc_cache"
     with monkeypatch.context() as patch:
-        patch.setattr(cpc.data.images.pack.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+        patch.setattr(cpc.data.store.packed.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
         with pytest.raises(OSError, match=r"No space left.*take 0\.000 GB, 0\.000 GB are free.*with `cache_dir`"):
             pack_images(table, 16, 3, progress=False)
     assert files_in(packs) == []
