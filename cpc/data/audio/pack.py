@@ -15,7 +15,7 @@ from cpc.data.audio.files import check_rates, read_blocks, resampled_length
 from cpc.data.audio.headers import Header, check_rate, read_header
 from cpc.data.audio.manifest import Manifest
 from cpc.data.store.folders import name_a_few
-from cpc.data.store.packed import FORMAT, PackedRows, pack_rows
+from cpc.data.store.packed import FORMAT, PackedRows, RowSource, pack_rows
 from cpc.data.store.parallel import map_in_order
 
 _LOUDEST = 32768
@@ -106,11 +106,11 @@ def pack(
     check_rate(sample_rate_hz, "`sample_rate_hz` is")
     packs = manifest.root / ".cpc_cache" if cache_dir is None else Path(cache_dir)
     source = _Waveforms(manifest, sample_rate_hz)
-    options = {"skip_bad": skip_bad, "num_workers": num_workers, "progress": progress}
-    return pack_rows(source, packs / source.key(), PackedAudio, **options)
+    folder = packs / source.key()
+    return pack_rows(source, folder, PackedAudio, skip_bad=skip_bad, num_workers=num_workers, progress=progress)
 
 
-class _Waveforms:
+class _Waveforms(RowSource):
     """The files of a manifest as rows of int16 samples."""
 
     noun, dtype, shape = "file", "<i2", ()

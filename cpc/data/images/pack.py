@@ -16,7 +16,7 @@ from jaxtyping import Int64, UInt8
 from cpc.data.images.pixels import check_shape, read_square
 from cpc.data.images.table import ImageTable, TableColumns
 from cpc.data.store.folders import name_a_few
-from cpc.data.store.packed import FORMAT, PackedRows, pack_rows
+from cpc.data.store.packed import FORMAT, PackedRows, RowSource, pack_rows
 from cpc.data.store.statistics import ChannelStatistics
 
 
@@ -133,17 +133,17 @@ def pack_images(
     packs = table.origin.root / ".cpc_cache" if cache_dir is None else Path(cache_dir)
     wanted = f"{FORMAT} {image_size} {num_channels} {table.fingerprint()}"
     folder = packs / f"images-{hashlib.sha256(wanted.encode()).hexdigest()[:24]}"
-    options = {"skip_bad": skip_bad, "num_workers": num_workers, "progress": progress}
-    return pack_rows(_Squares(table, image_size, num_channels), folder, partial(PackedImages, table=table), **options)
+    source, open_pack = _Squares(table, image_size, num_channels), partial(PackedImages, table=table)
+    return pack_rows(source, folder, open_pack, skip_bad=skip_bad, num_workers=num_workers, progress=progress)
 
 
-class _Squares:
+class _Squares(RowSource):
     """The images of a table as rows of one square each."""
 
     noun, dtype = "image", "|u1"
-    about: Mapping[str, Any] = {}
 
     def __init__(self, table: ImageTable, image_size: int, num_channels: int) -> None:
+        self.about = {}
         self.shape = (image_size, image_size, num_channels)
         self._table = table
 
@@ -154,5 +154,4 @@ class _Squares:
         return self._table.origin.loaded()
 
     def decode(self, row: int) -> Iterator[np.ndarray]:
-        size, _, num_channels = self.shape
-        yield read_square(self._table, row, size, num_channels)[None]
+        yield read_square(self._table, row, self.shape[0], self.shape[2])[None]
