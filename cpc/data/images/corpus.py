@@ -253,14 +253,14 @@ class ImageCorpus:
         with naming(windows.split):
             return SpreadBatches(
                 windows.sequence_ids,
-                NUM_KEYS,
-                batch_size,
-                num_batches,
-                seed,
-                rank,
-                world_size,
-                made_from={"images": digest(names)},
                 noun="image",
+                num_starts=NUM_KEYS,
+                batch_size=batch_size,
+                num_batches=num_batches,
+                seed=seed,
+                rank=rank,
+                world_size=world_size,
+                made_from={"images": digest(names)},
             )
 
     def held_out_batch_size(self, windows: ImageDataset, batch_size: int, world_size: int) -> int:

@@ -29,6 +29,7 @@ from PIL import Image
 
 from cpc import __version__
 from cpc.data.images.pixels import to_channels
+from cpc.data.made.record import REMEDY, is_made
 from cpc.data.store.atomic_folder import build_atomically
 
 CORPORA = ("photographs", "digits")
@@ -90,8 +91,9 @@ def write_image_corpora(out: str | Path, *, seed: int = 0) -> dict[str, Path]:
         "photographs_sha256": _digest(path.read_bytes() for path in sources.values()),
     }
     files = {name: out / f"{name}.npz" for name in CORPORA}
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        _check_existing(out, parameters)
+    if is_made(out, PROVENANCE_NAME, parameters):
+        if not _is_complete(out):
+            raise ValueError(f"{out} is incomplete: {REMEDY}")
         return files
     arrays: dict[str, dict[str, Any]] = {"photographs": _photographs(sources, seed), "digits": _digits()}
     with build_atomically(out, _is_complete) as unfinished:
@@ -215,27 +217,6 @@ def _digits() -> dict[str, np.ndarray]:
         "split": np.repeat(list(DIGIT_SHARES), np.diff(edges)),
         "classes": np.array([str(digit) for digit in range(10)]),
     }
-
-
-def _check_existing(out: Path, parameters: dict[str, Any]) -> None:
-    """Whether the corpora in `out` are those asked for."""
-    advice = "remove the folder, or name another one"
-    record = out / PROVENANCE_NAME
-    if not record.is_file():
-        raise ValueError(f"{out} holds other files and no embedded images (no {PROVENANCE_NAME} in it): {advice}")
-    try:
-        made_with = json.loads(record.read_text(encoding="utf-8"))["parameters"]
-        different = [
-            f"{name} is {made_with.get(name)} there, {value} here"
-            for name, value in parameters.items()
-            if made_with.get(name) != value
-        ]
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{record} is no record of embedded images: {advice}") from error
-    if different:
-        raise ValueError(f"{out} holds images made with other parameters ({'; '.join(different)}): {advice}")
-    if not _is_complete(out):
-        raise ValueError(f"{out} is incomplete: {advice}")
 
 
 def _is_complete(folder: Path) -> bool:

@@ -30,6 +30,7 @@ from cpc.data.made import prose
 from cpc.data.made.espeak import SAMPLE_RATE_HZ as ESPEAK_RATE_HZ
 from cpc.data.made.espeak import Espeak
 from cpc.data.made.phones import phone_segments
+from cpc.data.made.record import REMEDY, is_made
 from cpc.data.made.speakers import Speaker, draw_speakers
 from cpc.data.store.parallel import map_in_order
 
@@ -111,8 +112,13 @@ def synthesize(
         "minutes": float(minutes),
         "text_sha256": prose.digest(sentences),
     }
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        return _existing(out, parameters)
+    if is_made(out, PROVENANCE_NAME, parameters):
+        if not (out / ALIGNMENTS_NAME).is_file():
+            raise ValueError(f"{out} is incomplete, its {ALIGNMENTS_NAME} is missing: {REMEDY}")
+        try:
+            return read_manifest(out)
+        except ValueError as error:
+            raise ValueError(f"{out} is incomplete: {REMEDY}\n{error}") from error
     speakers = draw_speakers(num_speakers, num_heldout_speakers, seed)
     scripts = _scripts(speakers, len(sentences), minutes, seed)
     with Espeak() as espeak:
@@ -136,31 +142,6 @@ def synthesize(
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
     return read_manifest(out)
-
-
-def _existing(out: Path, parameters: dict[str, Any]) -> Manifest:
-    """The corpus that is in `out`, if it is the one asked for."""
-    advice = "remove the folder, or name another one"
-    record = out / PROVENANCE_NAME
-    if not record.is_file():
-        raise ValueError(f"{out} holds other files and no finished corpus (no {PROVENANCE_NAME} in it): {advice}")
-    try:
-        made_with = json.loads(record.read_text(encoding="utf-8"))["parameters"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{record} is no record of a synthesised corpus: {advice}") from error
-    different = [
-        f"{name} is {made_with.get(name)} there, {value} here"
-        for name, value in parameters.items()
-        if made_with.get(name) != value
-    ]
-    if different:
-        raise ValueError(f"{out} holds a corpus made with other parameters ({'; '.join(different)}): {advice}")
-    if not (out / ALIGNMENTS_NAME).is_file():
-        raise ValueError(f"{out} is incomplete, its {ALIGNMENTS_NAME} is missing: {advice}")
-    try:
-        return read_manifest(out)
-    except ValueError as error:
-        raise ValueError(f"{out} is incomplete: {advice}\n{error}") from error
 
 
 def _scripts(speakers: list[Speaker], num_sentences: int, minutes: float, seed: int) -> list[_Script]:

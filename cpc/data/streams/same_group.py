@@ -1,6 +1,6 @@
 """Batches of few groups each (the speakers of audio), so that negatives come from the same group."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,20 +19,13 @@ class SameGroupBatches(BatchStream):
     again.
 
     Args:
-        num_slots: see `BatchStream`.
-        num_starts: see `BatchStream`.
-        batch_size: draws per batch, on each rank: a multiple of `groups_per_batch`, at least 2 per group.
-        num_batches: batches of one round.
-        seed: of the whole stream, not negative.
         group_ids: `[num_items]` the group of each item.
         groups_per_batch: different groups in a batch.
         require_distinct_items: a group's part of a batch holds at least two items. `same_speaker_excluding` needs it:
             draws of one item share the sequence id, and would leave no negative.
         group_names: names of the groups by id, for messages.
         nouns: what a group and an item are, for messages.
-        rank: this process.
-        world_size: processes that share the stream.
-        made_from: see `BatchStream`.
+        stream: as of `BatchStream`; `batch_size` is a multiple of `groups_per_batch`, at least 2 per group.
 
     Raises:
         ValueError: if an argument is out of range, an item's group is unknown (-1), there are fewer groups than
@@ -41,23 +34,15 @@ class SameGroupBatches(BatchStream):
 
     def __init__(
         self,
-        num_slots: np.ndarray,
-        num_starts: np.ndarray | int,
-        batch_size: int,
-        num_batches: int,
-        seed: int,
         group_ids: np.ndarray,
         groups_per_batch: int = 1,
         require_distinct_items: bool = True,
         group_names: Sequence[str] | None = None,
         nouns: tuple[str, str] = ("group", "item"),
-        rank: int = 0,
-        world_size: int = 1,
-        *,
-        made_from: Mapping[str, Any] | None = None,
+        **stream: Any,
     ) -> None:
-        super().__init__(num_slots, num_starts, batch_size, num_batches, seed, rank, world_size, made_from=made_from)
-        group, item = nouns
+        super().__init__(**stream)
+        batch_size, (group, item) = self.batch_size, nouns
         option = f"{group}s_per_batch"
         if groups_per_batch < 1 or batch_size % groups_per_batch or batch_size < 2 * groups_per_batch:
             raise ValueError(

@@ -1,6 +1,5 @@
 """Every item once in each pass, items of one sequence far apart: overlapping ones make poor negatives."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,40 +16,21 @@ class SpreadBatches(UniformBatches):
 
     Args:
         sequence_ids: `[num_items]` equal for items of one sequence.
-        num_starts: see `BatchStream`.
-        batch_size: items per batch, on each rank; all ranks together take one pass at most.
-        num_batches: batches of one round.
-        seed: of the whole stream.
-        rank: this process.
-        world_size: processes that share the stream.
-        made_from: see `BatchStream`.
         noun: what an item is, for messages.
+        stream: as of `BatchStream`, but for `num_slots`; all ranks together take one pass at most.
 
     Raises:
         ValueError: if an item would come twice in one step and be its own negative.
     """
 
-    def __init__(
-        self,
-        sequence_ids: np.ndarray,
-        num_starts: np.ndarray | int,
-        batch_size: int,
-        num_batches: int,
-        seed: int,
-        rank: int = 0,
-        world_size: int = 1,
-        *,
-        made_from: Mapping[str, Any] | None = None,
-        noun: str = "item",
-    ) -> None:
+    def __init__(self, sequence_ids: np.ndarray, *, noun: str = "item", **stream: Any) -> None:
         num_items = len(sequence_ids)
-        if batch_size * world_size > num_items:
+        super().__init__(np.ones(num_items), **stream)
+        if self.batch_size * self.world_size > num_items:
             raise ValueError(
-                f"batch_size={batch_size} on {world_size} processes is more than the {num_items} {noun}s there are, so "
-                "that one would come twice and be its own negative: lower `batch_size`"
+                f"batch_size={self.batch_size} on {self.world_size} processes is more than the {num_items} {noun}s "
+                "there are, so that one would come twice and be its own negative: lower `batch_size`"
             )
-        slots = np.ones(num_items, np.int64)
-        super().__init__(slots, num_starts, batch_size, num_batches, seed, rank, world_size, made_from=made_from)
         _, self._sequence = np.unique(sequence_ids, return_inverse=True)
         self._fingerprint["sequences"] = digest(self._sequence)
 

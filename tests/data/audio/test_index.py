@@ -204,7 +204,6 @@ def test_a_split_is_drawn_among_the_files_that_can_be_used(corpus: Path) -> None
     assert set(manifest.column("split")) == {"train", "valid", "test"}
 
 
-
 def test_indexing_imports_no_torch() -> None:
     code = "import sys, cpc.data; cpc.data.index_folder; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

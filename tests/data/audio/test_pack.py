@@ -2,7 +2,6 @@ import json
 import os
 import pickle
 import resource
-import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -127,18 +126,6 @@ def test_an_incomplete_pack_is_built_again(corpus: Manifest) -> None:
     assert audio.read(1, 0, 10).any()
     (folder / "index.json").write_text("{")
     assert pack(corpus, 16000, progress=False).folder == folder
-
-
-def test_a_killed_run_leaves_no_pack_and_is_cleaned_up(corpus: Manifest) -> None:
-    folder = pack(corpus, 16000, progress=False).folder
-    abandoned = folder.with_name(f"{folder.name}.partial-0000")
-    living = folder.with_name(f"{folder.name}.partial-1111")
-    folder.rename(abandoned)
-    shutil.copytree(abandoned, living)
-    for path in (*abandoned.iterdir(), abandoned):
-        os.utime(path, (1, 1))
-    pack(corpus, 16000, progress=False)
-    assert files_in(folder.parent) == [folder.name, living.name]
 
 
 def test_two_processes_at_once_agree(corpus: Manifest) -> None:

@@ -1,14 +1,11 @@
 import os
 import pickle
-import resource
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -215,21 +212,6 @@ def test_a_killed_run_leaves_no_pack_and_is_cleaned_up(table: ImageTable) -> Non
     assert files_in(packs) == [packed.folder.name]
 
 
-def test_two_processes_at_once_agree(table: ImageTable) -> None:
-    """The slower one finds the place taken, and uses what is there."""
-    results: list[PackedImages] = []
-    threads = [
-        threading.Thread(target=lambda: results.append(pack_images(table, 16, 3, progress=False))) for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({packed.folder for packed in results}) == 1
-    assert len(results) == 3
-    assert files_in(results[0].folder.parent) == [results[0].folder.name]
-
-
 def test_bad_images_are_named_and_skipped_only_when_asked(
     root: Path, table: ImageTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,43 +258,6 @@ def test_arrays_that_change_after_reading_are_no_bad_images(tmp_path: Path) -> N
     with pytest.raises(ValueError, match="have changed since they were read"):
         pack_images(table, 8, 1, skip_bad=True, progress=False)
     assert files_in(tmp_path / ".cpc_cache") == []
-
-
-def test_a_full_disk_is_said_clearly_and_leaves_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = read_image_source(root)
-    packs = root / ".cpc_cache"
-    with monkeypatch.context() as patch:
-        patch.setattr(cpc.data.store.packed.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-        with pytest.raises(OSError, match=r"No space left.*take 0\.000 GB, 0\.000 GB are free.*with `cache_dir`"):
-            pack_images(table, 16, 3, progress=False)
-    assert files_in(packs) == []
-
-    # The real thing: the system refuses the bytes while they are written.
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
-    try:
-        with pytest.raises(OSError, match=r"File too large: the packed images take"):
-            pack_images(table, 16, 3, progress=False)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert files_in(packs) == []
-    assert len(pack_images(table, 16, 3, progress=False)) == 8
-
-
-def test_an_interrupt_while_decoding_leaves_nothing(table: ImageTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cpc.data.images.pack, "read_square", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        pack_images(table, 16, 3, progress=False)
-    assert files_in(table.origin.root / ".cpc_cache") == []
-
-
-def test_a_place_that_cannot_be_written_names_the_option(table: ImageTable, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError, match=r"name another place with `cache_dir`"):
-        pack_images(table, 16, 3, tmp_path / "file", progress=False)
 
 
 @pytest.mark.parametrize(("image_size", "num_channels"), [(0, 3), (16, 2)])

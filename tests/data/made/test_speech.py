@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from cpc.data.audio.alignments import check_alignments, read_alignments
+from cpc.data.audio.alignments import read_alignments
 from cpc.data.audio.manifest import read_manifest
 from cpc.data.made import speech as synthesis
 from cpc.data.made.espeak import SAMPLE_RATE_HZ as ESPEAK_RATE_HZ
@@ -213,7 +213,7 @@ def test_files_are_whole_and_neither_clipped_nor_empty_nor_shorter_than_a_window
 
 def test_labels_cover_every_file_without_gap(corpus):
     alignments = read_alignments(corpus)
-    check_alignments(alignments, [row["path"] for row in rows(corpus)], strict=True)
+    assert sorted(alignments.names) == sorted(row["path"] for row in rows(corpus))
     assert set(alignments.labels) <= {"sil", *CLASS_OF_MNEMONIC.values()}
     assert len(alignments.labels) > 35
     for row in rows(corpus):

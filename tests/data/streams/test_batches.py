@@ -313,7 +313,8 @@ def test_a_stream_needs_no_modality() -> None:
         UniformBatches(np.array([2, 0, 1]), 6, 3, 10, seed=0).load_state_dict(batches.state_dict())
     with pytest.raises(ValueError, match="none of the 2 items has a slot"):
         UniformBatches(np.zeros(2), 1, 3, 10, seed=0)
+    options = {"num_starts": 1, "batch_size": 2, "num_batches": 1, "seed": 0}
     with pytest.raises(ValueError, match="2 of 3 items have no group, which batches of the same group need"):
-        SameGroupBatches(np.ones(3), 1, 2, 1, 0, np.array([0, -1, -1]))
+        SameGroupBatches(np.array([0, -1, -1]), num_slots=np.ones(3), **options)
     with pytest.raises(ValueError, match="batch_size=2 on 2 processes is more than the 3 items"):
-        SpreadBatches(np.arange(3), 1, 2, 1, 0, world_size=2)
+        SpreadBatches(np.arange(3), world_size=2, **options)
