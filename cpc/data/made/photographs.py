@@ -18,7 +18,6 @@ import hashlib
 import importlib.util
 import json
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +104,6 @@ def write_image_corpora(out: str | Path, *, seed: int = 0) -> dict[str, Path]:
             "versions": {"cpc": __version__, "numpy": np.__version__},
             "num_bytes": {f"{name}.npz": (unfinished / f"{name}.npz").stat().st_size for name in CORPORA},
             "images_sha256": {name: _digest([of_corpus["images"].tobytes()]) for name, of_corpus in arrays.items()},
-            "num_images": {name: _counts(of_corpus) for name, of_corpus in arrays.items()},
         }
         (unfinished / PROVENANCE_NAME).write_text(json.dumps(provenance, indent=1) + "\n", encoding="utf-8")
     return files
@@ -225,13 +223,6 @@ def _is_complete(folder: Path) -> bool:
         return all((folder / name).stat().st_size == size for name, size in num_bytes.items())
     except (OSError, ValueError, KeyError):
         return False
-
-
-def _counts(arrays: dict[str, np.ndarray]) -> dict[str, dict[str, int]]:
-    """Images by split and class."""
-    names = arrays["classes"][arrays["labels"]].tolist()
-    found = Counter(zip(arrays["split"].tolist(), names, strict=True))
-    return {split: {name: num for (of, name), num in found.items() if of == split} for split in MOST_CROPS}
 
 
 def _digest(parts: Any) -> str:

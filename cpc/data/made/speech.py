@@ -12,7 +12,6 @@ import json
 import os
 import platform
 import shutil
-from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
@@ -133,7 +132,7 @@ def synthesize(
             utterances += of_speaker
         utterances.sort(key=lambda utterance: (list(SHARES).index(utterance.split), utterance.path))
         _write_tables(unfinished, utterances)
-        provenance = _provenance(unfinished, parameters, version, speakers, utterances)
+        provenance = _provenance(unfinished, parameters, version, utterances)
         (unfinished / PROVENANCE_NAME).write_text(json.dumps(provenance, indent=1) + "\n", encoding="utf-8")
         if out.is_dir():
             out.rmdir()
@@ -253,13 +252,9 @@ def _write_tables(folder: Path, utterances: list[Utterance]) -> None:
 
 
 def _provenance(
-    folder: Path, parameters: dict[str, Any], espeak_version: str, speakers: list[Speaker], utterances: list[Utterance]
+    folder: Path, parameters: dict[str, Any], espeak_version: str, utterances: list[Utterance]
 ) -> dict[str, Any]:
-    of_split = {split: [utterance for utterance in utterances if utterance.split == split] for split in SHARES}
-    phone_seconds: dict[str, float] = defaultdict(float)
-    for utterance in utterances:
-        for start, end, label in utterance.segments:
-            phone_seconds[label] += end - start
+    """What it was made with, and digests; counts follow from the tables."""
     return {
         "corpus": "English prose from pydoc_data.topics, read aloud by espeak-ng",
         "parameters": parameters,
@@ -270,26 +265,6 @@ def _provenance(
             "espeakng-loader": metadata.version("espeakng-loader"),
             "numpy": np.__version__,
         },
-        "sample_rate_hz": SAMPLE_RATE_HZ,
-        "levels_dbfs": LEVELS_DBFS,
-        "signal_to_noise_db": SIGNAL_TO_NOISE_DB,
         "alignments_sha256": hashlib.sha256((folder / ALIGNMENTS_NAME).read_bytes()).hexdigest(),
         "audio_sha256": prose.digest(utterance.audio_sha256 for utterance in utterances),
-        "splits": {
-            split: {
-                "num_utterances": len(spoken),
-                "num_sentences": len({utterance.text for utterance in spoken}),
-                "num_speakers": len({utterance.speaker.name for utterance in spoken}),
-                "minutes": round(sum(utterance.num_samples for utterance in spoken) / SAMPLE_RATE_HZ / 60, 3),
-            }
-            for split, spoken in of_split.items()
-        },
-        "phone_seconds": {
-            label: round(seconds, 3) for label, seconds in sorted(phone_seconds.items(), key=lambda item: -item[1])
-        },
-        "speakers": [
-            {"name": speaker.name, "sex": speaker.sex, "split": "test" if speaker.is_heldout else "train, valid"}
-            | speaker.voice._asdict()
-            for speaker in speakers
-        ],
     }

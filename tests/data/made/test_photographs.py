@@ -1,3 +1,4 @@
+import hashlib
 import json
 import sys
 from collections import Counter
@@ -120,10 +121,10 @@ def test_digits_are_scikit_learns_in_its_order(folder: Path) -> None:
     assert images[:, 14:18, 14:18].std() > 20
 
 
-def test_the_record_counts_what_is_there(folder: Path, table: ImageTable) -> None:
+def test_the_record_names_what_is_there(folder: Path) -> None:
     record = json.loads((folder / "images.json").read_text())
-    assert record["num_images"]["photographs"] == {split: counts(table, split) for split in ("train", "valid", "test")}
-    assert sum(record["num_images"]["digits"]["test"].values()) == 539
+    images = np.load(folder / "digits.npz")["images"]
+    assert record["images_sha256"]["digits"] == hashlib.sha256(images.tobytes()).hexdigest()
     assert record["parameters"]["seed"] == 0
 
 
