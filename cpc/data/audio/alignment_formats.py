@@ -16,12 +16,12 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 
 PHN_RATE_HZ = 16_000
-# CPC_audio's labels stand 160 samples apart, at LibriSpeech's 16 kHz.
+# CPC_audio's labels are 160 samples apart, at LibriSpeech's 16 kHz.
 ALIGNED_PHONES_HOP_SECONDS = 160 / 16_000
 # Times are rounded when they are written (CTM: start and duration each to 10 ms or 1 ms), so neighbours may touch.
 OVERLAP_TOLERANCE_SECONDS = 1e-3
 
-# What stands free in a TextGrid, long or short: strings, numbers, flags. `intervals [1]:` and `xmin =` are commentary.
+# The values of a TextGrid, long or short: strings, numbers, flags. `intervals [1]:` and `xmin =` are commentary.
 _TEXTGRID_VALUE = re.compile(r'"((?:[^"]|"")*)"|(?<!\S)([-+]?\.?\d[\d.]*(?:[eE][-+]?\d+)?)(?!\S)|(?<!\S)(<\w+>)(?!\S)')
 
 
@@ -138,7 +138,7 @@ def _csv_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def index_aligned_phones(file: Path) -> dict[str, tuple[int, int]]:
-    """Where each utterance of a `converted_aligned_phones.txt` stands: stem -> offset in bytes, line number.
+    """Where each utterance of a `converted_aligned_phones.txt` is: stem -> offset in bytes, line number.
 
     The labels are parsed when they are asked for: LibriSpeech has a hundred million.
     """
@@ -151,7 +151,7 @@ def index_aligned_phones(file: Path) -> dict[str, tuple[int, int]]:
             if name and not rest:
                 raise ValueError(f"{file}, line {number}: {name} has no labels")
             if name in places:
-                raise ValueError(f"{file}, line {number}: {name} stands in line {places[name][1]} already")
+                raise ValueError(f"{file}, line {number}: {name} is in line {places[name][1]} already")
             if name:
                 places[name] = offset, number
             offset += len(line)

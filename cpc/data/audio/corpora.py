@@ -61,7 +61,7 @@ def splits_of(
     split_of: dict[str, str] = {}
     for split, path in lists.items():
         named = [line.rpartition(".")[0] if without_suffix else line for line in read_list(path)]
-        refuse(f"utterances of {path} stand in another list too", [each for each in named if each in split_of])
+        refuse(f"utterances of {path} are in another list too", [each for each in named if each in split_of])
         absent = [each for each in named if each not in present]
         if absent and allow_missing:
             warnings.warn(f"left out {len(absent)} utterances of {path} without audio", stacklevel=3)

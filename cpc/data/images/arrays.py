@@ -1,4 +1,4 @@
-"""Images in arrays: npz files of one's own, and whatever else loads as `[n, h, w]` or `[n, h, w, channels]` uint8."""
+"""Images in arrays: npz files, and whatever else loads as `[n, h, w]` or `[n, h, w, channels]` uint8."""
 
 import math
 import warnings
@@ -30,8 +30,8 @@ class ImageArray:
     Attributes:
         name: first part of its images' names.
         num_images: its length.
-        load: returns the images; to be pickled.
-        version: returns numbers that are others once the array has changed; to be pickled.
+        load: returns the images; can be pickled.
+        version: returns numbers that change with the array; can be pickled.
     """
 
     name: str
@@ -187,7 +187,7 @@ def _read_file(path: Path, is_split: bool) -> _File:
     names = column("classes", "US", "strings", length=None)
     classes = None if names is None else names.tolist()
     if classes is not None and len(set(classes)) < len(classes):
-        raise ValueError(f"{path}: a class stands twice in classes: {', '.join(classes)}")
+        raise ValueError(f"{path}: a class occurs twice in classes: {', '.join(classes)}")
     splits = column("split", "US", "strings")
     if splits is None:
         default = SPLIT_OF[path.stem] if is_split else "unlabelled" if int(labels.max()) < 0 else "train"

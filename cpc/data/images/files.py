@@ -26,7 +26,7 @@ class ImageFiles(TableColumns):
         num_channels: C, 3 for RGB, 1 for grey.
 
     Raises:
-        ValueError: if `image_size` or `num_channels` is none.
+        ValueError: if `image_size` or `num_channels` is not legal.
     """
 
     def __init__(self, table: ImageTable, image_size: int, num_channels: int) -> None:

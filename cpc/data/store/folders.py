@@ -69,7 +69,7 @@ def refuse_doubles(root: Path, names: Iterable[str]) -> None:
             doubles.append(f"{name_of[file]} and {name}")
     if doubles:
         raise ValueError(
-            f"files of {root} stand under two names, of which one could be trained on, the other held out "
+            f"files of {root} have two names, of which one could be trained on, the other held out "
             f"({len(doubles)}):\n{name_a_few(doubles)}\nkeep one name of each"
         )
 

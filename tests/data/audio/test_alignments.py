@@ -163,7 +163,7 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
         ("a.txt", "u1 1 2\nu2 1 x2\n", r"line 2: 'x2' is no label id"),
         ("a.txt", "u1 1 2\nu2 -1\n", r"line 2: -1 is no label id"),
         ("a.txt", "u1 1 2\nu2\n", r"line 2: u2 has no labels"),
-        ("a.txt", "u1 1\nu2 1\nu1 2\n", r"line 3: u1 stands in line 1 already"),
+        ("a.txt", "u1 1\nu2 1\nu1 2\n", r"line 3: u1 is in line 1 already"),
         ("a.TextGrid", LONG_TEXTGRID.replace("xmax = 0.125", "xmax = 0.3"), r"a\.TextGrid, line 34.*'ɛː'.*overlaps"),
         ("a.TextGrid", LONG_TEXTGRID.replace("xmax = 0.125", "xmax = ?"), r"line 28: expected a number, found \"s\""),
         ("a.TextGrid", LONG_TEXTGRID[:600], r"expected .*, found the end of the file"),
