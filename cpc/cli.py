@@ -27,7 +27,7 @@ COMMANDS = {  # the function that is called, and what it does
     ),
     "monitor": ("cpc.monitor.command:monitor", "serve a local page that watches runs while they train"),
     "data": ("", "index, pack or synthesise a corpus"),
-    "data index": ("cpc.data.audio.index:index_folder", "write a folder's manifest.csv; an interrupted run goes on"),
+    "data index": ("cpc.data.audio.index:index_folder", "write a folder's manifest.csv"),
     "data pack": ("cpc.data.audio.command:pack_corpus", "decode a corpus once, as training does by itself"),
     "data synthesize": ("cpc.data.made.speech:synthesize", "make speech with exact phone alignments (espeak-ng)"),
     "calibrate": (

@@ -58,7 +58,7 @@ def test_index_and_pack(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert len(read_manifest(out)) == len(read_manifest(corpus))
     main(["data", "pack", str(out), "--sample_rate_hz", "8000", "--cache_dir", str(tmp_path / "packs")])
     assert "at 8000 Hz" in capsys.readouterr().out
-    assert list((tmp_path / "packs").glob("*/audio.int16"))
+    assert list((tmp_path / "packs").glob("*/rows.bin"))
 
 
 def test_the_online_probe_stands_beside_the_bound(run_dir: Path) -> None:

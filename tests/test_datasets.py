@@ -168,7 +168,7 @@ def test_speech_commands_refusals(monkeypatch: pytest.MonkeyPatch, speech_comman
     with pytest.raises(SystemExit, match=r"1 of 1 utterances of .*testing_list.txt have no audio:\n  yes/99999999"):
         prepare(monkeypatch, "speech_commands", speech_commands)
     testing.write_text("yes/ffff0000_nohash_0.wav\n")
-    with pytest.raises(SystemExit, match=r"stand in another list too:\n  yes/ffff0000_nohash_0"):
+    with pytest.raises(SystemExit, match=r"are in another list too:\n  yes/ffff0000_nohash_0"):
         prepare(monkeypatch, "speech_commands", speech_commands)
     testing.unlink()
     with pytest.raises(SystemExit, match=r"there is no .*testing_list.txt"):

@@ -16,7 +16,9 @@ from torch import Tensor
 from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training, require_positive
 from cpc.data.streams.resuming import ENDLESS
-from cpc.data.streams.windows import Window
+from cpc.data.streams.same_group import SameGroupBatches
+from cpc.data.streams.stream import BatchStream, Draw, naming
+from cpc.data.streams.uniform import UniformBatches
 
 
 @runtime_checkable
@@ -27,6 +29,7 @@ class Observations(Protocol):
         split: their part of the corpus; None: all.
         sequence_ids: `[n]` the same where observations may overlap.
         group_ids: `[n]` the speaker, or whoever they are of; -1 where unknown.
+        draws: `num_slots`, `num_starts` and `made_from` of the rows, as `BatchStream` takes them.
         num_values: numbers in an observation as the encoder takes it.
         num_latents: of an observation without padding.
     """
@@ -34,6 +37,7 @@ class Observations(Protocol):
     split: str | None
     sequence_ids: np.ndarray
     group_ids: np.ndarray
+    draws: dict[str, Any]
     num_values: int
     num_latents: int
 
@@ -47,7 +51,15 @@ class Observations(Protocol):
 
 
 class DrawnCorpus(ABC):
-    """An opened source of observations that are drawn."""
+    """An opened source of observations that are drawn.
+
+    Attributes:
+        speakers: names of the groups by their id, for messages; empty where they have none.
+        nouns: what a group and an item of the source are, for messages.
+    """
+
+    speakers: Sequence[str] = ()
+    nouns: tuple[str, str] = ("speaker", "file")
 
     @abstractmethod
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
@@ -69,7 +81,6 @@ class DrawnCorpus(ABC):
     def statistics(self, split: str | None) -> tuple[Any, Any]:
         """Mean and standard deviation of the input over a split; None: over all."""
 
-    @abstractmethod
     def batches(
         self,
         windows: Any,
@@ -82,12 +93,27 @@ class DrawnCorpus(ABC):
         require_distinct_files: bool = False,
         rank: int = 0,
         world_size: int = 1,
-    ) -> Any:
+    ) -> BatchStream:
         """A stream of draws: `uniform`, or `same_speaker`, of few groups each.
 
         Raises:
             ValueError: naming the split, as the streams do.
         """
+        options = {"batch_size": batch_size, "num_batches": num_batches, "seed": seed}
+        with naming(windows.split):
+            stream = windows.draws | options | {"rank": rank, "world_size": world_size}
+            if sampler == "uniform":
+                return UniformBatches(**stream)
+            if sampler != "same_speaker":
+                raise ValueError(f"sampler={sampler!r} is not one of 'uniform', 'same_speaker'")
+            return SameGroupBatches(
+                **stream,
+                group_ids=windows.group_ids,
+                groups_per_batch=speakers_per_batch,
+                require_distinct_items=require_distinct_files,
+                group_names=self.speakers or None,
+                nouns=self.nouns,
+            )
 
     def held_out_batch_size(self, windows: Any, batch_size: int, world_size: int) -> int:
         """As training's: rows of short splits are drawn again, from other places."""
@@ -218,7 +244,7 @@ class HeldOut:
         self.windows: Any = corpus.windows(self.split)
         self._corpus, self._options = corpus, options
         self._rank, self._world_size = rank, world_size
-        self._drawn: dict[tuple[str, bool], list[list[Window]]] = {}
+        self._drawn: dict[tuple[str, bool], list[list[Draw]]] = {}
 
     def drawn_as(self, strategy: str) -> tuple[str, bool]:
         """The sampler of a strategy's batches, and whether each speaker's part of one must hold two files."""
@@ -232,7 +258,7 @@ class HeldOut:
         for drawn in self.draws(strategy):
             yield self.windows.__getitems__(drawn)
 
-    def draws(self, strategy: str) -> list[list[Window]]:
+    def draws(self, strategy: str) -> list[list[Draw]]:
         """The draws of each batch, for this rank.
 
         Raises:
@@ -265,7 +291,7 @@ class HeldOut:
 
 
 def identities(
-    encoder: Any, windows: Any, drawn: list[Window]
+    encoder: Any, windows: Any, drawn: list[Draw]
 ) -> tuple[Int[Tensor, " B"], Int[Tensor, " B"], Int[Tensor, " B"]]:
     """Number of latents, sequence and group of every observation drawn, without a look at its content."""
     rows = [row for row, _ in drawn]

@@ -7,7 +7,7 @@ import torch
 
 from cpc.data.drawn import identities
 from cpc.data.modality import Training
-from cpc.data.streams.windows import naming
+from cpc.data.streams.stream import naming
 from cpc.losses.contrast import check_rows
 from cpc.model import CPC
 
@@ -40,7 +40,7 @@ def _check_rows(modality: Any, model: CPC, training: Training, held_out: Any, me
     Training batches must serve the strategies of training alone; those after the first are checked in their turn.
     """
     encoder, batches, trained = model.encoder, training.batches, model.loss_part.training_strategies
-    for index in range(min(NUM_CHECKED_BATCHES, -(-batches.windows_per_pass // modality.batch_size))):
+    for index in range(min(NUM_CHECKED_BATCHES, -(-batches.draws_per_pass // modality.batch_size))):
         of_batch = identities(encoder, training.dataset, batches.batch(index))
         for strategy in trained:
             with naming(modality.train_split):

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from cpc.data.audio.files import Audio
-from cpc.data.audio.windows import WindowDataset
+from cpc.data.audio.windows import WindowDataset, window_draws
 from cpc.data.batch import Batch
-from cpc.data.streams.windows import UniformBatches
+from cpc.data.streams.uniform import UniformBatches
 from cpc.model import CPC
 from cpc.probes.features import Precision
 from cpc.probes.linear import Probe
@@ -97,7 +97,8 @@ def train_supervised(
 
     num_latents = int(encoder.num_latents(window_samples))
     dataset = WindowDataset(audio, window_samples, labels=labels_of_window, num_latents=num_latents)
-    batches = UniformBatches(audio.num_samples, window_samples, protocol.batch_size, 1, protocol.seed)
+    draws = window_draws(audio.num_samples, window_samples)
+    batches = UniformBatches(**draws, batch_size=protocol.batch_size, num_batches=1, seed=protocol.seed)
     model.to(device).train()
     probe = _softmax(model, dataset.__getitems__(batches.batch(0)), len(task.classes), protocol.seed).to(device)
     parameters = [*encoder.parameters(), *model.context.parameters(), *probe.parameters()]

@@ -1,7 +1,29 @@
 """Check the shrunk Caltech-101: python datasets/caltech101_small/prepare.py DIR; nothing is written (see card.md)."""
 
-from cpc.data.images.corpora import describe_images, prepare_caltech101_small
+from pathlib import Path
+
+from cpc.data.images.corpora import describe
+from cpc.data.images.sources import read_image_source
+from cpc.data.images.table import ImageTable
 from cpc.options import prepare_from_command_line
 
+
+def prepare_caltech101_small(root: Path) -> ImageTable:
+    """Read the shrunk Caltech-101, which is laid out as it is used: nothing is written.
+
+    Args:
+        root: folder with `train/CLASS/*.jpg` and `test/CLASS/*.jpg`.
+
+    Raises:
+        ValueError: if a split is missing, or its classes are not those of the other.
+    """
+    table = read_image_source(root, valid_share=0.0)
+    seen = {split: set(table.labels[table.rows(split)].tolist()) for split in ("train", "test")}
+    one_sided = [table.classes[label] for label in sorted(seen["train"] ^ seen["test"])]
+    if one_sided:
+        raise ValueError(f"{root}: of {', '.join(one_sided)} there are images in one of train and test alone")
+    return table
+
+
 if __name__ == "__main__":
-    prepare_from_command_line(prepare_caltech101_small, describe_images, published={"train": 1211, "test": 540})
+    prepare_from_command_line(prepare_caltech101_small, describe, published={"train": 1211, "test": 540})

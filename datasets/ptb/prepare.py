@@ -1,7 +1,52 @@
 """Check and pack Penn Treebank: python datasets/ptb/prepare.py DIR (see card.md)."""
 
-from cpc.data.text.corpora import describe_text, prepare_ptb
+from pathlib import Path
+
+from cpc.data.text.corpus import TokenCorpus
+from cpc.data.text.lines import Text
 from cpc.options import prepare_from_command_line
 
+NUM_TOKENS = 10_000
+TOKENS = {"train": 929_589, "valid": 73_760, "test": 82_430}  # `<eos>` counted, as Mikolov's toolkit does
+
+
+def prepare_ptb(root: str | Path, cache_dir: str | Path | None = None) -> TokenCorpus:
+    """Penn Treebank as Mikolov et al. 2010 cut it; datasets/ptb/card.md says where it comes from.
+
+    Args:
+        root: the folder of `ptb.train.txt`, `ptb.valid.txt` and `ptb.test.txt`.
+        cache_dir: where the packed tokens go; None: beside the text.
+
+    Raises:
+        ValueError: if a split is missing, or its tokens are not as many as published.
+    """
+    text = Text(root)
+    missing = sorted(set(TOKENS) - set(text.splits))
+    if missing:
+        raise ValueError(f"{root} has no split {', '.join(missing)}: three files are needed, ptb.train.txt and so on")
+    corpus = TokenCorpus(text, tokens="whitespace", num_tokens=NUM_TOKENS, cache_dir=cache_dir)
+    found = {split: len(corpus.stream(split)) - 1 for split in TOKENS}
+    differing = [
+        f"{split} has {found[split]} tokens, {num} are published"
+        for split, num in TOKENS.items()
+        if found[split] != num
+    ]
+    if differing:
+        raise ValueError(f"{root} is another text or another cut of it: {'; '.join(differing)}")
+    return corpus
+
+
+def describe(corpus: TokenCorpus) -> str:
+    """Tokens of each split."""
+    lines = []
+    for split in corpus.text.splits:
+        counts = corpus.counts(split)
+        lines.append(
+            f"{split:>6} {counts.sum():>9} tokens, {(counts > 0).sum():>6} of {len(counts)} different ones, "
+            f"{counts[corpus.vocabulary.unknown] / counts.sum():.1%} unknown"
+        )
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
-    prepare_from_command_line(prepare_ptb, describe_text)
+    prepare_from_command_line(prepare_ptb, describe)

@@ -90,7 +90,7 @@ def test_probe(
     assert isinstance(values, np.memmap)
     assert values.dtype == np.float16
     assert Path(folder) == tmp_path / "scratch"
-    assert list((tmp_path / "packs").glob("*/audio.int16"))
+    assert list((tmp_path / "packs").glob("*/rows.bin"))
     assert not (tmp_path / ".cpc_cache").exists()
     assert "first: 3 classes" in capsys.readouterr().out
 

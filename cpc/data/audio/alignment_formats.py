@@ -9,18 +9,19 @@ import csv
 import re
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-# CPC_audio's labels stand 160 samples apart, at LibriSpeech's 16 kHz.
+PHN_RATE_HZ = 16_000
+# CPC_audio's labels are 160 samples apart, at LibriSpeech's 16 kHz.
 ALIGNED_PHONES_HOP_SECONDS = 160 / 16_000
 # Times are rounded when they are written (CTM: start and duration each to 10 ms or 1 ms), so neighbours may touch.
 OVERLAP_TOLERANCE_SECONDS = 1e-3
 
-# What stands free in a TextGrid, long or short: strings, numbers, flags. `intervals [1]:` and `xmin =` are commentary.
+# The values of a TextGrid, long or short: strings, numbers, flags. `intervals [1]:` and `xmin =` are commentary.
 _TEXTGRID_VALUE = re.compile(r'"((?:[^"]|"")*)"|(?<!\S)([-+]?\.?\d[\d.]*(?:[eE][-+]?\d+)?)(?!\S)|(?<!\S)(<\w+>)(?!\S)')
 
 
@@ -38,16 +39,17 @@ class Track(NamedTuple):
     labels: list[str]
 
 
-def read_phn(file: Path, sample_rate_hz: int = 16_000) -> Track:
-    """A TIMIT `.phn` file: `start end label` per line, in samples."""
-    rows = [(number, line.split()) for number, line in _text_lines(file) if line.strip()]
-    for number, cells in rows:
-        if len(cells) != 3:
+def read_phn(file: Path) -> Track:
+    """A TIMIT `.phn` file: `start end label` per line, in samples at 16 kHz."""
+    table = _Table(file)
+    for number, line in _text_lines(file):
+        cells = line.split()
+        if len(cells) not in (0, 3):
             raise ValueError(f"{file}, line {number}: {' '.join(cells)!r} is not 'start end label'")
-    lines = [number for number, _ in rows]
-    starts = _numbers(file, lines, [cells[0] for _, cells in rows])
-    ends = _numbers(file, lines, [cells[1] for _, cells in rows])
-    return _track(file, lines, starts / sample_rate_hz, ends / sample_rate_hz, [cells[2] for _, cells in rows])
+        if cells:
+            start, end = (table.number(number, cell) / PHN_RATE_HZ for cell in cells[:2])
+            table.add(number, "", start, end, cells[2])
+    return table.track()
 
 
 def read_textgrid(file: Path, tier: str | None = None) -> Track:
@@ -57,33 +59,24 @@ def read_textgrid(file: Path, tier: str | None = None) -> Track:
         file: the TextGrid.
         tier: name of the tier; None: `phones`, or the only interval tier there is.
     """
-    text = _decoded(file)
-    values = _TextGridValues(file, text)
+    values = _TextGridValues(file)
     if (values.string(), values.string()) != ("ooTextFile", "TextGrid"):
         raise ValueError(f"{file}: is no TextGrid in text format; save it in Praat as text or short text")
-    values.number()
-    values.number()
-    tiers: dict[str, tuple[list[int], list[float], list[float], list[str]]] = {}
+    values.number(), values.number()
+    tiers: dict[str, _Table] = {}
     others = []
     for _ in range(values.count() if values.flag() == "<exists>" else 0):
         kind, name = values.string(), values.string()
-        values.number()
-        values.number()
-        offsets: list[int] = []
-        starts: list[float] = []
-        ends: list[float] = []
-        labels: list[str] = []
+        values.number(), values.number()
+        table = _Table(file)
         for _ in range(values.count()):
-            start, offset = values.number(), values.offset
+            start, line = values.number(), values.line
             end = values.number() if kind == "IntervalTier" else start
             label = values.string().strip()
             if label:
-                offsets.append(offset)
-                starts.append(start)
-                ends.append(end)
-                labels.append(label)
+                table.add(line, "", start, end, label)
         if kind == "IntervalTier":
-            tiers[name] = offsets, starts, ends, labels
+            tiers[name] = table
         else:
             others.append(name)
     if tier is None:
@@ -93,10 +86,7 @@ def read_textgrid(file: Path, tier: str | None = None) -> Track:
         raise ValueError(
             f"{file}: has no interval tier {tier!r}, only {', '.join(tiers) or 'none'}{points}; name one with tier"
         )
-    offsets, starts, ends, labels = tiers[tier]
-    breaks = np.array([match.start() for match in re.finditer("\n", text)])
-    lines = (np.searchsorted(breaks, offsets) + 1).tolist()
-    return _track(file, lines, np.array(starts), np.array(ends), labels)
+    return tiers[tier].track()
 
 
 def read_ctm(file: Path) -> dict[str, Track]:
@@ -148,7 +138,7 @@ def _csv_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def index_aligned_phones(file: Path) -> dict[str, tuple[int, int]]:
-    """Where each utterance of a `converted_aligned_phones.txt` stands: stem -> offset in bytes, line number.
+    """Where each utterance of a `converted_aligned_phones.txt` is: stem -> offset in bytes, line number.
 
     The labels are parsed when they are asked for: LibriSpeech has a hundred million.
     """
@@ -161,7 +151,7 @@ def index_aligned_phones(file: Path) -> dict[str, tuple[int, int]]:
             if name and not rest:
                 raise ValueError(f"{file}, line {number}: {name} has no labels")
             if name in places:
-                raise ValueError(f"{file}, line {number}: {name} stands in line {places[name][1]} already")
+                raise ValueError(f"{file}, line {number}: {name} is in line {places[name][1]} already")
             if name:
                 places[name] = offset, number
             offset += len(line)
@@ -202,7 +192,7 @@ class _Table:
         try:
             return float(cell)
         except ValueError:
-            raise ValueError(f"{self._file}, line {line}: {cell!r} is no number of seconds") from None
+            raise ValueError(f"{self._file}, line {line}: {cell!r} is no number") from None
 
     def add(self, line: int, name: str, start: float, end: float, label: str) -> None:
         self._code.append(self._codes.setdefault(name, len(self._codes)))
@@ -211,9 +201,12 @@ class _Table:
         self._end.append(end)
         self._labels.append(sys.intern(label))
 
+    def track(self) -> Track:
+        """The only one."""
+        return self.tracks().get("", Track(np.zeros(0), np.zeros(0), []))
+
     def tracks(self) -> dict[str, Track]:
-        codes = np.array(self._code, dtype=np.int64)
-        lines, starts, ends = np.array(self._line), np.array(self._start), np.array(self._end)
+        codes, lines, starts, ends = map(np.array, (self._code, self._line, self._start, self._end))
         order = np.argsort(codes, kind="stable")
         edges = np.searchsorted(codes[order], np.arange(len(self._codes) + 1))
         found = {}
@@ -227,24 +220,22 @@ class _Table:
 class _TextGridValues:
     """The values of a TextGrid one after the other, as Praat reads them: what is expected decides what is skipped."""
 
-    def __init__(self, file: Path, text: str) -> None:
+    def __init__(self, file: Path) -> None:
+        self.line = 1
         self._file = file
-        self._text = text
-        self._values = _TEXTGRID_VALUE.finditer(text)
-        self.offset = 0
+        self._text = _decoded(file)
+        self._values = _TEXTGRID_VALUE.finditer(self._text)
+        self._place = 0
 
     def string(self) -> str:
-        match = self._next("a string")
-        if match[1] is None:
-            self._fail("a string", match[0])
-        return match[1].replace('""', '"')
+        return self._next(1, "a string").replace('""', '"')
 
     def number(self) -> float:
-        match = self._next("a number")
+        found = self._next(2, "a number")
         try:
-            return float(match[2])
-        except (TypeError, ValueError):
-            self._fail("a number", match[0])
+            return float(found)
+        except ValueError:
+            self._fail("a number", found)
 
     def count(self) -> int:
         number = self.number()
@@ -253,31 +244,25 @@ class _TextGridValues:
         return int(number)
 
     def flag(self) -> str:
-        match = self._next("<exists>")
-        if match[3] is None:
-            self._fail("<exists>", match[0])
-        return match[3]
+        return self._next(3, "<exists>")
 
-    def _next(self, expected: str) -> re.Match[str]:
+    def _next(self, group: int, expected: str) -> str:
         match = next(self._values, None)
-        if match is None:
-            self.offset = len(self._text)
-            self._fail(expected, "the end of the file")
-        self.offset = match.start()
-        return match
+        place = len(self._text) if match is None else match.start()
+        self.line += self._text.count("\n", self._place, place)
+        self._place = place
+        if match is None or match[group] is None:
+            self._fail(expected, "the end of the file" if match is None else match[0])
+        return match[group]
 
     def _fail(self, expected: str, found: str) -> NoReturn:
-        line = self._text.count("\n", 0, self.offset) + 1
-        raise ValueError(f"{self._file}, line {line}: expected {expected}, found {found}")
+        raise ValueError(f"{self._file}, line {self.line}: expected {expected}, found {found}")
 
 
-def _track(
-    file: Path, lines: Sequence[int] | np.ndarray, starts: np.ndarray, ends: np.ndarray, labels: Iterable[str]
-) -> Track:
+def _track(file: Path, lines: np.ndarray, starts: np.ndarray, ends: np.ndarray, labels: list[str]) -> Track:
     """Sorted by start and checked; a segment without duration is left out, as no frame lies in it."""
     order = np.argsort(starts, kind="stable")
-    starts, ends, lines = starts[order], ends[order], np.asarray(lines)[order]
-    interned = [sys.intern(label) for label in labels]
+    starts, ends, lines = starts[order], ends[order], lines[order]
     for bad, problem in (
         (~np.isfinite(starts + ends), "has a time that is no finite number"),
         (~(starts >= 0), "starts before 0"),
@@ -287,23 +272,11 @@ def _track(
         if bad.any():
             at = int(np.argmax(bad))
             raise ValueError(
-                f"{file}, line {lines[at]}: the segment {interned[order[at]]!r} from {starts[at]:g} s to "
+                f"{file}, line {lines[at]}: the segment {labels[order[at]]!r} from {starts[at]:g} s to "
                 f"{ends[at]:g} s {problem}"
             )
     kept = ends > starts
-    return Track(starts[kept], ends[kept], [interned[row] for row in order[kept].tolist()])
-
-
-def _numbers(file: Path, lines: Sequence[int], cells: Sequence[str]) -> np.ndarray:
-    try:
-        return np.array([float(cell) for cell in cells])
-    except ValueError:
-        for line, cell in zip(lines, cells, strict=True):
-            try:
-                float(cell)
-            except ValueError:
-                raise ValueError(f"{file}, line {line}: {cell!r} is no sample position") from None
-        raise
+    return Track(starts[kept], ends[kept], [labels[row] for row in order[kept].tolist()])
 
 
 def _decoded(file: Path) -> str:

@@ -1,10 +1,10 @@
 """Alignments: which label holds from when to when in each audio file, and the label of every frame."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,17 +20,11 @@ from cpc.data.audio.alignment_formats import (
 from cpc.data.audio.headers import AUDIO_SUFFIXES
 from cpc.data.store.folders import name_a_few
 
-Format = Literal["phn", "textgrid", "ctm", "csv", "aligned_phones"]
 UNLABELLED = -100  # torch's `ignore_index`
 ALIGNMENTS_NAME = "alignments.csv"
 
-_FORMAT_OF_SUFFIX = {
-    ".phn": "phn",
-    ".textgrid": "textgrid",
-    ".ctm": "ctm",
-    ".csv": "csv",
-    ".txt": "aligned_phones",
-}
+_OF_UTTERANCES = (".phn", ".textgrid", ".ctm")  # formats that come as many files in a folder
+_FORMATS = (*_OF_UTTERANCES, ".csv", ".txt")
 
 
 class Segment(NamedTuple):
@@ -133,42 +127,33 @@ class Alignments:
         return track
 
 
-def read_alignments(
-    path: str | Path, format: str | None = None, *, tier: str | None = None, sample_rate_hz: int = 16_000
-) -> Alignments:
-    """Reads alignments.
+def read_alignments(path: str | Path, *, tier: str | None = None) -> Alignments:
+    """Read alignments; the suffix of a file says its format.
 
     Args:
         path: a file (CTM, CSV with path,start,end,label, `converted_aligned_phones.txt`, one `.phn` or TextGrid), or a
             folder with `alignments.csv` in it or `.phn`, `.TextGrid` or `.ctm` files below it.
-        format: phn, textgrid, ctm, csv or aligned_phones, where the suffix does not tell.
         tier: TextGrid: name of the tier; unless given, `phones` or the only interval tier.
-        sample_rate_hz: `.phn`: the rate that its sample positions count in.
 
     Raises:
         ValueError: if there is nothing there, a folder holds several formats, a name occurs twice or a table is
             malformed. Files of one utterance are read when they are asked for.
     """
     path = Path(path)
-    formats = get_args(Format)
-    if format is not None and format not in formats:
-        raise ValueError(f"format={format!r} is not one of {', '.join(formats)}")
-    if path.is_dir() and format in (None, "csv") and (path / ALIGNMENTS_NAME).is_file():
+    if (path / ALIGNMENTS_NAME).is_file():
         path = path / ALIGNMENTS_NAME
     if path.is_dir():
-        root = path
-        format, files = _files_below(path, format)
+        root, files = path, _files_below(path)
     elif path.is_file():
         root, files = path.parent, [path]
-        format = format or _FORMAT_OF_SUFFIX.get(path.suffix.lower())
-        if format is None:
-            raise ValueError(f"{path}: its suffix tells no format; name one of {', '.join(formats)} as format")
+        if path.suffix.lower() not in _FORMATS:
+            raise ValueError(f"{path}: its suffix tells no format; name it {', '.join(_FORMATS)} as its format is")
     else:
         raise ValueError(f"there are no alignments at {path}: it is neither a file nor a folder")
     tracks: dict[str, Track | Callable[[], Track]] = {}
     home: dict[str, Path] = {}
     for file in files:
-        found = _tracks_in(file, root, format, tier, sample_rate_hz)
+        found = _tracks_in(file, root, tier)
         for name in found:
             if name in tracks:
                 raise ValueError(f"{name} is aligned in both {home[name]} and {file}; keep one")
@@ -243,76 +228,52 @@ def window_labels(
     return frame_labels(segments, num_frames, times.hop_samples / rate, first_centre_seconds, classes)
 
 
-class Coverage(NamedTuple):
-    """How alignments and audio files match.
+def check_alignments(alignments: Alignments, paths: Iterable[str]) -> None:
+    """Match alignments with the paths of a manifest, before any work is spent.
 
-    Attributes:
-        num_matched: audio files that have an alignment.
-        audio_without_labels: paths of the manifest without one: their frames stay unlabelled.
-        labels_without_audio: names in the alignments that no path of the manifest means.
-    """
-
-    num_matched: int
-    audio_without_labels: list[str]
-    labels_without_audio: list[str]
-
-
-def check_alignments(alignments: Alignments, paths: Iterable[str], *, strict: bool = False) -> Coverage:
-    """Matches alignments with the paths of a manifest, before any work is spent.
+    Files without an alignment are legal, their frames stay unlabelled; but not if all are.
 
     Args:
         alignments: what `read_alignments` gave.
         paths: the manifest's.
-        strict: raise if anything is unmatched on either side.
 
     Raises:
-        ValueError: if no path has an alignment, a path has several, or `strict` and anything is unmatched.
+        ValueError: if no path has an alignment, or a path has several.
     """
     paths = list(paths)
-    name_of_path = {path: alignments.name_of(path) for path in paths}
-    used = set(name_of_path.values())
-    silent = [path for path, name in name_of_path.items() if name is None]
-    unheard = [name for name in alignments.names if name not in used]
-    if len(silent) == len(paths) or (strict and (silent or unheard)):
+    if not any([alignments.name_of(path) for path in paths]):
         raise ValueError(
-            f"{len(silent)} of {len(paths)} audio files have no alignment:\n{name_a_few(silent)}\n"
-            f"{len(unheard)} of {len(alignments)} alignments have no audio:\n{name_a_few(unheard)}\n"
+            f"{len(paths)} of {len(paths)} audio files have no alignment:\n{name_a_few(paths)}\n"
+            f"{len(alignments)} alignments have no audio:\n{name_a_few(alignments.names)}\n"
             "files match by their path, their path without suffix, or their stem"
         )
-    return Coverage(len(paths) - len(silent), silent, unheard)
 
 
-def _files_below(folder: Path, format: str | None) -> tuple[str, list[Path]]:
-    """The alignment files below a folder; their format is the one asked for, or the only one there."""
-    found: dict[str, list[Path]] = defaultdict(list)
-    for file in sorted(folder.rglob("*")):
-        kind = _FORMAT_OF_SUFFIX.get(file.suffix.lower())
-        if kind is not None and file.is_file():
-            found[kind].append(file)
-    kinds = [kind for kind in ("phn", "textgrid", "ctm") if kind in found] if format is None else [format]
-    if len(kinds) > 1:
-        counts = ", ".join(f"{len(found[kind])} {kind}" for kind in kinds)
-        raise ValueError(f"{folder} holds {counts} files; name the format to read")
-    if not kinds or not found[kinds[0]]:
+def _files_below(folder: Path) -> list[Path]:
+    """The alignment files below a folder, all of one format."""
+    files = [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in _OF_UTTERANCES and file.is_file()]
+    counts = Counter(file.suffix.lower() for file in files)
+    if len(counts) > 1:
+        found = ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items()))
+        raise ValueError(f"{folder} holds {found} files; name a folder with one format")
+    if not files:
         raise ValueError(
-            f"no {format or f'{ALIGNMENTS_NAME}, .phn, .TextGrid or .ctm'} files below {folder}; name the file of a "
-            "CSV or a converted_aligned_phones.txt itself"
+            f"no {ALIGNMENTS_NAME}, .phn, .TextGrid or .ctm files below {folder}; name the file of a CSV or a "
+            "converted_aligned_phones.txt itself"
         )
-    return kinds[0], found[kinds[0]]
+    return files
 
 
-def _tracks_in(
-    file: Path, root: Path, format: str, tier: str | None, sample_rate_hz: int
-) -> Mapping[str, Track | Callable[[], Track]]:
+def _tracks_in(file: Path, root: Path, tier: str | None) -> Mapping[str, Track | Callable[[], Track]]:
     name = file.relative_to(root).with_suffix("").as_posix()
-    match format:
-        case "phn":
-            return {name: partial(read_phn, file, sample_rate_hz)}
-        case "textgrid":
+    match file.suffix.lower():
+        case ".phn":
+            return {name: partial(read_phn, file)}
+        case ".textgrid":
             return {name: partial(read_textgrid, file, tier)}
-        case "ctm":
+        case ".ctm":
             return read_ctm(file)
-        case "csv":
+        case ".csv":
             return read_csv(file)
         case _:
             places = index_aligned_phones(file)

@@ -2,7 +2,7 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -11,10 +11,11 @@ from cpc.data.audio.alignments import FrameTimes, check_alignments, read_alignme
 from cpc.data.audio.files import AudioFiles
 from cpc.data.audio.manifest import Manifest, read_manifest
 from cpc.data.audio.pack import PackedAudio, pack
-from cpc.data.audio.windows import FrameLabels, WindowDataset
+from cpc.data.audio.windows import FrameLabels, WindowDataset, window_draws
 from cpc.data.drawn import DrawnCorpus
 from cpc.data.store.folders import name_a_few
-from cpc.data.streams.windows import SameSpeakerBatches, UniformBatches, naming
+from cpc.data.streams.stream import naming
+from cpc.data.streams.uniform import UniformBatches
 
 Sampler = Literal["uniform", "same_speaker"]
 
@@ -130,40 +131,6 @@ class Corpus(DrawnCorpus):
             split=split,
         )
 
-    def batches(
-        self,
-        windows: WindowDataset,
-        sampler: str,
-        batch_size: int,
-        num_batches: int,
-        seed: int,
-        *,
-        speakers_per_batch: int = 1,
-        require_distinct_files: bool = False,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> UniformBatches | SameSpeakerBatches:
-        """Batches of windows: uniform, or of few speakers each.
-
-        Raises:
-            ValueError: naming the split, as the sampler does.
-        """
-        arguments = (windows.audio.num_samples, self.window_samples, batch_size, num_batches, seed)
-        if sampler not in get_args(Sampler):
-            raise ValueError(f"sampler={sampler!r} is not one of 'uniform', 'same_speaker'")
-        with naming(windows.split):
-            if sampler == "uniform":
-                return UniformBatches(*arguments, rank=rank, world_size=world_size)
-            return SameSpeakerBatches(
-                *arguments,
-                group_ids=windows.group_ids,
-                speakers_per_batch=speakers_per_batch,
-                require_distinct_files=require_distinct_files,
-                group_names=self.speakers,
-                rank=rank,
-                world_size=world_size,
-            )
-
     def statistics(self, split: str | None) -> tuple[float, float]:
         """Mean and standard deviation of the samples of a split, the one that is trained on; None: of all rows.
 
@@ -173,7 +140,8 @@ class Corpus(DrawnCorpus):
         with naming(split):
             if isinstance(audio, PackedAudio):
                 return audio.statistics
-            windows = UniformBatches(audio.num_samples, self.window_samples, 1000, 1, seed=0).batch(0)
+            draws = window_draws(audio.num_samples, self.window_samples)
+            windows = UniformBatches(**draws, batch_size=1000, num_batches=1, seed=0).batch(0)
         x, num_valid, *_ = WindowDataset(audio, self.window_samples).__getitems__(windows)
         assert num_valid is not None
         signal = x[torch.arange(self.window_samples) < num_valid[:, None]].double()

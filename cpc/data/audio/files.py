@@ -32,11 +32,14 @@ class Audio(Protocol):
 
     Attributes:
         sample_rate_hz: rate of every sample read.
-        num_samples: `[num_files]` int64, length of each file at that rate; 0 for one that must not be read.
     """
 
     sample_rate_hz: int
-    num_samples: np.ndarray
+
+    @property
+    def num_samples(self) -> np.ndarray:
+        """`[num_files]` int64, length of each file at that rate; 0 for one that must not be read."""
+        ...
 
     def read(self, file_index: int, start: int, num_samples: int) -> np.ndarray:
         """At most `num_samples` float32 samples from `start` on; fewer only where the file ends."""

@@ -1,11 +1,10 @@
 """The index of a folder: the manifest of all audio in it, from headers, paths and chance."""
 
-import json
 import re
 import warnings
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from tqdm import tqdm
 
@@ -37,9 +36,6 @@ def index_folder(
     progress: bool = True,
 ) -> Manifest:
     r"""Writes the manifest of all audio files below a folder; only their headers are read.
-
-    An interrupted run continues where it ended: headers read so far stand in a file `<out>.partial`, and those of files
-    that have changed since (size or time) are read again.
 
     Args:
         root: folder to search, with all folders below it; names that begin with a dot are left out.
@@ -77,8 +73,7 @@ def index_folder(
     draw = partial(_drawn_splits, valid_share=valid_share, test_share=test_share, split_by=split_by, seed=seed)
     draw({"path": paths} | labels)  # what is wrong with the options shows before the headers are read
     out.parent.mkdir(parents=True, exist_ok=True)
-    journal = out.with_name(out.name + ".partial")
-    entries = _read_headers(root, paths, journal, num_workers, progress)
+    entries = _read_headers(root, paths, num_workers, progress)
     bad = [entry for entry in entries if isinstance(entry, str)]
     if bad and (not skip_bad or len(bad) == len(paths)):
         raise ValueError(
@@ -96,7 +91,6 @@ def index_folder(
     order = [name for name in KNOWN_COLUMNS if name in columns]
     columns = {name: columns[name] for name in dict.fromkeys([*order, *columns])}
     Manifest(root, columns).write(out)
-    journal.unlink(missing_ok=True)
     return read_manifest(out, check_files=False)
 
 
@@ -177,63 +171,14 @@ def _folders_at(paths: list[str], level: int, option: str) -> list[str]:
     return [parts[level] for parts in folders]
 
 
-class _Known(NamedTuple):
-    """A header with the size and time of the file that it was read from."""
+def _read_headers(root: Path, paths: list[str], num_workers: int, progress: bool) -> list[Header | str]:
+    """Per path its header, or what is wrong with the file."""
 
-    size: int
-    mtime_ns: int
-    header: Header
-
-
-def _read_headers(root: Path, paths: list[str], partial: Path, num_workers: int, progress: bool) -> list[Header | str]:
-    """Per path its header, or what is wrong with the file; good headers are appended to `partial` as they come."""
-    known = _read_partial(partial, root)
-
-    def examine(path: str) -> tuple[str, _Known | str]:
-        file = root / path
+    def examine(path: str) -> Header | str:
         try:
-            status = file.stat()
-            entry = known.get(path)
-            if entry and (entry.size, entry.mtime_ns) == (status.st_size, status.st_mtime_ns):
-                return path, entry
-            return path, _Known(status.st_size, status.st_mtime_ns, read_header(file))
+            return read_header(root / path)
         except (OSError, ValueError) as error:
-            return path, str(error)
+            return str(error)
 
-    entries: list[Header | str] = []
-    # Line buffered: a line that has been written survives kill -9.
-    with partial.open("a", encoding="utf-8", buffering=1) as stream:
-        if stream.tell() == 0:
-            stream.write(json.dumps(_partial_title(root)) + "\n")
-        else:
-            stream.write("\n")  # ends a torn last line
-        results = map_in_order(examine, paths, num_workers)
-        for path, entry in tqdm(results, total=len(paths), desc="index", unit="file", disable=not progress):
-            if isinstance(entry, str):
-                entries.append(entry)
-                continue
-            entries.append(entry.header)
-            if known.get(path) is not entry:
-                stream.write(json.dumps([path, entry.size, entry.mtime_ns, *entry.header]) + "\n")
-    return entries
-
-
-def _partial_title(root: Path) -> dict[str, Any]:
-    return {"format": 1, "root": str(root.resolve())}
-
-
-def _read_partial(partial: Path, root: Path) -> dict[str, _Known]:
-    """What an interrupted run has read of this root; another root's leftovers are removed."""
-    if not partial.exists():
-        return {}
-    records: list[Any] = []
-    with partial.open(encoding="utf-8", errors="replace") as stream:
-        for line in stream:
-            try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
-    if not records or records[0] != _partial_title(root):
-        partial.unlink()
-        return {}
-    return {path: _Known(size, mtime_ns, Header(*header)) for path, size, mtime_ns, *header in records[1:]}
+    found = map_in_order(examine, paths, num_workers)
+    return list(tqdm(found, total=len(paths), desc="index", unit="file", disable=not progress))

@@ -40,7 +40,7 @@ class Manifest:
             raise ValueError(f"a manifest's columns have one length; found {lengths}")
         repeated = [path for path, count in Counter(self.paths).items() if count > 1]
         if repeated:
-            raise ValueError(f"{len(repeated)} paths stand more than once in the manifest:\n{name_a_few(repeated)}")
+            raise ValueError(f"{len(repeated)} paths occur more than once in the manifest:\n{name_a_few(repeated)}")
         for name in COUNT_COLUMNS:
             if name in self.columns:
                 self._counts(name)
@@ -50,7 +50,7 @@ class Manifest:
 
     @property
     def paths(self) -> list[str]:
-        """The paths as they stand in the manifest: the keys of labels and alignments."""
+        """The paths as the manifest has them: the keys of labels and alignments."""
         return self.columns["path"]
 
     @property

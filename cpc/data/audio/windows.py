@@ -4,6 +4,7 @@ B windows, S samples each, T latents each.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,8 @@ from torch.utils.data import Dataset
 
 from cpc.data.audio.files import Audio
 from cpc.data.batch import Batch
-from cpc.data.streams.windows import UniformBatches, Window
+from cpc.data.streams.stream import Draw, digest
+from cpc.data.streams.uniform import UniformBatches
 
 # Enough for channel statistics: 32 windows of 128 latents are 4096 of each.
 NUM_INITIALISATION_WINDOWS = 32
@@ -37,7 +39,8 @@ class WindowDataset(Dataset[Batch]):
         split: of the corpus, for messages.
 
     Example:
-        `DataLoader(dataset, batch_sampler=UniformBatches(...), collate_fn=dataset.collate)`
+        batches = UniformBatches(**window_draws(audio.num_samples, window_samples), batch_size=8, ...)
+        DataLoader(dataset, batch_sampler=batches, collate_fn=dataset.collate)
     """
 
     def __init__(
@@ -66,11 +69,11 @@ class WindowDataset(Dataset[Batch]):
         self.split = split
         self.num_latents = num_latents
 
-    def __getitem__(self, window: Window) -> Batch:
+    def __getitem__(self, window: Draw) -> Batch:
         """One window: the fields of a `Batch` without the batch axis."""
         return Batch(*(field[0] for field in self.__getitems__([window]) if field is not None))
 
-    def __getitems__(self, windows: Sequence[Window]) -> Batch:
+    def __getitems__(self, windows: Sequence[Draw]) -> Batch:
         """All windows of a batch at once, written straight into the batch's memory (the loader prefers this)."""
         x = np.zeros((len(windows), self.window_samples), np.float32)
         num_valid = np.zeros(len(windows), np.int64)
@@ -85,7 +88,12 @@ class WindowDataset(Dataset[Batch]):
         fields = (x, num_valid, self.sequence_ids[files], self.group_ids[files], labels)
         return Batch(*map(torch.from_numpy, fields))
 
-    def num_valid(self, windows: Sequence[Window]) -> Int[Tensor, " B"]:
+    @property
+    def draws(self) -> dict[str, Any]:
+        """What a stream needs to know of these files, see `window_draws`."""
+        return window_draws(self.audio.num_samples, self.window_samples)
+
+    def num_valid(self, windows: Sequence[Draw]) -> Int[Tensor, " B"]:
         """Samples of each window that are signal, without reading any."""
         num_samples = self.audio.num_samples[[file for file, _ in windows]]
         return torch.from_numpy(np.minimum(num_samples, self.window_samples))
@@ -96,6 +104,33 @@ class WindowDataset(Dataset[Batch]):
         if isinstance(rows, Batch):
             return rows
         return Batch(*(torch.stack(field) for field in zip(*rows, strict=True)))
+
+
+def window_draws(num_samples: np.ndarray, window_samples: int) -> dict[str, Any]:
+    """What a stream of batches needs to know of windows in audio files.
+
+    A file of L samples has max(1, L // window) windows in a pass, each at a uniformly random start; an empty one none.
+
+    Args:
+        num_samples: `[num_files]` length of each file.
+        window_samples: length of a window.
+
+    Returns:
+        `num_slots`, `num_starts` and `made_from`, the arguments of `BatchStream`.
+
+    Raises:
+        ValueError: if no file holds a sample, or a window none.
+    """
+    if window_samples < 1:
+        raise ValueError(f"window_samples={window_samples}, but a window has at least 1 sample")
+    num_samples = np.asarray(num_samples, np.int64)
+    if not num_samples.any():
+        raise ValueError(f"none of the {len(num_samples)} audio files holds a sample, so there is nothing to draw")
+    return {
+        "num_slots": np.where(num_samples > 0, np.maximum(num_samples // window_samples, 1), 0),
+        "num_starts": np.maximum(num_samples - window_samples, 0) + 1,
+        "made_from": {"window_samples": window_samples, "audio_files": digest(num_samples)},
+    }
 
 
 def initialisation_windows(audio: Audio, window_samples: int, num_windows: int, seed: int) -> Float[Tensor, "B S"]:
@@ -117,5 +152,6 @@ def initialisation_windows(audio: Audio, window_samples: int, num_windows: int, 
     if num_samples.any():
         window_samples = min(window_samples, int(np.median(num_samples[num_samples > 0])))
     long_enough = np.where(num_samples >= window_samples, num_samples, 0)
-    windows = UniformBatches(long_enough, window_samples, num_windows, 1, seed).batch(0)
+    draws = window_draws(long_enough, window_samples)
+    windows = UniformBatches(**draws, batch_size=num_windows, num_batches=1, seed=seed).batch(0)
     return WindowDataset(audio, window_samples).__getitems__(windows).x

@@ -1,4 +1,4 @@
-"""Images in arrays: npz files of one's own, and whatever else loads as `[n, h, w]` or `[n, h, w, channels]` uint8."""
+"""Images in arrays: npz files, and whatever else loads as `[n, h, w]` or `[n, h, w, channels]` uint8."""
 
 import math
 import warnings
@@ -30,8 +30,8 @@ class ImageArray:
     Attributes:
         name: first part of its images' names.
         num_images: its length.
-        load: returns the images; to be pickled.
-        version: returns numbers that are others once the array has changed; to be pickled.
+        load: returns the images; can be pickled.
+        version: returns numbers that change with the array; can be pickled.
     """
 
     name: str
@@ -164,47 +164,48 @@ def _read_file(path: Path, is_split: bool) -> _File:
             f"{path}: ignored the arrays {', '.join(ignored)}; known are {', '.join(sorted(known))}", stacklevel=2
         )
     num_images = shape[0]
-    labels = np.full(num_images, -1)
-    if "labels" in members:
-        labels = load_array(path, "labels")
-        _check(path, "labels", labels, "iu", "whole numbers", num_images)
-        if int(labels.min()) < -1 or int(labels.max()) >= MOST_CLASSES:
+
+    def column(name: str, kinds: str, meant: str, length: int | None = num_images) -> np.ndarray | None:
+        if name not in members & known:
+            return None
+        found = load_array(path, name)
+        expected = (found.size if length is None else length,)
+        if found.dtype.kind not in kinds or found.shape != expected:
             raise ValueError(
-                f"{path}: labels go from {labels.min()} to {labels.max()}, but legal are -1 for unknown ones to "
-                f"{MOST_CLASSES - 1}"
+                f"{path}: {name} is {found.dtype} {list(found.shape)}, but must be {meant} {list(expected)}"
             )
-    classes = None
-    if "classes" in members:
-        found = load_array(path, "classes")
-        _check(path, "classes", found, "US", "strings", found.size)
-        classes = found.astype(str).tolist()
-        if len(set(classes)) < len(classes):
-            raise ValueError(f"{path}: a class stands twice in classes: {', '.join(classes)}")
-    if is_split:
-        name = SPLIT_OF[path.stem]
-        splits = [name] * num_images
-    else:
-        name = path.stem
-        splits = ["unlabelled" if int(labels.max()) < 0 else "train"] * num_images
-        if "split" in members:
-            splits = _read_splits(path, num_images)
-    sequences = np.arange(num_images)
-    if "sequence" in members:
-        found = load_array(path, "sequence")
-        _check(path, "sequence", found, "iu", "whole numbers", num_images)
-        _, first_rows, sequence = np.unique(found, return_index=True, return_inverse=True)
-        sequences = first_rows[sequence]
-    return _File(name, splits, labels.astype(np.int64), classes, sequences)
+        return found.astype(str) if kinds == "US" else found
 
-
-def _read_splits(path: Path, num_images: int) -> list[str]:
-    found = load_array(path, "split")
-    _check(path, "split", found, "US", "strings", num_images)
-    splits = found.astype(str).tolist()
-    strange = sorted(set(splits) - set(SPLIT_OF))
+    labels = column("labels", "iu", "whole numbers")
+    if labels is None:
+        labels = np.full(num_images, -1)
+    elif int(labels.min()) < -1 or int(labels.max()) >= MOST_CLASSES:
+        raise ValueError(
+            f"{path}: labels go from {labels.min()} to {labels.max()}, but legal are -1 for unknown ones to "
+            f"{MOST_CLASSES - 1}"
+        )
+    names = column("classes", "US", "strings", length=None)
+    classes = None if names is None else names.tolist()
+    if classes is not None and len(set(classes)) < len(classes):
+        raise ValueError(f"{path}: a class occurs twice in classes: {', '.join(classes)}")
+    splits = column("split", "US", "strings")
+    if splits is None:
+        default = SPLIT_OF[path.stem] if is_split else "unlabelled" if int(labels.max()) < 0 else "train"
+        splits = np.full(num_images, default)
+    strange = sorted(set(splits.tolist()) - set(SPLIT_OF))
     if strange:
         raise ValueError(f"{path}: split is {', '.join(map(repr, strange[:5]))}; legal are {', '.join(SPLIT_OF)}")
-    return [SPLIT_OF[split] for split in splits]
+    sequences = column("sequence", "iu", "whole numbers")
+    if sequences is None:
+        sequences = np.arange(num_images)
+    _, first_rows, sequence = np.unique(sequences, return_index=True, return_inverse=True)
+    return _File(
+        name=SPLIT_OF[path.stem] if is_split else path.stem,
+        splits=[SPLIT_OF[split] for split in splits.tolist()],
+        labels=labels.astype(np.int64),
+        classes=classes,
+        sequences=first_rows[sequence],
+    )
 
 
 def _common_classes(paths: Sequence[Path], files: Sequence[_File]) -> list[str]:
@@ -216,11 +217,6 @@ def _common_classes(paths: Sequence[Path], files: Sequence[_File]) -> list[str]:
         if others != classes:
             raise ValueError(f"{first} and {path} disagree about classes: {classes} and {others}")
     return classes
-
-
-def _check(path: Path, name: str, array: np.ndarray, kinds: str, meant: str, length: int) -> None:
-    if array.dtype.kind not in kinds or array.shape != (length,):
-        raise ValueError(f"{path}: {name} is {array.dtype} {list(array.shape)}, but must be {meant} [{length}]")
 
 
 @contextmanager

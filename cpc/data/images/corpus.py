@@ -3,7 +3,6 @@
 B images, C channels, S image side.
 """
 
-import hashlib
 from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
@@ -25,10 +24,11 @@ from cpc.data.images.patch_augmentation import PatchAugmentation
 from cpc.data.images.patch_grid import PatchGrid
 from cpc.data.images.sources import DEFAULT_VALID_SHARE, read_image_source
 from cpc.data.streams.keyed_draws import keyed_uniforms
-from cpc.data.streams.windows import UniformBatches, Window, naming
+from cpc.data.streams.spread import SpreadBatches
+from cpc.data.streams.stream import Draw, digest, naming
 
 NUM_INITIALISATION_IMAGES = 64
-_NUM_KEYS = 2**40
+NUM_KEYS = 2**40  # ways to change an image
 Images = PackedImages | ImageFiles
 Chance = Literal["none", "images", "patches"]
 
@@ -81,7 +81,7 @@ class ImageDataset(Dataset[Batch]):
         self.num_values = image_size**2 * images.num_channels
         self.num_latents = num_latents
 
-    def __getitems__(self, drawn: Sequence[Window]) -> Batch:
+    def __getitems__(self, drawn: Sequence[Draw]) -> Batch:
         """All images of a batch; `x` holds patches `[B, H, W, C, P, P]`, or images `[B, C, S, S]`, in [0, 1]."""
         rows = np.array([image for image, _ in drawn])
         keys = np.array([key for _, key in drawn])
@@ -98,7 +98,7 @@ class ImageDataset(Dataset[Batch]):
             labels=rearrange(torch.from_numpy(self.images.labels[rows]), "b -> b 1"),
         )
 
-    def num_valid(self, drawn: Sequence[Window]) -> Int[Tensor, " B"]:
+    def num_valid(self, drawn: Sequence[Draw]) -> Int[Tensor, " B"]:
         """The side of each image."""
         return torch.full((len(drawn),), self.image_size)
 
@@ -135,65 +135,6 @@ class ImageDataset(Dataset[Batch]):
             window = image[top : top + self.image_size, left : left + self.image_size]
             out[...] = window[:, ::-1] if is_mirrored else window
         return cut
-
-
-class ImageBatches(UniformBatches):
-    """Every image once in each pass, with a key that decides how it is changed this time.
-
-    Images of one sequence are spread over the pass: two of them meet in a batch only where the sequence holds more than
-    one image per batch, or passes meet. Overlapping crops would stand among each other's negatives.
-
-    Args:
-        names: of the images.
-        sequence_ids: `[n]` of the images.
-        batch_size: images per batch, on each rank; all ranks together take one pass at most.
-        num_batches: batches of one round.
-        seed: of the whole stream.
-        rank: this process.
-        world_size: processes that share the stream.
-
-    Raises:
-        ValueError: if an image would come twice in one step, and be its own negative.
-    """
-
-    def __init__(
-        self,
-        names: list[str],
-        sequence_ids: np.ndarray,
-        batch_size: int,
-        num_batches: int,
-        seed: int,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        if batch_size * world_size > len(names):
-            raise ValueError(
-                f"batch_size={batch_size} on {world_size} processes is more than the {len(names)} images there are, "
-                "and copies of an image would stand among its own negatives: lower `batch_size`"
-            )
-        # An image is a file with one window, and that window begins at one of as many samples as there are keys.
-        num_samples = np.full(len(names), 2 * _NUM_KEYS - 1)
-        super().__init__(num_samples, _NUM_KEYS, batch_size, num_batches, seed, rank, world_size)
-        sequences, self._sequence = np.unique(sequence_ids, return_inverse=True)
-        del self._fingerprint["window_samples"], self._fingerprint["audio_files"]
-        self._fingerprint["images"] = _hash("\n".join(names).encode("utf-8", "surrogateescape"))
-        if len(sequences) < len(names):
-            self._fingerprint["sequences"] = _hash(self._sequence.tobytes())
-
-    def _draw_files(self, rng: np.random.Generator) -> np.ndarray:
-        """Any order of the images, drawn apart: the n of a sequence come at equal distances, from a random start."""
-        order = super()._draw_files(rng)
-        num_images = len(order)
-        place = np.empty(num_images, np.int64)  # of each image in that order
-        place[order] = np.arange(num_images)
-        _, first_images, sizes = np.unique(self._sequence, return_index=True, return_counts=True)
-        # Images sorted by sequence, and within each as they were drawn: its turn is the count from the first.
-        by_sequence = order[np.argsort(self._sequence[order], kind="stable")]
-        turn = np.empty(num_images, np.int64)
-        turn[by_sequence] = np.arange(num_images) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        start = place[first_images] / num_images  # uniform; of an image alone, its place
-        when = (turn + start[self._sequence]) / sizes[self._sequence]
-        return np.argsort(when, kind="stable")
 
 
 class ImageCorpus(DrawnCorpus):
@@ -316,13 +257,23 @@ class ImageCorpus(DrawnCorpus):
         rank: int = 0,
         world_size: int = 1,
         **of_speakers: object,
-    ) -> UniformBatches:
+    ) -> SpreadBatches:
         """Every image once in each pass, with a key that decides how it is changed this time."""
         if sampler != "uniform":
             raise ValueError(f"sampler={sampler!r} needs speakers, which images have not: images are drawn uniformly")
-        names = windows.images.table.names
+        names = "\n".join(windows.images.table.names).encode("utf-8", "surrogateescape")
         with naming(windows.split):
-            return ImageBatches(names, windows.sequence_ids, batch_size, num_batches, seed, rank, world_size)
+            return SpreadBatches(
+                windows.sequence_ids,
+                noun="image",
+                num_starts=NUM_KEYS,
+                batch_size=batch_size,
+                num_batches=num_batches,
+                seed=seed,
+                rank=rank,
+                world_size=world_size,
+                made_from={"images": digest(names)},
+            )
 
     def held_out_batch_size(self, windows: ImageDataset, batch_size: int, world_size: int) -> int:
         """At most one pass: unchanged by chance, an image that came twice would be its own negative.
@@ -353,7 +304,3 @@ class ImageCorpus(DrawnCorpus):
     def _patches(self) -> PatchAugmentation:
         mean_colour = self.geometry.pixel_mean.detach().cpu().clone()
         return PatchAugmentation(self.augmentation, self.geometry.grid, mean_colour)
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]

@@ -7,15 +7,15 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 
 from cpc.data.images.pixels import check_shape, read_square
-from cpc.data.images.statistics import ChannelStatistics, channel_statistics, pixel_sums
-from cpc.data.images.table import ImageTable
+from cpc.data.images.table import ImageTable, TableColumns
 from cpc.data.store.parallel import map_in_order
+from cpc.data.store.statistics import ChannelStatistics, statistics_of, value_sums
 
 NUM_STATISTICS_IMAGES = 1000
 _STATISTICS_SEED = 0
 
 
-class ImageFiles:
+class ImageFiles(TableColumns):
     """The images of a table as `PackedImages` gives them, decoded on the fly: bit for bit the same, but slower.
 
     A file that cannot be decoded is an error when it is read: a pack finds bad files beforehand, and can skip them.
@@ -26,7 +26,7 @@ class ImageFiles:
         num_channels: C, 3 for RGB, 1 for grey.
 
     Raises:
-        ValueError: if `image_size` or `num_channels` is none.
+        ValueError: if `image_size` or `num_channels` is not legal.
     """
 
     def __init__(self, table: ImageTable, image_size: int, num_channels: int) -> None:
@@ -36,24 +36,6 @@ class ImageFiles:
         self.num_channels = num_channels
         self.skipped: dict[int, str] = {}
         self._statistics: ChannelStatistics | None = None
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    @property
-    def labels(self) -> Int64[np.ndarray, " n"]:
-        """Position in `classes`, or -1 where unknown."""
-        return self.table.labels
-
-    @property
-    def classes(self) -> list[str]:
-        """Name of each class."""
-        return self.table.classes
-
-    @property
-    def splits(self) -> list[str]:
-        """Each image's split: train, valid, test or unlabelled."""
-        return self.table.splits
 
     @property
     def statistics(self) -> ChannelStatistics:
@@ -71,7 +53,7 @@ class ImageFiles:
             drawn = np.random.default_rng(_STATISTICS_SEED).choice(len(self), num_drawn, replace=False)
             with self.table.origin.loaded():
                 sums = list(map_in_order(self._sums, np.sort(drawn).tolist(), os.cpu_count() or 1))
-            self._statistics = channel_statistics(np.concatenate(sums), self.image_size**2)
+            self._statistics = statistics_of(np.stack(sums), num_drawn * self.image_size**2, 255)
         return self._statistics
 
     def rows(self, split: str | None) -> Int64[np.ndarray, " rows"]:
@@ -93,5 +75,5 @@ class ImageFiles:
             images[position] = read_square(self.table, row, self.image_size, self.num_channels)
         return images
 
-    def _sums(self, row: int) -> Int64[np.ndarray, "B 2 C"]:
-        return pixel_sums(self.read([row]))
+    def _sums(self, row: int) -> Int64[np.ndarray, "2 C"]:
+        return value_sums(self.read([row]))

@@ -69,7 +69,7 @@ def read_image_folder(root: Path) -> ImageTable:
     Names that begin with a dot are left out; links to folders are followed once.
 
     Raises:
-        ValueError: if there is no image (the message says what there is), or images or folders stand beside each other
+        ValueError: if there is no image (the message says what there is), or images and folders lie beside each other
             that no layout explains, or one file is there under two names.
     """
     names = find_images(root)

@@ -1,4 +1,4 @@
-"""Patches that are changed one by one, so that neighbours do not betray themselves by matching edges or colours.
+"""Patches that are changed one by one, so that edges and colours of neighbours do not match.
 
 B images, C channels, S image side, P patch side, H rows and W columns of patches, n patches.
 """

@@ -71,7 +71,7 @@ def to_channels(image: Image.Image, num_channels: int) -> Image.Image:
     - Colour becomes grey as 0.299 R + 0.587 G + 0.114 B (ITU-R 601-2).
 
     Raises:
-        ValueError: for floating point, and for whole numbers beyond 16 bits, where black and white are anyone's guess.
+        ValueError: for floating point, and for whole numbers beyond 16 bits, where black and white are unknown.
     """
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         image = _from_wide_grey(image)
@@ -87,7 +87,7 @@ def _from_wide_grey(image: Image.Image) -> Image.Image:
     values = np.asarray(image)
     if image.mode == "F" or values.min() < 0 or values.max() > 65535:
         raise ValueError(
-            f"has pixels of mode {image.mode} from {values.min():g} to {values.max():g}, of which nobody knows what is "
+            f"has pixels of mode {image.mode} from {values.min():g} to {values.max():g}, and does not say what is "
             "black and white; convert it to 8 or 16 bits"
         )
     return Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))

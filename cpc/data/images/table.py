@@ -35,7 +35,7 @@ class ImageOrigin(Protocol):
         ...
 
     def version(self, name: str) -> Sequence[int]:
-        """Numbers that are others once the image has changed."""
+        """Numbers that change with the image."""
         ...
 
     def loaded(self) -> AbstractContextManager[None]:
@@ -43,12 +43,36 @@ class ImageOrigin(Protocol):
         ...
 
 
+class TableColumns:
+    """The columns of `table`, for whatever reads its images."""
+
+    table: "ImageTable"
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def labels(self) -> Int64[np.ndarray, " n"]:
+        """Position in `classes`, or -1 where unknown."""
+        return self.table.labels
+
+    @property
+    def classes(self) -> list[str]:
+        """Name of each class."""
+        return self.table.classes
+
+    @property
+    def splits(self) -> list[str]:
+        """Each image's split: train, valid, test or unlabelled."""
+        return self.table.splits
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class ImageTable:
     """Images, row by row: what is known of them without a look at their pixels.
 
     Attributes:
-        names: path relative to the source, or `array:row`; each stands for one image.
+        names: path relative to the source, or `array:row`; each is one image.
         splits: one of train, valid, test, unlabelled.
         labels: position in `classes`, or -1 where unknown.
         classes: name of each class; empty if no image has a label.
@@ -57,7 +81,7 @@ class ImageTable:
             independent of each other. Unless given, every image is one of its own, numbered by its row.
 
     Raises:
-        ValueError: if the columns differ in length, a name stands twice, a split is unknown, or a label is no class.
+        ValueError: if the columns differ in length, a name occurs twice, a split is unknown, or a label is no class.
     """
 
     names: list[str]
@@ -75,7 +99,7 @@ class ImageTable:
             raise ValueError(f"the columns of a table have one length; found {lengths}")
         repeated = [name for name, count in Counter(self.names).items() if count > 1]
         if repeated:
-            raise ValueError(f"{len(repeated)} names stand more than once in the table:\n{name_a_few(repeated)}")
+            raise ValueError(f"{len(repeated)} names occur more than once in the table:\n{name_a_few(repeated)}")
         strange = sorted(set(self.splits) - set(SPLITS))
         if strange:
             raise ValueError(f"{', '.join(strange)}: no such split; legal are {', '.join(SPLITS)}")

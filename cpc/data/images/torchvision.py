@@ -91,7 +91,7 @@ def _read_stl10(root: Path) -> ImageTable:
         num_images, rest = divmod(path.stat().st_size, int(np.prod(_STL10_SHAPE)))
         if rest or not num_images:
             raise ValueError(f"{path} is truncated: remove it, and get STL10 again with {_download('STL10', root)}")
-        arrays.append(ImageArray(split, num_images, partial(_map_stl10, path), partial(_file_version, path)))
+        arrays.append(ImageArray(split, num_images, partial(_map_stl10, path), partial(_version, folder)))
         splits += [split] * num_images
         labels.append(np.full(num_images, -1))
     classes = names_file.read_text(encoding="utf-8").split()
@@ -110,11 +110,6 @@ def _read_stl10(root: Path) -> ImageTable:
 def _map_stl10(path: Path) -> Images:
     pixels = np.memmap(path, np.uint8, mode="r").reshape(-1, *_STL10_SHAPE)
     return np.asarray(pixels).transpose(0, 3, 2, 1)  # n channels w h -> n h w channels
-
-
-def _file_version(path: Path) -> tuple[int, ...]:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
 
 
 def _read_imagenet(root: Path) -> ImageTable:

@@ -18,7 +18,6 @@ import hashlib
 import importlib.util
 import json
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from PIL import Image
 
 from cpc import __version__
 from cpc.data.images.pixels import to_channels
+from cpc.data.made.record import REMEDY, is_made
 from cpc.data.store.atomic_folder import build_atomically
 
 CORPORA = ("photographs", "digits")
@@ -90,8 +90,9 @@ def write_image_corpora(out: str | Path, *, seed: int = 0) -> dict[str, Path]:
         "photographs_sha256": _digest(path.read_bytes() for path in sources.values()),
     }
     files = {name: out / f"{name}.npz" for name in CORPORA}
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        _check_existing(out, parameters)
+    if is_made(out, PROVENANCE_NAME, parameters):
+        if not _is_complete(out):
+            raise ValueError(f"{out} is incomplete: {REMEDY}")
         return files
     arrays: dict[str, dict[str, Any]] = {"photographs": _photographs(sources, seed), "digits": _digits()}
     with build_atomically(out, _is_complete) as unfinished:
@@ -103,7 +104,6 @@ def write_image_corpora(out: str | Path, *, seed: int = 0) -> dict[str, Path]:
             "versions": {"cpc": __version__, "numpy": np.__version__},
             "num_bytes": {f"{name}.npz": (unfinished / f"{name}.npz").stat().st_size for name in CORPORA},
             "images_sha256": {name: _digest([of_corpus["images"].tobytes()]) for name, of_corpus in arrays.items()},
-            "num_images": {name: _counts(of_corpus) for name, of_corpus in arrays.items()},
         }
         (unfinished / PROVENANCE_NAME).write_text(json.dumps(provenance, indent=1) + "\n", encoding="utf-8")
     return files
@@ -217,40 +217,12 @@ def _digits() -> dict[str, np.ndarray]:
     }
 
 
-def _check_existing(out: Path, parameters: dict[str, Any]) -> None:
-    """Whether the corpora in `out` are those asked for."""
-    advice = "remove the folder, or name another one"
-    record = out / PROVENANCE_NAME
-    if not record.is_file():
-        raise ValueError(f"{out} holds other files and no embedded images (no {PROVENANCE_NAME} in it): {advice}")
-    try:
-        made_with = json.loads(record.read_text(encoding="utf-8"))["parameters"]
-        different = [
-            f"{name} is {made_with.get(name)} there, {value} here"
-            for name, value in parameters.items()
-            if made_with.get(name) != value
-        ]
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{record} is no record of embedded images: {advice}") from error
-    if different:
-        raise ValueError(f"{out} holds images made with other parameters ({'; '.join(different)}): {advice}")
-    if not _is_complete(out):
-        raise ValueError(f"{out} is incomplete: {advice}")
-
-
 def _is_complete(folder: Path) -> bool:
     try:
         num_bytes = json.loads((folder / PROVENANCE_NAME).read_text(encoding="utf-8"))["num_bytes"]
         return all((folder / name).stat().st_size == size for name, size in num_bytes.items())
     except (OSError, ValueError, KeyError):
         return False
-
-
-def _counts(arrays: dict[str, np.ndarray]) -> dict[str, dict[str, int]]:
-    """Images by split and class."""
-    names = arrays["classes"][arrays["labels"]].tolist()
-    found = Counter(zip(arrays["split"].tolist(), names, strict=True))
-    return {split: {name: num for (of, name), num in found.items() if of == split} for split in MOST_CROPS}
 
 
 def _digest(parts: Any) -> str:

@@ -12,7 +12,6 @@ import json
 import os
 import platform
 import shutil
-from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
@@ -30,6 +29,7 @@ from cpc.data.made import prose
 from cpc.data.made.espeak import SAMPLE_RATE_HZ as ESPEAK_RATE_HZ
 from cpc.data.made.espeak import Espeak
 from cpc.data.made.phones import phone_segments
+from cpc.data.made.record import REMEDY, is_made
 from cpc.data.made.speakers import Speaker, draw_speakers
 from cpc.data.store.parallel import map_in_order
 
@@ -111,8 +111,13 @@ def synthesize(
         "minutes": float(minutes),
         "text_sha256": prose.digest(sentences),
     }
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        return _existing(out, parameters)
+    if is_made(out, PROVENANCE_NAME, parameters):
+        if not (out / ALIGNMENTS_NAME).is_file():
+            raise ValueError(f"{out} is incomplete, its {ALIGNMENTS_NAME} is missing: {REMEDY}")
+        try:
+            return read_manifest(out)
+        except ValueError as error:
+            raise ValueError(f"{out} is incomplete: {REMEDY}\n{error}") from error
     speakers = draw_speakers(num_speakers, num_heldout_speakers, seed)
     scripts = _scripts(speakers, len(sentences), minutes, seed)
     with Espeak() as espeak:
@@ -127,7 +132,7 @@ def synthesize(
             utterances += of_speaker
         utterances.sort(key=lambda utterance: (list(SHARES).index(utterance.split), utterance.path))
         _write_tables(unfinished, utterances)
-        provenance = _provenance(unfinished, parameters, version, speakers, utterances)
+        provenance = _provenance(unfinished, parameters, version, utterances)
         (unfinished / PROVENANCE_NAME).write_text(json.dumps(provenance, indent=1) + "\n", encoding="utf-8")
         if out.is_dir():
             out.rmdir()
@@ -136,31 +141,6 @@ def synthesize(
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
     return read_manifest(out)
-
-
-def _existing(out: Path, parameters: dict[str, Any]) -> Manifest:
-    """The corpus that is in `out`, if it is the one asked for."""
-    advice = "remove the folder, or name another one"
-    record = out / PROVENANCE_NAME
-    if not record.is_file():
-        raise ValueError(f"{out} holds other files and no finished corpus (no {PROVENANCE_NAME} in it): {advice}")
-    try:
-        made_with = json.loads(record.read_text(encoding="utf-8"))["parameters"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{record} is no record of a synthesised corpus: {advice}") from error
-    different = [
-        f"{name} is {made_with.get(name)} there, {value} here"
-        for name, value in parameters.items()
-        if made_with.get(name) != value
-    ]
-    if different:
-        raise ValueError(f"{out} holds a corpus made with other parameters ({'; '.join(different)}): {advice}")
-    if not (out / ALIGNMENTS_NAME).is_file():
-        raise ValueError(f"{out} is incomplete, its {ALIGNMENTS_NAME} is missing: {advice}")
-    try:
-        return read_manifest(out)
-    except ValueError as error:
-        raise ValueError(f"{out} is incomplete: {advice}\n{error}") from error
 
 
 def _scripts(speakers: list[Speaker], num_sentences: int, minutes: float, seed: int) -> list[_Script]:
@@ -272,13 +252,9 @@ def _write_tables(folder: Path, utterances: list[Utterance]) -> None:
 
 
 def _provenance(
-    folder: Path, parameters: dict[str, Any], espeak_version: str, speakers: list[Speaker], utterances: list[Utterance]
+    folder: Path, parameters: dict[str, Any], espeak_version: str, utterances: list[Utterance]
 ) -> dict[str, Any]:
-    of_split = {split: [utterance for utterance in utterances if utterance.split == split] for split in SHARES}
-    phone_seconds: dict[str, float] = defaultdict(float)
-    for utterance in utterances:
-        for start, end, label in utterance.segments:
-            phone_seconds[label] += end - start
+    """What it was made with, and digests; counts follow from the tables."""
     return {
         "corpus": "English prose from pydoc_data.topics, read aloud by espeak-ng",
         "parameters": parameters,
@@ -289,26 +265,6 @@ def _provenance(
             "espeakng-loader": metadata.version("espeakng-loader"),
             "numpy": np.__version__,
         },
-        "sample_rate_hz": SAMPLE_RATE_HZ,
-        "levels_dbfs": LEVELS_DBFS,
-        "signal_to_noise_db": SIGNAL_TO_NOISE_DB,
         "alignments_sha256": hashlib.sha256((folder / ALIGNMENTS_NAME).read_bytes()).hexdigest(),
         "audio_sha256": prose.digest(utterance.audio_sha256 for utterance in utterances),
-        "splits": {
-            split: {
-                "num_utterances": len(spoken),
-                "num_sentences": len({utterance.text for utterance in spoken}),
-                "num_speakers": len({utterance.speaker.name for utterance in spoken}),
-                "minutes": round(sum(utterance.num_samples for utterance in spoken) / SAMPLE_RATE_HZ / 60, 3),
-            }
-            for split, spoken in of_split.items()
-        },
-        "phone_seconds": {
-            label: round(seconds, 3) for label, seconds in sorted(phone_seconds.items(), key=lambda item: -item[1])
-        },
-        "speakers": [
-            {"name": speaker.name, "sex": speaker.sex, "split": "test" if speaker.is_heldout else "train, valid"}
-            | speaker.voice._asdict()
-            for speaker in speakers
-        ],
     }

@@ -69,7 +69,7 @@ def refuse_doubles(root: Path, names: Iterable[str]) -> None:
             doubles.append(f"{name_of[file]} and {name}")
     if doubles:
         raise ValueError(
-            f"files of {root} stand under two names, of which one could be trained on, the other held out "
+            f"files of {root} have two names, of which one could be trained on, the other held out "
             f"({len(doubles)}):\n{name_a_few(doubles)}\nkeep one name of each"
         )
 
@@ -78,3 +78,9 @@ def name_a_few(problems: Sequence[str], limit: int = 5) -> str:
     """The first few problems, one per line, and how many more there are."""
     more = [f"... and {len(problems) - limit} more"] if len(problems) > limit else []
     return "\n".join(f"  {line}" for line in [*problems[:limit], *more])
+
+
+def require_file(path: Path) -> None:
+    """Raise a ValueError if a file of a corpus is not there."""
+    if not path.is_file():
+        raise ValueError(f"there is no {path}: the corpus's card says where it comes from")

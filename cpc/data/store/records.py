@@ -46,7 +46,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def drop_records_after(path: Path, step: int) -> None:
-    """Keep the records up to `step`: what a resumed run will write again must not stand twice."""
+    """Keep the records up to `step`: what a resumed run will write again must not be there twice."""
     if not path.exists():
         return
     kept = [record for record in read_records(path) if record["step"] <= step]

@@ -1,4 +1,4 @@
-"""Streams of tokens in lanes: each batch goes on where the one before it ended, so that a state can be carried.
+"""Streams of tokens in lanes: each batch continues where the one before it ended, so that a state can be carried over.
 
 B lanes of this process, T tokens of a batch, K furthest step predicted, N tokens of the stream.
 """
@@ -128,7 +128,7 @@ def held_out_lanes(
     rank: int = 0,
     world_size: int = 1,
 ) -> Iterator[Batch]:
-    """A whole split in batches, each going on where the one before it ended; every token but the first is foretold.
+    """A whole split in batches, each continuing where the one before it ended; every token but the first is predicted.
 
     The stream is cut into as many parts as there are lanes on all processes; a lane that has ended is padding
     (`num_valid`), and labels that lie beyond the end are -100. The fewer lanes, the fewer tokens are read without what

@@ -11,7 +11,7 @@ from torch import Tensor
 from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training, require_positive
 from cpc.data.streams.lanes import LaneOrder, TrainingLanes, held_out_lanes
-from cpc.data.streams.windows import naming
+from cpc.data.streams.stream import naming
 from cpc.data.text.corpus import TokenCorpus, entropy_nats
 from cpc.data.text.lines import ALL, DEFAULT_SHARE, EMBEDDED
 from cpc.data.text.lines import Text as Lines

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cpc.data.images.corpus import ImageDataset
-from cpc.data.streams.windows import Window
+from cpc.data.streams.stream import Draw
 from cpc.probes.features import Precision
 from cpc.probes.images.task import ImageTask
 from cpc.probes.results import Answers, answer_by_likelihood
@@ -177,7 +177,7 @@ def _answer(network: Classifier, task: ImageTask, device: str, precision: Precis
     return answer_by_likelihood(torch.cat(scores).log_softmax(1).numpy(), task.test.labels)
 
 
-def _batches(rows: np.ndarray, batch_size: int, seed: int) -> Iterator[list[Window]]:
+def _batches(rows: np.ndarray, batch_size: int, seed: int) -> Iterator[list[Draw]]:
     """Endless passes over the rows, each image with a key of its own."""
     rng = np.random.default_rng(seed)
     while True:
@@ -187,7 +187,7 @@ def _batches(rows: np.ndarray, batch_size: int, seed: int) -> Iterator[list[Wind
             yield list(zip(chosen.tolist(), rng.integers(0, 2**40, batch_size).tolist(), strict=True))
 
 
-def _rows(drawn: list[Window]) -> list[int]:
+def _rows(drawn: list[Draw]) -> list[int]:
     return [row for row, _ in drawn]
 
 

@@ -95,10 +95,9 @@ def write(path, text, encoding="utf-8"):
     return path
 
 
-def test_phn_positions_are_samples_at_16_khz_unless_told_otherwise(tmp_path):
+def test_phn_positions_are_samples_at_16_khz(tmp_path):
     file = write(tmp_path / "sa1.PHN", "0 3200 h#\n3200 4000 sh\n")
     assert read_alignments(file).segments("sa1.wav") == [Segment(0.0, 0.2, "h#"), Segment(0.2, 0.25, "sh")]
-    assert read_alignments(file, sample_rate_hz=8000).segments("sa1.wav")[1] == Segment(0.4, 0.5, "sh")
 
 
 @pytest.mark.parametrize("text", [LONG_TEXTGRID, SHORT_TEXTGRID], ids=["long", "short"])
@@ -164,7 +163,7 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
         ("a.txt", "u1 1 2\nu2 1 x2\n", r"line 2: 'x2' is no label id"),
         ("a.txt", "u1 1 2\nu2 -1\n", r"line 2: -1 is no label id"),
         ("a.txt", "u1 1 2\nu2\n", r"line 2: u2 has no labels"),
-        ("a.txt", "u1 1\nu2 1\nu1 2\n", r"line 3: u1 stands in line 1 already"),
+        ("a.txt", "u1 1\nu2 1\nu1 2\n", r"line 3: u1 is in line 1 already"),
         ("a.TextGrid", LONG_TEXTGRID.replace("xmax = 0.125", "xmax = 0.3"), r"a\.TextGrid, line 34.*'ɛː'.*overlaps"),
         ("a.TextGrid", LONG_TEXTGRID.replace("xmax = 0.125", "xmax = ?"), r"line 28: expected a number, found \"s\""),
         ("a.TextGrid", LONG_TEXTGRID[:600], r"expected .*, found the end of the file"),
@@ -211,15 +210,13 @@ def test_a_folder_of_phn_files_matches_by_path_even_where_stems_repeat(tmp_path)
     assert alignments.segments("dr2/mb/sa1.wav")[0].label == "b"  # or deeper
 
 
-def test_a_folder_with_two_formats_needs_the_format(tmp_path):
+def test_a_folder_with_two_formats_is_refused(tmp_path):
     write(tmp_path / "a.phn", "0 1600 p\n")
     write(tmp_path / "b.TextGrid", SHORT_TEXTGRID)
-    with pytest.raises(ValueError, match="1 phn, 1 textgrid files; name the format"):
+    with pytest.raises(ValueError, match=r"1 \.phn, 1 \.textgrid files; name a folder"):
         read_alignments(tmp_path)
-    assert read_alignments(tmp_path, "textgrid").names == ["b"]
     write(tmp_path / "alignments.csv", "path,start,end,label\nc.wav,0,1,q\n")
     assert read_alignments(tmp_path).names == ["c.wav"]
-    assert read_alignments(tmp_path, "phn").names == ["a"]
 
 
 def test_what_is_not_there_says_what_is_expected(tmp_path):
@@ -227,27 +224,25 @@ def test_what_is_not_there_says_what_is_expected(tmp_path):
         read_alignments(tmp_path / "absent.csv")
     with pytest.raises(ValueError, match=r"no alignments\.csv, \.phn, \.TextGrid or \.ctm files"):
         read_alignments(tmp_path)
-    with pytest.raises(ValueError, match="is not one of phn, textgrid"):
-        read_alignments(tmp_path, "lab")
     with pytest.raises(ValueError, match="tells no format"):
         read_alignments(write(tmp_path / "a.lab", ""))
     with pytest.raises(ValueError, match="holds no alignments"):
         read_alignments(write(tmp_path / "a.ctm", ""))
+    (tmp_path / "a.ctm").unlink()
     write(tmp_path / "x" / "b.ctm", "u 1 0 1 a\n")
     write(tmp_path / "y" / "c.ctm", "u 1 0 1 a\n")
     with pytest.raises(ValueError, match=r"u is aligned in both .*b\.ctm and .*c\.ctm"):
-        read_alignments(tmp_path, "ctm")
+        read_alignments(tmp_path)
 
 
 def test_unmatched_files_are_reported_on_both_sides(tmp_path):
     alignments = read_alignments(write(tmp_path / "a.txt", "u1 1\nu2 1\nu3 1\n"))
-    coverage = check_alignments(alignments, ["s/u1.wav", "s/u4.wav"])
-    assert coverage == (1, ["s/u4.wav"], ["u2", "u3"])
-    with pytest.raises(ValueError, match=r"1 of 2 audio files(.|\n)*u4\.wav(.|\n)*2 of 3(.|\n)*u2\n\s*u3"):
-        check_alignments(alignments, ["s/u1.wav", "s/u4.wav"], strict=True)
-    with pytest.raises(ValueError, match="1 of 1 audio files have no alignment"):
+    check_alignments(alignments, ["s/u1.wav", "s/u4.wav"])
+    with pytest.raises(ValueError, match=r"1 of 1 audio files have no alignment(.|\n)*u4\.wav(.|\n)*3 align(.|\n)*u3"):
         check_alignments(alignments, ["s/u4.wav"])
-    assert check_alignments(alignments, ["u1.wav", "u2.wav", "u3.wav"], strict=True).num_matched == 3
+    doubled = read_alignments(write(tmp_path / "b.csv", "path,start,end,label\nd/u.wav,0,1,a\ne/u.wav,0,1,a\n"))
+    with pytest.raises(ValueError, match="2 alignments"):
+        check_alignments(doubled, ["u.wav"])
 
 
 def labels_in_a_loop(segments, num_frames, hop_seconds, first_centre_seconds, classes):
@@ -315,8 +310,7 @@ def test_the_librispeech_fixture_of_cpc_audio():
 
     alignments = read_alignments(TINY / "phone_labels.txt")
     audio = {file.relative_to(TINY).as_posix(): file for file in TINY.rglob("*.flac")}
-    coverage = check_alignments(alignments, list(audio))
-    assert (coverage.num_matched, len(coverage.audio_without_labels), len(coverage.labels_without_audio)) == (2, 7, 4)
+    assert (sum(path in alignments for path in audio), len(audio), len(alignments)) == (2, 9, 6)
     assert set(alignments.labels) <= {str(label) for label in range(41)}
     classes = {label: int(label) for label in alignments.labels}
     lines = dict(line.split(maxsplit=1) for line in (TINY / "phone_labels.txt").read_text().splitlines())

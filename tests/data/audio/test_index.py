@@ -1,21 +1,16 @@
 import csv
-import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
-import cpc.data.audio.index
 from cpc.data.audio.headers import read_header
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import read_manifest
-from cpc.data.store.splits import draw_splits
 
 UNSPLIT = {"valid_share": 0.0, "test_share": 0.0}
 
@@ -207,73 +202,6 @@ def test_a_split_is_drawn_among_the_files_that_can_be_used(corpus: Path) -> None
     with pytest.warns(UserWarning, match="left out 200 of 206 files"):
         manifest = index_folder(corpus, skip_bad=True, progress=False)
     assert set(manifest.column("split")) == {"train", "valid", "test"}
-
-
-def interrupt() -> None:
-    raise KeyboardInterrupt
-
-
-INDEX_SLOWLY = """
-import sys, time
-import cpc.data.audio.index as index
-
-def read_slowly(path, read=index.read_header):
-    time.sleep(0.01)
-    return read(path)
-
-index.read_header = read_slowly
-index.index_folder(sys.argv[1], num_workers=2, progress=False)
-"""
-
-
-def test_index_goes_on_after_kill_9(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    num_files = 300
-    for number in range(num_files):
-        write_noise(tmp_path / f"{number:03}.wav", 100 + number)
-    partial = tmp_path / "manifest.csv.partial"
-    process = subprocess.Popen([sys.executable, "-c", INDEX_SLOWLY, str(tmp_path)])
-    deadline = time.monotonic() + 30
-    while not (partial.exists() and partial.read_bytes().count(b"\n") > 40):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (tmp_path / "manifest.csv").exists()
-
-    # A torn last line, and two files that changed after they had been read.
-    lines = partial.read_bytes().splitlines()
-    partial.write_bytes(b"\n".join(lines[:40]) + b"\n" + lines[40][:-9])
-    write_noise(tmp_path / "003.wav", 7777)
-    os.utime(tmp_path / "004.wav", ns=(1, 1))
-    with monkeypatch.context() as patch:  # killed again: the torn line must not have swallowed a new one
-        patch.setattr(
-            cpc.data.audio.index, "read_header", lambda path: interrupt() if "200" in str(path) else read_header(path)
-        )
-        with pytest.raises(KeyboardInterrupt):
-            index_folder(tmp_path, progress=False)
-    lines = partial.read_bytes().splitlines()
-    assert [line for line in lines if not line.endswith((b"]", b"}"))] == [lines[40]]
-    num_known = len({json.loads(line)[0] for line in lines[1:] if line is not lines[40]})
-    assert num_known > 150
-
-    reads = []
-    monkeypatch.setattr(cpc.data.audio.index, "read_header", lambda path: reads.append(path.name) or read_header(path))
-    manifest = index_folder(tmp_path, progress=False)
-    expected = draw_splits([f"{n:03}.wav" for n in range(num_files)], valid_share=0.1, test_share=0.1)
-    assert manifest.column("split") == expected
-    assert len(reads) == num_files - num_known
-    assert manifest.num_samples.tolist() == [7777 if n == 3 else 100 + n for n in range(num_files)]
-    assert not partial.exists()
-
-
-def test_index_ignores_what_another_folder_left(corpus: Path, tmp_path: Path) -> None:
-    out = tmp_path / "all.csv"
-    status = (corpus / "train/anna/1.wav").stat()
-    entry = ["train/anna/1.wav", status.st_size, status.st_mtime_ns, 1, 1, 1, "PCM_16"]
-    title = {"format": 1, "root": "/elsewhere"}
-    out.with_name("all.csv.partial").write_text(f"{json.dumps(title)}\n{json.dumps(entry)}\n")
-    assert 1 not in index_folder(corpus, out, progress=False).num_samples
 
 
 def test_indexing_imports_no_torch() -> None:

@@ -56,7 +56,7 @@ def test_a_failed_write_leaves_the_old_manifest(tmp_path: Path) -> None:
         ("path,num_samples\na.wav,-5\n", r"a\.wav: num_samples is '-5'"),
         ("path,num_samples\na.wav,NaN\n", r"a\.wav: num_samples is 'NaN'"),
         ("path,sample_rate_hz\na.wav,1\n", r"a\.wav: sample_rate_hz is '1', .* from 1000 to 10000000"),
-        ("path\na.wav\nb.wav\na.wav\n", r"1 paths stand more than once.*\n  a\.wav"),
+        ("path\na.wav\nb.wav\na.wav\n", r"1 paths occur more than once.*\n  a\.wav"),
         ("path,x,x\na.wav,1,2\n", r"names a column twice"),
         ("path\n", r"no rows"),
         ("", r"needs a column 'path'"),

@@ -2,7 +2,6 @@ import json
 import os
 import pickle
 import resource
-import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import soundfile
 
 import cpc.data.audio.pack
+import cpc.data.store.packed
 from cpc.data.audio.files import AudioFiles, read_audio
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import Manifest
@@ -79,11 +79,12 @@ def test_statistics_are_those_of_the_files_asked_for(corpus: Manifest, files: li
 
 def test_statistics_of_many_loud_samples_do_not_overflow(corpus: Manifest) -> None:
     """A year of full scale: the sum of squares needs 69 bits."""
-    audio = pack(corpus, 16000, progress=False).subset([0] * 10**4)
-    audio.num_samples = np.full(10**4, 16000 * 3600)
-    audio._totals_of_squares = audio.num_samples * 2**30
-    audio._totals = audio.num_samples * 2**14
-    assert audio.statistics == pytest.approx((0.5, 0.75**0.5))
+    audio = pack(corpus, 16000, progress=False)
+    rows = np.load(audio.folder / "rows.npy")
+    rows[:, 1:] = 16000 * 3600 * np.array([1, 2**14, 2**30])
+    np.save(audio.folder / "rows.npy", rows)
+    audio.lengths = rows[:, 1]
+    assert audio.subset([0] * 10**4).statistics == pytest.approx((0.5, 0.75**0.5))
 
 
 def test_long_files_are_packed_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,9 +101,9 @@ def test_long_files_are_packed_in_blocks(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_pack_is_reused_until_something_changes(corpus: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     first = pack(corpus, 16000, progress=False)
     assert first.folder.parent == corpus.root / ".cpc_cache"
-    assert files_in(first.folder) == ["audio.int16", "index.json"]
+    assert files_in(first.folder) == ["index.json", "rows.bin", "rows.npy"]
     with monkeypatch.context() as patch:
-        patch.setattr(cpc.data.audio.pack, "_build", fail)
+        patch.setattr(cpc.data.store.packed, "_build", fail)
         assert pack(corpus, 16000, progress=False).folder == first.folder
         relabelled = Manifest(corpus.root, corpus.columns | {"text": ["x"] * 4, "split": ["train"] * 4})
         assert pack(relabelled, 16000, progress=False).folder == first.folder
@@ -117,7 +118,7 @@ def test_a_pack_is_reused_until_something_changes(corpus: Manifest, monkeypatch:
 
 def test_an_incomplete_pack_is_built_again(corpus: Manifest) -> None:
     folder = pack(corpus, 16000, progress=False).folder
-    os.truncate(folder / "audio.int16", 100)
+    os.truncate(folder / "rows.bin", 100)
     with pytest.raises(ValueError, match="holds no complete pack"):
         PackedAudio(folder)
     audio = pack(corpus, 16000, progress=False)
@@ -125,18 +126,6 @@ def test_an_incomplete_pack_is_built_again(corpus: Manifest) -> None:
     assert audio.read(1, 0, 10).any()
     (folder / "index.json").write_text("{")
     assert pack(corpus, 16000, progress=False).folder == folder
-
-
-def test_a_killed_run_leaves_no_pack_and_is_cleaned_up(corpus: Manifest) -> None:
-    folder = pack(corpus, 16000, progress=False).folder
-    abandoned = folder.with_name(f"{folder.name}.partial-0000")
-    living = folder.with_name(f"{folder.name}.partial-1111")
-    folder.rename(abandoned)
-    shutil.copytree(abandoned, living)
-    for path in (*abandoned.iterdir(), abandoned):
-        os.utime(path, (1, 1))
-    pack(corpus, 16000, progress=False)
-    assert files_in(folder.parent) == [folder.name, living.name]
 
 
 def test_two_processes_at_once_agree(corpus: Manifest) -> None:
@@ -185,7 +174,7 @@ def test_a_bad_file_is_named_and_skipped_only_when_asked(
     manifest = Manifest(tmp_path, {"path": ["a.wav", "bad.wav", "z.wav"]})
     with pytest.raises(ValueError, match=rf"1 of 3 files cannot be used:\n.*bad\.wav: .*{reason}(?s:.*)skip_bad"):
         pack(manifest, 16000, progress=False)
-    monkeypatch.setattr(cpc.data.audio.pack, "_build", fail)  # nothing is decoded twice
+    monkeypatch.setattr(cpc.data.store.packed, "_build", fail)  # nothing is decoded twice
     with pytest.warns(UserWarning, match=rf"without 1 of 3 files(?s:.*)bad\.wav: .*{reason}"):
         audio = pack(manifest, 16000, skip_bad=True, progress=False)
     assert audio.num_samples.tolist() == [5097, 0, 5122]
@@ -231,8 +220,8 @@ def test_samples_beyond_one_are_clipped_and_reported_once(tmp_path: Path) -> Non
 def test_a_full_disk_is_said_clearly_and_leaves_nothing(corpus: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     packs = corpus.root / ".cpc_cache"
     with monkeypatch.context() as patch:
-        patch.setattr(cpc.data.audio.pack.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-        with pytest.raises(OSError, match=r"No space left.*takes 0\.000 GB, 0\.000 GB are free.*with `cache_dir`"):
+        patch.setattr(cpc.data.store.packed.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+        with pytest.raises(OSError, match=r"No space left.*files take 0\.000 GB, 0\.000 GB are free.*with `cache_dir`"):
             pack(corpus, 16000, progress=False)
     assert files_in(packs) == []
 
@@ -240,7 +229,7 @@ def test_a_full_disk_is_said_clearly_and_leaves_nothing(corpus: Manifest, monkey
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20000, limits[1]))
     try:
-        with pytest.raises(OSError, match=r"File too large: the packed audio takes"):
+        with pytest.raises(OSError, match=r"File too large: the packed files take"):
             pack(corpus, 16000, progress=False)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -281,11 +270,10 @@ def test_a_pack_travels_light_and_opens_its_map_where_it_arrives(corpus: Manifes
     [
         {"sample_rate_hz": 1},
         {"sample_rate_hz": "fast"},
-        {"num_samples": None},
-        {"num_samples": [10**20] * 4},
-        {"offsets": [-1, 0, 0, 0]},
-        {"offsets": [0, 0, 0, 10**9]},
+        {"dtype": "words"},
+        {"shape": None},
         {"skipped": []},
+        {"num_bytes": {"rows.bin": 1, "rows.npy": 288}},
     ],
 )
 def test_an_index_that_makes_no_sense_is_no_pack(corpus: Manifest, change: dict[str, object]) -> None:
@@ -296,6 +284,16 @@ def test_an_index_that_makes_no_sense_is_no_pack(corpus: Manifest, change: dict[
         PackedAudio(folder)
     pack(corpus, 16000, progress=False)
     assert json.loads((folder / "index.json").read_text()) == index
+
+
+@pytest.mark.parametrize("place", [(0, -1), (0, 10**9), (1, -1), (1, 10**9)])
+def test_rows_outside_of_the_map_are_no_pack(corpus: Manifest, place: tuple[int, int]) -> None:
+    folder = pack(corpus, 16000, progress=False).folder
+    rows = np.load(folder / "rows.npy")
+    rows[3, place[0]] = place[1]
+    np.save(folder / "rows.npy", rows)
+    with pytest.raises(ValueError, match="holds no complete pack: rows lie outside"):
+        PackedAudio(folder)
 
 
 def test_a_rate_that_is_no_audio_is_refused_before_anything_is_read(corpus: Manifest) -> None:

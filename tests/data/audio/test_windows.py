@@ -11,9 +11,9 @@ from cpc.data.audio.files import AudioFiles
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.pack import pack
-from cpc.data.audio.windows import WindowDataset, initialisation_windows
+from cpc.data.audio.windows import WindowDataset, initialisation_windows, window_draws
 from cpc.data.batch import Batch
-from cpc.data.streams.windows import UniformBatches
+from cpc.data.streams.uniform import UniformBatches
 
 LENGTHS = [5000, 300, 1000, 12345, 999, 2048]
 WINDOW = 1000
@@ -45,7 +45,7 @@ def audio(request: pytest.FixtureRequest, manifest: Manifest) -> object:
 
 def test_no_window_crosses_files_and_all_are_of_exact_length(audio: object) -> None:
     dataset = WindowDataset(audio, WINDOW)
-    batches = UniformBatches(audio.num_samples, WINDOW, batch_size=8, num_batches=40, seed=0)
+    batches = UniformBatches(**window_draws(audio.num_samples, WINDOW), batch_size=8, num_batches=40, seed=0)
     drawn = set()
     for windows in batches:
         batch = dataset.__getitems__(windows)
@@ -113,7 +113,7 @@ def test_initialisation_windows_are_all_signal_and_come_from_every_file_long_eno
 def test_initialisation_windows_are_drawn_as_training_draws_them_where_every_file_is_long_enough(
     audio: object,
 ) -> None:
-    windows = UniformBatches(audio.num_samples, 250, 32, 1, seed=5).batch(0)
+    windows = UniformBatches(**window_draws(audio.num_samples, 250), batch_size=32, num_batches=1, seed=5).batch(0)
     assert torch.equal(
         initialisation_windows(audio, 250, 32, seed=5), WindowDataset(audio, 250).__getitems__(windows).x
     )
@@ -146,7 +146,8 @@ def test_windows_come_ten_thousand_times_faster_than_real_time(tmp_path: Path) -
         soundfile.write(tmp_path / f"{number}.wav", 0.1 * rng.standard_normal(160000), 16000)
     audio = pack(index_folder(tmp_path, progress=False), 16000, progress=False)
     dataset = WindowDataset(audio, 20480)
-    batches = list(UniformBatches(audio.num_samples, 20480, 8, 500, seed=0))
+    draws = window_draws(audio.num_samples, 20480)
+    batches = list(UniformBatches(**draws, batch_size=8, num_batches=500, seed=0))
     best = np.inf
     for _ in range(5):
         begin = time.perf_counter()

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from cpc.data.images.corpus import ImageBatches, ImageCorpus, ImageDataset
+from cpc.data.images.corpus import ImageCorpus, ImageDataset
 from cpc.data.images.pack import pack_images
 from cpc.data.images.patch_augmentation import PatchAugmentation
 from cpc.data.images.patch_grid import PatchGrid
@@ -206,8 +206,10 @@ def test_images_of_a_sequence_share_an_id_and_come_apart(tmp_path: Path) -> None
     ids = windows.__getitems__(keyed(list(range(30)))).sequence_id.numpy()
     assert np.array_equal(ids[:, None] == ids, sequence[:, None] == sequence)
     state = corpus.batches(windows, "uniform", 5, 1, 0).state_dict()
+    alone = windows.subset(np.arange(30))
+    alone.sequence_ids = np.arange(30)
     with pytest.raises(ValueError, match="cannot be resumed with other batches than it began with: sequences"):
-        ImageBatches(windows.images.table.names, np.arange(30), 5, 1, 0).load_state_dict(state)
+        corpus.batches(alone, "uniform", 5, 1, 0).load_state_dict(state)
     starts = []
     for seed in range(300):
         drawn = [row for row, _ in corpus.batches(windows, "uniform", 30, 1, seed).batch(0)]
@@ -372,7 +374,7 @@ def test_a_pack_is_shared_by_all_that_ask_for_its_size(
 ) -> None:
     _ = open_corpus(cache_dir=tmp_path).images
     (folder,) = tmp_path.iterdir()
-    monkeypatch.setattr("cpc.data.images.pack._build", lambda *_, **__: pytest.fail("packed again"))
+    monkeypatch.setattr("cpc.data.store.packed._build", lambda *_, **__: pytest.fail("packed again"))
     corpus = ImageCorpus(source, Geometry(4, 2), 12, load_size=SIDE, augmentation="v2", cache_dir=tmp_path)
     assert corpus.images.folder == folder
     assert pack_images(corpus.table, SIDE, 3, tmp_path).folder == folder
@@ -389,7 +391,9 @@ def test_what_is_wrong_with_batches_names_their_split(tmp_path: Path) -> None:
         corpus.held_out_batch_size(corpus.windows("valid"), 4, 1)
 
 
-def test_a_name_that_is_not_utf_8() -> None:
-    names = [os.fsdecode(b"caf\xe9%d.png" % number) for number in range(4)]
-    batches = ImageBatches(names, np.arange(4), 2, 2, 0)
+def test_a_name_that_is_not_utf_8(open_corpus: OpenCorpus) -> None:
+    corpus = open_corpus()
+    windows = corpus.windows("train").subset(np.arange(4))
+    windows.images.table.names[:] = [os.fsdecode(b"caf\xe9%d.png" % number) for number in range(4)]
+    batches = corpus.batches(windows, "uniform", 2, 2, 0)
     assert sorted(image for index in range(2) for image, _ in batches.batch(index)) == [0, 1, 2, 3]

@@ -1,20 +1,18 @@
 import os
 import pickle
-import resource
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import cpc.data.images.pack
+import cpc.data.store.packed
 from cpc.data.images.pack import PackedImages, pack_images
 from cpc.data.images.pixels import read_square
 from cpc.data.images.sources import read_image_source
@@ -123,9 +121,9 @@ def test_a_pack_is_reused_until_something_changes(table: ImageTable, monkeypatch
     first = pack_images(table, 16, 3, progress=False)
     root = table.origin.root
     assert first.folder.parent == root / ".cpc_cache"
-    assert files_in(first.folder) == ["images.uint8", "index.json", "sums.npy"]
+    assert files_in(first.folder) == ["index.json", "rows.bin", "rows.npy"]
     with monkeypatch.context() as patch:
-        patch.setattr(cpc.data.images.pack, "_build", fail)
+        patch.setattr(cpc.data.store.packed, "_build", fail)
         assert pack_images(table, 16, 3, progress=False).folder == first.folder
         redrawn = read_image_source(root, valid_share=0.4)  # the pack among the images is none of them
         again = pack_images(redrawn, 16, 3, progress=False)
@@ -165,7 +163,7 @@ def test_arrays_of_one_size_and_time_are_told_apart_by_their_content(tmp_path: P
 
 def test_an_incomplete_pack_is_built_again(table: ImageTable) -> None:
     folder = pack_images(table, 16, 3, progress=False).folder
-    os.truncate(folder / "images.uint8", 100)
+    os.truncate(folder / "rows.bin", 100)
     with pytest.raises(ValueError, match="holds no complete pack"):
         PackedImages(folder, table)
     packed = pack_images(table, 16, 3, progress=False)
@@ -181,9 +179,10 @@ def test_an_incomplete_pack_is_built_again(table: ImageTable) -> None:
 KILLED_WHILE_DECODING = """
 import os, signal, sys
 import cpc.data.images.pack as image_pack
+import cpc.data.store.packed as packed
 from cpc.data.images.sources import read_image_source
 
-image_pack._BLOCK_IMAGES = 1
+packed._BLOCK_ROWS = 1
 read_square = image_pack.read_square
 
 def kill_at_six(table, row, *arguments):
@@ -213,21 +212,6 @@ def test_a_killed_run_leaves_no_pack_and_is_cleaned_up(table: ImageTable) -> Non
     assert files_in(packs) == [packed.folder.name]
 
 
-def test_two_processes_at_once_agree(table: ImageTable) -> None:
-    """The slower one finds the place taken, and uses what is there."""
-    results: list[PackedImages] = []
-    threads = [
-        threading.Thread(target=lambda: results.append(pack_images(table, 16, 3, progress=False))) for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({packed.folder for packed in results}) == 1
-    assert len(results) == 3
-    assert files_in(results[0].folder.parent) == [results[0].folder.name]
-
-
 def test_bad_images_are_named_and_skipped_only_when_asked(
     root: Path, table: ImageTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,7 +221,7 @@ def test_bad_images_are_named_and_skipped_only_when_asked(
     complaint = r"2 of 8 images cannot be used:\n.*5\.png: .*no image(?s:.*)1\.png: .*truncated(?s:.*)skip_bad"
     with pytest.raises(ValueError, match=complaint):
         pack_images(table, 16, 3, progress=False)
-    monkeypatch.setattr(cpc.data.images.pack, "_build", fail)  # nothing is decoded twice
+    monkeypatch.setattr(cpc.data.store.packed, "_build", fail)  # nothing is decoded twice
     with pytest.warns(UserWarning, match="went on without 2 of 8 images"):
         packed = pack_images(table, 16, 3, skip_bad=True, progress=False)
     assert list(packed.skipped) == [1, 6]
@@ -274,43 +258,6 @@ def test_arrays_that_change_after_reading_are_no_bad_images(tmp_path: Path) -> N
     with pytest.raises(ValueError, match="have changed since they were read"):
         pack_images(table, 8, 1, skip_bad=True, progress=False)
     assert files_in(tmp_path / ".cpc_cache") == []
-
-
-def test_a_full_disk_is_said_clearly_and_leaves_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = read_image_source(root)
-    packs = root / ".cpc_cache"
-    with monkeypatch.context() as patch:
-        patch.setattr(cpc.data.images.pack.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-        with pytest.raises(OSError, match=r"No space left.*take 0\.000 GB, 0\.000 GB are free.*with `cache_dir`"):
-            pack_images(table, 16, 3, progress=False)
-    assert files_in(packs) == []
-
-    # The real thing: the system refuses the bytes while they are written.
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
-    try:
-        with pytest.raises(OSError, match=r"File too large: the packed images take"):
-            pack_images(table, 16, 3, progress=False)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert files_in(packs) == []
-    assert len(pack_images(table, 16, 3, progress=False)) == 8
-
-
-def test_an_interrupt_while_decoding_leaves_nothing(table: ImageTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cpc.data.images.pack, "read_square", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        pack_images(table, 16, 3, progress=False)
-    assert files_in(table.origin.root / ".cpc_cache") == []
-
-
-def test_a_place_that_cannot_be_written_names_the_option(table: ImageTable, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError, match=r"name another place with `cache_dir`"):
-        pack_images(table, 16, 3, tmp_path / "file", progress=False)
 
 
 @pytest.mark.parametrize(("image_size", "num_channels"), [(0, 3), (16, 2)])

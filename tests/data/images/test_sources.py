@@ -222,7 +222,7 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "wrapped_label": ({"images": RGB, "labels": np.array([2**64 - 1] + [0] * 5, np.uint64)}, "labels go from 0 to 184"),
     "high_label": ({"images": RGB, "labels": [2] * 6, "classes": ["a", "b"]}, "a label is 2, but .* 2 classes.* to 1"),
     "no_class": ({"images": RGB, "classes": [1, 2]}, r"classes is int64 \[2\], but must be strings"),
-    "same_class": ({"images": RGB, "classes": ["a", "a"]}, "a class stands twice"),
+    "same_class": ({"images": RGB, "classes": ["a", "a"]}, "a class occurs twice"),
     "few_splits": ({"images": RGB, "split": ["train"]}, r"split is <U5 \[1\], but must be strings \[6\]"),
     "strange_split": ({"images": RGB, "split": ["dev"] * 6}, "split is 'dev'; legal are train, valid, test"),
     "pickled": ({"images": RGB, "labels": np.array([None] * 6)}, "cannot be read as an npz file .*allow_pickle"),
@@ -496,7 +496,7 @@ def test_rows_and_subsets(table: ImageTable) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (lambda table: table | {"names": ["x", "y", "x"]}, r"1 names stand more than once in the table:\n  x"),
+        (lambda table: table | {"names": ["x", "y", "x"]}, r"1 names occur more than once in the table:\n  x"),
         (lambda table: table | {"splits": ["train"]}, "columns of a table have one length; found .*'splits': 1"),
         (
             lambda table: table | {"splits": ["train", "dev", "test"]},

@@ -33,7 +33,7 @@ def test_one_file_under_two_names_is_refused(folder: Path, other: str) -> None:
     (folder / "link.wav").symlink_to("b.wav")
     (folder / "deep/up").symlink_to("..")
     other = other.format(folder)
-    with pytest.raises(ValueError, match=f"stand under two names(?s:.*)  b.wav and {other}\nkeep one"):
+    with pytest.raises(ValueError, match=f"have two names(?s:.*)  b.wav and {other}\nkeep one"):
         refuse_doubles(folder, ["b.wav", "deep/a.WAV", other])
     refuse_doubles(folder, ["deep/a.WAV", other])
 

@@ -51,7 +51,7 @@ def test_probe(model_folder: Path, source: Path, tmp_path: Path, capsys: pytest.
     assert list(task["results"]) == ["cpc_grid", "cpc_c", "hog", "supervised"]
     assert (task["protocol"]["num_train_images"], task["protocol"]["num_test_images"]) == (8, 30)
     assert report["label_efficiency"]["num_labels"] == [2, 8]
-    assert len(list((tmp_path / "packs").glob("*/images.uint8"))) == 1
+    assert len(list((tmp_path / "packs").glob("*/rows.bin"))) == 1
     printed, shown = capsys.readouterr()
     for stage in ("features", "probe cpc_grid", "probe cpc_c", "hog", "probe hog", "probe supervised"):
         assert f"{stage}: 100%" in shown

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from cpc.data.audio.windows import WindowDataset
-from cpc.data.streams.windows import SameSpeakerBatches, UniformBatches
+from cpc.data.audio.windows import WindowDataset, window_draws
+from cpc.data.streams.same_group import SameGroupBatches
+from cpc.data.streams.spread import SpreadBatches
+from cpc.data.streams.uniform import UniformBatches
 
 WINDOW = 100
 
@@ -28,13 +30,14 @@ class Ramps:
 
 
 def uniform(num_samples: list[int], batch_size: int = 4, num_batches: int = 10, seed: int = 0, **options: int):
-    return UniformBatches(np.array(num_samples), WINDOW, batch_size, num_batches, seed, **options)
+    draws = window_draws(np.array(num_samples), WINDOW)
+    return UniformBatches(**draws, batch_size=batch_size, num_batches=num_batches, seed=seed, **options)
 
 
 def same_speaker(num_samples: list[int], groups: list[int], batch_size: int = 4, num_batches: int = 10, **options: Any):
-    return SameSpeakerBatches(
-        np.array(num_samples), WINDOW, batch_size, num_batches, options.pop("seed", 0), np.array(groups), **options
-    )
+    options = {"seed": 0, "group_ids": np.array(groups), "nouns": ("speaker", "file")} | options
+    draws = window_draws(np.array(num_samples), WINDOW)
+    return SameGroupBatches(**draws, batch_size=batch_size, num_batches=num_batches, **options)
 
 
 LENGTHS = [1000, 250, 99, 0, 730, 100]
@@ -51,7 +54,7 @@ def test_every_pass_covers_the_corpus_once() -> None:
         orders.add(tuple(files))
     assert len(orders) == 4
     assert all(0 <= start <= max(LENGTHS[file] - WINDOW, 0) for file, start in stream)
-    assert batches.windows_per_pass == 21
+    assert batches.draws_per_pass == 21
 
 
 def test_a_batch_may_hold_several_passes_of_a_tiny_corpus() -> None:
@@ -119,9 +122,10 @@ def test_a_state_of_another_stream_is_refused(changed: dict[str, Any], message: 
     state = uniform(LENGTHS).state_dict()
     with pytest.raises(ValueError, match=message):
         uniform(**({"num_samples": LENGTHS} | changed)).load_state_dict(state)
-    with pytest.raises(ValueError, match=r"sampler 'UniformBatches' -> 'SameSpeakerBatches'"):
+    with pytest.raises(ValueError, match=r"sampler 'UniformBatches' -> 'SameGroupBatches'"):
         same_speaker([200, 200], [0, 0]).load_state_dict(state)
-    other = UniformBatches(np.array(LENGTHS), WINDOW + 1, 4, 10, 0)
+    draws = window_draws(np.array(LENGTHS), WINDOW + 1)
+    other = UniformBatches(**draws, batch_size=4, num_batches=10, seed=0)
     with pytest.raises(ValueError, match=r"window_samples 100 -> 101"):
         other.load_state_dict(state)
 
@@ -203,13 +207,13 @@ def check_same_speaker_pass(
         num_samples,
         groups,
         batch_size,
-        speakers_per_batch=speakers_per_batch,
-        require_distinct_files=distinct,
+        groups_per_batch=speakers_per_batch,
+        require_distinct_items=distinct,
     )
-    assert batches.windows_per_pass % batch_size == 0
+    assert batches.draws_per_pass % batch_size == 0
     part = batch_size // speakers_per_batch
     counts: Counter[int] = Counter()
-    for index in range(batches.windows_per_pass // batch_size):
+    for index in range(batches.draws_per_pass // batch_size):
         files_of = defaultdict(list)
         for file, start in batches.batch(index):
             assert 0 <= start <= max(num_samples[file] - WINDOW, 0)
@@ -248,14 +252,14 @@ def test_a_speaker_with_one_long_file_still_meets_another() -> None:
 def test_a_pass_repeats_little_when_speakers_are_alike() -> None:
     lengths, groups = [730] * 60, [file % 12 for file in range(60)]
     for speakers_per_batch in (1, 2, 4):
-        batches = same_speaker(lengths, groups, 8, speakers_per_batch=speakers_per_batch)
-        assert batches.windows_per_pass <= 1.2 * 60 * 7
+        batches = same_speaker(lengths, groups, 8, groups_per_batch=speakers_per_batch)
+        assert batches.draws_per_pass <= 1.2 * 60 * 7
 
 
 def test_speakers_meet_different_speakers_in_every_pass() -> None:
     lengths, groups = [400] * 40, [file % 10 for file in range(40)]
-    batches = same_speaker(lengths, groups, 4, speakers_per_batch=2)
-    per_pass = batches.windows_per_pass // 4
+    batches = same_speaker(lengths, groups, 4, groups_per_batch=2)
+    per_pass = batches.draws_per_pass // 4
     pairs = [frozenset(groups[file] for file, _ in batches.batch(index)) for index in range(20 * per_pass)]
     assert len(set(pairs)) == 45  # all pairs of 10
 
@@ -286,14 +290,31 @@ def test_speakers_that_do_not_fit_are_named() -> None:
     with pytest.raises(ValueError, match=r"2 of 5 files have no speaker"):
         same_speaker(lengths, [0, 0, -1, -1, 0])
     with pytest.raises(ValueError, match=r"speakers_per_batch=2, but there are 1 speakers"):
-        same_speaker([300, 300], [7, 7], speakers_per_batch=2)
+        same_speaker([300, 300], [7, 7], groups_per_batch=2)
     with pytest.raises(ValueError, match=r"batch_size=4 with speakers_per_batch=3"):
-        same_speaker(lengths, groups, speakers_per_batch=3)
+        same_speaker(lengths, groups, groups_per_batch=3)
     with pytest.raises(ValueError, match=r"batch_size=4 with speakers_per_batch=4: .* at least 2 windows"):
-        same_speaker(lengths, groups, speakers_per_batch=4)
+        same_speaker(lengths, groups, groups_per_batch=4)
     with pytest.raises(ValueError, match=r"group_ids has 2 entries for 5"):
         same_speaker(lengths, [0, 0])
     with pytest.raises(ValueError, match=r"speakers_per_batch 1 -> 2"):
-        same_speaker([300] * 4, [0, 0, 1, 1], speakers_per_batch=2).load_state_dict(
+        same_speaker([300] * 4, [0, 0, 1, 1], groups_per_batch=2).load_state_dict(
             same_speaker([300] * 4, [0, 0, 1, 1]).state_dict()
         )
+
+
+def test_a_stream_needs_no_modality() -> None:
+    """Anything with slots and starts can be drawn; without `made_from` the fingerprint is of these."""
+    batches = UniformBatches(np.array([2, 0, 1]), 5, 3, 10, seed=0)
+    drawn = [draw for batch in batches for draw in batch]
+    assert Counter(item for item, _ in drawn) == {0: 20, 2: 10}
+    assert {start for _, start in drawn} == set(range(5))
+    with pytest.raises(ValueError, match=r"items '\w+' -> '\w+'"):
+        UniformBatches(np.array([2, 0, 1]), 6, 3, 10, seed=0).load_state_dict(batches.state_dict())
+    with pytest.raises(ValueError, match="none of the 2 items has a slot"):
+        UniformBatches(np.zeros(2), 1, 3, 10, seed=0)
+    options = {"num_starts": 1, "batch_size": 2, "num_batches": 1, "seed": 0}
+    with pytest.raises(ValueError, match="2 of 3 items have no group, which batches of the same group need"):
+        SameGroupBatches(np.array([0, -1, -1]), num_slots=np.ones(3), **options)
+    with pytest.raises(ValueError, match="batch_size=2 on 2 processes is more than the 3 items"):
+        SpreadBatches(np.arange(3), world_size=2, **options)

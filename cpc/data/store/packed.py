@@ -1,0 +1,253 @@
+"""Packs: rows of numbers, decoded once into one memory map and read from there ever after.
+
+A row is a number of elements of one type and shape: the samples of an audio file, the one square of an image. A pack is
+a folder: `rows.bin` with the elements of all rows; `rows.npy`, `[num_rows, 2 + 2 C]` int64, each row's offset and
+length in elements and its sums per channel; `index.json`. Its name is a hash of what went into it, so it is built once,
+reused while nothing changed, and never stale.
+"""
+
+import errno
+import json
+import math
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from tqdm import tqdm
+
+from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.store.folders import name_a_few
+from cpc.data.store.parallel import map_in_order
+from cpc.data.store.statistics import ChannelStatistics, statistics_of, value_sums
+
+FORMAT = 3  # raise it whenever the same rows would be written otherwise
+_BLOCK_ROWS, _BLOCK_BYTES = 64, 2**20  # that a thread decodes at a time
+_DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+Pack = TypeVar("Pack", bound="PackedRows")
+
+
+class PackedRows:
+    """The rows of a pack. A copy sent to another process carries their places alone and opens the map anew.
+
+    Args:
+        folder: the pack's folder.
+
+    Attributes:
+        lengths: `[num_rows]` int64, elements of each row; 0 for one that was skipped.
+        shape: of an element; its last axis, if it has any, counts channels.
+        skipped: row -> what is wrong with it.
+
+    Raises:
+        ValueError: if the folder holds no complete pack.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._map: np.ndarray | None = None
+        try:
+            self._open(json.loads((self.folder / "index.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{self.folder} holds no complete pack: {error}") from error
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def subset(self: Pack, rows: Sequence[int] | np.ndarray) -> Pack:
+        """These rows alone, numbered anew in this order."""
+        chosen = np.arange(len(self))[rows]
+        view = object.__new__(type(self))  # copy() would drop the map that is open
+        view.__dict__.update(self.__dict__)
+        for name in ("lengths", "_offsets", "_rows"):
+            setattr(view, name, getattr(self, name)[chosen])
+        view.skipped = {new: self.skipped[old] for new, old in enumerate(chosen.tolist()) if old in self.skipped}
+        return view
+
+    def statistics_over(self, scale: int) -> ChannelStatistics:
+        """Mean and standard deviation of each channel over all elements of these rows, divided by `scale`; exact.
+
+        Held-out rows count like any others: take the subset that is trained on first.
+        """
+        sums = np.load(self.folder / "rows.npy")[self._rows, 2:].reshape(len(self), 2, -1)
+        return statistics_of(sums, sum(self.lengths.tolist()) * math.prod(self.shape[:-1]), scale)
+
+    @property
+    def elements(self) -> np.ndarray:
+        """The elements of all rows of the pack, on disk."""
+        if self._map is None:
+            # A plain view of the map: slices of a numpy.memmap cost several microseconds each.
+            flat = np.asarray(np.memmap(self.folder / "rows.bin", self._dtype, mode="r"))
+            self._map = flat.reshape(-1, *self.shape)
+        return self._map
+
+    def _open(self, index: Mapping[str, Any]) -> None:
+        """Take up what the index says; subclasses add what they need of it."""
+        num_bytes = {name: (self.folder / name).stat().st_size for name in ("rows.bin", "rows.npy")}
+        if index["format"] != FORMAT or index["num_bytes"] != num_bytes:
+            raise ValueError(f"its format is {index['format']}, its sizes {num_bytes} of {index['num_bytes']} bytes")
+        self.shape = tuple(index["shape"])
+        self.skipped = {int(row): reason for row, reason in index["skipped"].items()}
+        self._dtype = np.dtype(index["dtype"])
+        places = np.load(self.folder / "rows.npy")[:, :2]
+        self._offsets, self.lengths = places.T.copy()
+        self._rows = np.arange(len(places))
+        num_elements = num_bytes["rows.bin"] // (self._dtype.itemsize * math.prod(self.shape))
+        if len(places) and (places.min() < 0 or (places.sum(axis=1) > num_elements).any()):
+            raise ValueError(f"rows lie outside of its {num_elements} elements")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_map": None}
+
+
+@runtime_checkable
+class RowSource(Protocol):
+    """What a pack is made of.
+
+    Attributes:
+        noun: what a row is, for messages.
+        dtype: of an element, as numpy writes it.
+        shape: of an element.
+        about: what the pack's reader must know besides, for the index.
+    """
+
+    noun: str
+    dtype: str
+    shape: tuple[int, ...]
+    about: Mapping[str, Any]
+
+    def rooms(self, num_workers: int, progress: bool) -> Sequence[int | str]:
+        """How many elements each row has at most, before it is decoded; or what is wrong with it."""
+        ...
+
+    def decoding(self) -> AbstractContextManager[None]:
+        """Entered while rows are decoded, by several threads at once."""
+        ...
+
+    def decode(self, row: int) -> Iterator[np.ndarray]:
+        """The elements of a row, `[n, *shape]`, in one block or several.
+
+        Raises:
+            ValueError: at any time, if the row cannot be used; it is skipped.
+        """
+        ...
+
+
+def pack_rows(
+    source: RowSource,
+    folder: Path,
+    open_pack: Callable[[Path], Pack],
+    *,
+    skip_bad: bool,
+    num_workers: int | None,
+    progress: bool,
+) -> Pack:
+    """Decode every row of a source, or reuse what an earlier call decoded.
+
+    Args:
+        source: the rows.
+        folder: the pack's, named after a hash of all that the source depends on.
+        open_pack: opens a folder, or raises a ValueError if it holds no complete pack.
+        skip_bad: keep rows that cannot be used as empty ones, and warn how many, instead of raising.
+        num_workers: threads that decode; all cores unless given.
+        progress: show a progress bar.
+
+    Raises:
+        ValueError: naming the first few bad rows. The good ones are packed all the same, so that a second call with
+            `skip_bad` has nothing left to do.
+        OSError: if the disk is full, or the place cannot be written; nothing stays behind.
+    """
+
+    def is_complete(place: Path) -> bool:
+        try:
+            open_pack(place)
+        except ValueError:
+            return False
+        return True
+
+    if not is_complete(folder):
+        _build(source, folder, is_complete, num_workers or os.cpu_count() or 1, progress)
+    packed = open_pack(folder)
+    if packed.skipped:
+        found = f"{len(packed.skipped)} of {len(packed)} {source.noun}s cannot be used:\n"
+        found += name_a_few(list(packed.skipped.values()))
+        if not skip_bad or len(packed.skipped) == len(packed):
+            raise ValueError(f"{found}\nrepair or remove them, or set `skip_bad` to go on without them")
+        warnings.warn(f"went on without {found}", stacklevel=3)
+    return packed
+
+
+def _build(
+    source: RowSource, folder: Path, is_complete: Callable[[Path], bool], num_workers: int, progress: bool
+) -> None:
+    """Write the pack beside its place and move it there when it is complete."""
+    element_bytes = np.dtype(source.dtype).itemsize * math.prod(source.shape)
+    num_channels = source.shape[-1] if source.shape else 1
+    num_bytes = 0
+
+    def decode(rows: range) -> int:
+        with (unfinished / "rows.bin").open("r+b") as stream:
+            for row in rows:
+                if row not in problems:
+                    stream.seek(element_bytes * int(offsets[row]))
+                    table[row, 1:] = decoded(row, stream)
+        return len(rows)
+
+    def decoded(row: int, stream: BinaryIO) -> np.ndarray:
+        """Write one row; its length and sums."""
+        found = np.zeros(1 + 2 * num_channels, np.int64)
+        try:
+            for block in source.decode(row):
+                elements = np.ascontiguousarray(block[: rooms[row] - found[0]], source.dtype)
+                stream.write(elements.data)
+                found[0] += len(elements)
+                found[1:] += value_sums(elements.reshape(-1, num_channels)).reshape(-1)
+        except ValueError as error:
+            problems[row] = str(error)
+            return np.zeros_like(found)
+        return found
+
+    try:
+        with build_atomically(folder, is_complete, "cache_dir") as unfinished:
+            told = source.rooms(num_workers, progress)
+            problems = {row: room for row, room in enumerate(told) if isinstance(room, str)}
+            rooms = [0 if isinstance(room, str) else room for room in told]
+            rows = range(len(rooms))
+            offsets = np.cumsum([0, *rooms])
+            num_bytes = element_bytes * int(offsets[-1])
+            if num_bytes > shutil.disk_usage(unfinished).free:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            with (unfinished / "rows.bin").open("wb") as stream:
+                stream.truncate(num_bytes)
+            table = np.zeros((len(rows), 2 + 2 * num_channels), np.int64)
+            table[:, 0] = offsets[:-1]
+            per_block = min(_BLOCK_ROWS, max(1, _BLOCK_BYTES * len(rows) // max(num_bytes, 1)))
+            blocks = [rows[first : first + per_block] for first in rows[::per_block]]
+            bar = tqdm(total=len(rows), desc="pack: decode", unit=source.noun, disable=not progress)
+            with source.decoding(), bar:
+                for num_decoded in map_in_order(decode, blocks, num_workers):
+                    bar.update(num_decoded)
+            np.save(unfinished / "rows.npy", table)
+            index = {
+                "format": FORMAT,
+                "dtype": source.dtype,
+                "shape": source.shape,
+                "num_bytes": {name: (unfinished / name).stat().st_size for name in ("rows.bin", "rows.npy")},
+                "skipped": dict(sorted(problems.items())),
+                **source.about,
+            }
+            (unfinished / "index.json").write_text(json.dumps(index), encoding="utf-8")
+    except OSError as error:
+        if error.errno not in _DISK_IS_FULL:
+            raise
+        free = shutil.disk_usage(folder.parent).free
+        raise OSError(
+            error.errno,
+            f"{error.strerror}: the packed {source.noun}s take {num_bytes / 1e9:.3f} GB, {free / 1e9:.3f} GB are free; "
+            "make room, name a place on another disk with `cache_dir`, or decode while training (packed=False)",
+            str(folder.parent),
+        ) from error

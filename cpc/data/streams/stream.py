@@ -1,0 +1,159 @@
+"""The endless stream of batches that resumes exactly: batch i of a rank depends on (seed, i, rank, world_size) alone.
+
+An item is whatever batches are drawn from: an audio file, an image. A draw is a pair (item, start): a place where a
+window begins in a file, a key that decides how an image is changed. Draws come in endless passes over the items. Ranks
+take turns: rank r's batch i is batch i * world_size + r of the stream.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from cpc.data.streams.resuming import check_same_batches
+
+# (item, start)
+Draw = tuple[int, int]
+
+
+@contextmanager
+def naming(split: str | None) -> Iterator[None]:
+    """Begin what is wrong with batches with the split that they are of; None: all files."""
+    try:
+        yield
+    except ValueError as error:
+        whose = "all files" if split is None else f"split {split!r}"
+        raise ValueError(f"{whose}: {error}") from error
+
+
+def digest(content: np.ndarray | bytes) -> str:
+    """A short hash of whole numbers or of bytes, for the fingerprint of a stream."""
+    content = np.ascontiguousarray(content, "<i8").tobytes() if isinstance(content, np.ndarray) else content
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+class BatchStream:
+    """The stream, cut into rounds of `num_batches`, and the position in it. Subclasses say which items come when.
+
+    A round that was not finished starts again at its first batch with the next `iter`, unless a state was loaded: then
+    it continues from there. A finished round is followed by the next part of the stream.
+
+    Args:
+        num_slots: `[num_items]` how many draws each item has in a pass; items with 0 are never drawn.
+        num_starts: `[num_items]`, or one number for all: a draw starts at 0..num_starts - 1, uniformly at random.
+        batch_size: draws per batch, on each rank.
+        num_batches: batches of one round (what a loader calls an epoch).
+        seed: of the whole stream, not negative.
+        rank: this process, 0..world_size - 1.
+        world_size: processes that share the stream.
+        made_from: what the items were made from, by option: a state from other items is refused with these names.
+            A hash of `num_slots` and `num_starts` unless given.
+
+    Attributes:
+        num_slots: draws of all items in a pass.
+        draws_per_pass: by all ranks together; more than `num_slots` where a subclass draws some items again.
+
+    Raises:
+        ValueError: if an argument is out of range, or no item has a slot.
+    """
+
+    def __init__(
+        self,
+        num_slots: np.ndarray,
+        num_starts: np.ndarray | int,
+        batch_size: int,
+        num_batches: int,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        made_from: Mapping[str, Any] | None = None,
+    ) -> None:
+        for name, value in (("batch_size", batch_size), ("num_batches", num_batches)):
+            if value < 1:
+                raise ValueError(f"{name}={value}, but must be at least 1")
+        if seed < 0:
+            raise ValueError(f"seed={seed}, but must not be negative")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank={rank}, but must lie in 0..{world_size - 1} (world_size={world_size})")
+        self._num_slots = np.asarray(num_slots, np.int64)
+        self._num_starts = np.broadcast_to(np.asarray(num_starts, np.int64), self._num_slots.shape)
+        if not self._num_slots.any():
+            raise ValueError(f"none of the {len(self._num_slots)} items has a slot, so there is nothing to draw")
+        self.batch_size = batch_size
+        self.num_batches = num_batches
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+        self.num_slots = self.draws_per_pass = int(self._num_slots.sum())
+        self._passes: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._round_start = 0
+        self._position = 0
+        self._is_resumed = False
+        if made_from is None:
+            made_from = {"items": digest(np.stack([self._num_slots, self._num_starts]))}
+        # What a state must agree on; the rank is not in it, since all ranks resume from one state.
+        self._fingerprint: dict[str, Any] = {
+            "sampler": type(self).__name__,
+            "seed": seed,
+            "batch_size": batch_size,
+            "world_size": world_size,
+            **made_from,
+        }
+
+    def batch(self, index: int) -> list[Draw]:
+        """Batch number `index` of this rank: a pure function of (seed, index, rank, world_size)."""
+        first = (index * self.world_size + self.rank) * self.batch_size
+        last = first + self.batch_size
+        draws: list[Draw] = []
+        for number in range(first // self.draws_per_pass, (last - 1) // self.draws_per_pass + 1):
+            offset = number * self.draws_per_pass
+            part = slice(max(first - offset, 0), last - offset)
+            items, starts = self._pass(number)
+            draws += zip(items[part].tolist(), starts[part].tolist(), strict=True)
+        return draws
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+    def __iter__(self) -> Iterator[list[Draw]]:
+        if not self._is_resumed:
+            self._position = 0
+        self._is_resumed = False
+        while self._position < self.num_batches:
+            batch = self.batch(self._round_start + self._position)
+            self._position += 1
+            yield batch
+        self._round_start += self._position
+        self._position = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position of the next batch, and what the stream was made from."""
+        return {"round_start": self._round_start, "position": self._position, "fingerprint": dict(self._fingerprint)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state.
+
+        Raises:
+            ValueError: if the state belongs to another stream, naming what differs.
+        """
+        check_same_batches(state["fingerprint"], self._fingerprint)
+        self._round_start = state["round_start"]
+        self._position = state["position"]
+        self._is_resumed = True
+
+    def _draw_items(self, rng: np.random.Generator) -> np.ndarray:
+        """`[draws_per_pass]` the item of each draw of a pass, in order."""
+        raise NotImplementedError
+
+    def _pass(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        if number not in self._passes:
+            rng = np.random.default_rng((self.seed, number))
+            items = self._draw_items(rng)
+            starts = rng.integers(0, self._num_starts[items])
+            # A batch may straddle two passes, so the one before is kept.
+            self._passes = {old: drawn for old, drawn in self._passes.items() if old == number - 1}
+            self._passes[number] = (items, starts)
+        return self._passes[number]
