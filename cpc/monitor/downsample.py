@@ -25,7 +25,8 @@ def extremes(values: np.ndarray, max_points: int) -> np.ndarray:
     if num <= max_points:
         return np.arange(num)
     width = -(-num // (max_points // 3))
-    padded = np.pad(values, (0, -num % width), mode="edge").reshape(-1, width)
+    padding = np.full(-num % width, values[-1], values.dtype)
+    padded = np.concatenate([values, padding]).reshape(-1, width)
     starts = np.arange(len(padded)) * width
     is_gap = ~np.isfinite(padded)
     has_value, has_gap = ~is_gap.all(1), is_gap.any(1)

@@ -34,47 +34,27 @@ GRAPH_CONFIG = {
 
 
 class Series(NamedTuple):
-    """One line of a chart.
-
-    Attributes:
-        name: in legend and table.
-        steps: `[n]` of training.
-        values: `[n]`.
-        colour: `#rrggbb`.
-        dash: of the line.
-        error: `[n]`, half the width of a band around it; None: no band.
-        is_reference: a ceiling or chance: thin, never smoothed.
-    """
+    """One line of a chart: steps of training `[n]`, values `[n]`."""
 
     name: str
     steps: np.ndarray
     values: np.ndarray
-    colour: str
+    colour: str  # `#rrggbb`
     dash: str = "solid"
-    error: np.ndarray | None = None
-    is_reference: bool = False
+    error: np.ndarray | None = None  # `[n]`, half the width of a band around it
+    is_reference: bool = False  # a ceiling or chance: thin, never smoothed
 
 
 class Chart(NamedTuple):
-    """A figure with its words and its values.
+    """A figure with its words and the table of its values."""
 
-    Attributes:
-        name: its place on the page.
-        title: its heading.
-        caption: what is drawn, and how to read it.
-        alt: the figure in words.
-        figure: `data` and `layout`, as Plotly names them.
-        header: of the table.
-        rows: of the table; the first cell names the row.
-    """
-
-    name: str
+    name: str  # its place on the page
     title: str
-    caption: str
-    alt: str
-    figure: dict[str, Any]
+    caption: str  # what is drawn, and how to read it
+    alt: str  # the figure in words
+    figure: dict[str, Any]  # `data` and `layout`, as Plotly names them
     header: list[str]
-    rows: list[list[str]]
+    rows: list[list[str]]  # the first cell names the row
 
     @property
     def is_empty(self) -> bool:
@@ -95,15 +75,7 @@ def line_chart(
 ) -> Chart:
     """Draw series over the training step.
 
-    Args:
-        name: the chart's place on the page.
-        title: its heading.
-        caption: what is drawn.
-        y_title: what the values are, with their unit.
-        series: in the order of the legend.
-        view: settings.
-        may_be_log: whether `view.log_y` applies: the values are positive.
-        from_zero: whether a linear axis begins at zero.
+    `may_be_log`: `view.log_y` applies, for the values are positive. `from_zero`: a linear axis begins at zero.
     """
     max_points = min(max(view.max_points // max(1, len(series)), MIN_POINTS_OF_SERIES), MAX_POINTS_OF_SERIES)
     series = [each for each in series if len(each.steps)]
@@ -147,7 +119,7 @@ def heat_map(
 ) -> Chart:
     """Draw values `[n, K]` over the steps `[n]`, a row per label; of many records, means of neighbours.
 
-    Colours run from zero to the highest value. The other arguments are those of `line_chart`.
+    Colours run from zero to the highest value.
     """
     last = [(f"step {steps[-1]:.0f} (last)", values[-1])] if len(steps) else []
     inside = _is_in_view(steps, view)

@@ -96,19 +96,12 @@ _UNUSABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, Rec
 
 
 class Key(NamedTuple):
-    """What one table holds: records of a kind with the same names and the same steps.
-
-    Attributes:
-        file: the kind's.
-        names: values of the kind's key fields.
-        steps: k of each column; (0,) of records without lists.
-        directions: of each column; empty in sequences.
-    """
+    """What one table holds: records of a kind with the same values of its key fields and the same columns."""
 
     file: str
     names: tuple[str, ...]
-    steps: tuple[int, ...]
-    directions: tuple[str, ...]
+    steps: tuple[int, ...]  # k of each column; (0,) of records without lists
+    directions: tuple[str, ...]  # of each column; empty in sequences
 
     @property
     def step_words(self) -> list[str]:
@@ -118,18 +111,11 @@ class Key(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """Rows by table, in the order of the file, and what could not be used.
+    """Rows by table, in the order of the file, and what could not be used."""
 
-    Attributes:
-        rows: by key: the step `[n]` and each field `[n, K]`, float32 except for steps and clocks.
-        last: by key: the last record, as `known` gives it.
-        problems: line and reason.
-        newest_schema: the highest version met.
-    """
-
-    rows: dict[Key, dict[str, np.ndarray]]
-    last: dict[Key, dict[str, Any]]
-    problems: list[str]
+    rows: dict[Key, dict[str, np.ndarray]]  # the step `[n]`, each field `[n, K]`; float32 except for steps and clocks
+    last: dict[Key, dict[str, Any]]  # the last record, as `known` gives it
+    problems: list[str]  # line and reason
     newest_schema: int
 
 

@@ -26,21 +26,13 @@ COLUMNS = {  # of the table, by the name under which it is sorted
 
 
 class Row(NamedTuple):
-    """A run in the table.
-
-    Attributes:
-        name: of the run.
-        colour: of the run.
-        badges: what a glance should tell.
-        cells: by column of `COLUMNS`, where known: what to sort by, and the words shown.
-        notes: what is wrong with its files, in sentences.
-    """
+    """A run in the table."""
 
     name: str
     colour: str
     badges: list[Badge]
-    cells: dict[str, tuple[float, str]]
-    notes: list[str]
+    cells: dict[str, tuple[float, str]]  # by column of `COLUMNS`, where known: what to sort by, and the words shown
+    notes: list[str]  # what is wrong with its files, in sentences
 
     @property
     def sentences(self) -> list[str]:

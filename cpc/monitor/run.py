@@ -215,8 +215,9 @@ class Run:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[bool]:
         """Keep other monitors out; whether the index was another than that of the last time, and has been loaded."""
-        self.cache.mkdir(exist_ok=True)  # not its parents: a run that was deleted must not come back
-        with (self.cache / "lock").open("ab") as lock:
+        if not self.cache.exists():
+            self.cache.mkdir(exist_ok=True)  # not its parents: a run that was deleted must not come back
+        with (self.cache / "lock").open("ab", buffering=0) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             is_other = self._index_state() != self._loaded
             if is_other:
