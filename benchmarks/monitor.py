@@ -61,10 +61,9 @@ def overview(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -
     library.read_all()
     opened = time.perf_counter()
     build_app(library)
-    names = tuple(library.runs)
-    view = View(runs=names, colours=tuple(range(len(names))), focus=names[0])
+    view = View(focus=next(iter(library.runs)))
     begun = time.perf_counter()
-    rows = table.overview(library, view)
+    rows = table.overview(library)
     found = charts(list(library.runs.values()), view)
     text = json.dumps([chart.figure for chart in found], cls=PlotlyJSONEncoder)
     figures.put(

@@ -5,6 +5,7 @@ Nothing leaves the machine: Dash serves its own JavaScript, and the browser is t
 
 import functools
 import json
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,14 +14,16 @@ from typing import Any
 import flask
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import DependencyException
+from werkzeug.exceptions import HTTPException
 
 from cpc.monitor import charts as drawn
 from cpc.monitor.figure import GRAPH_CONFIG, MANY
 from cpc.monitor.kinds import BOUND
 from cpc.monitor.legible import legible
 from cpc.monitor.library import Library
-from cpc.monitor.markup import Node, node, reasons, run_table, table
+from cpc.monitor.markup import Node, node, reasons, run_table, scroll, table, words
 from cpc.monitor.overview import Row, arranged, differences, overview
+from cpc.monitor.run import Run
 from cpc.monitor.view import AS_TRAINED, View
 
 TICK_SECONDS = 0.75
@@ -31,7 +34,23 @@ INDEX = """<!doctype html>
 <html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}</head>
 <body><main>{%app_entry%}</main><footer>{%config%}{%scripts%}{%renderer%}</footer></body></html>
 """
+STORES: dict[str, dict[str, Any]] = {  # and what each begins with
+    "revision": {},  # what the charts show
+    "listed": {},  # what the table of runs shows
+    "hidden": {"data": []},
+    "sort": {"data": ["name", False]},
+    "zoom": {},
+    "in-view": {"data": []},  # names of the charts that the reader may see
+    "drawn": {"data": {}},  # by the chart's name: what was asked for when it was drawn
+    "theme-now": {},
+    "show-asked": {},  # the run whose button was pressed, and which press it was
+    "sort-asked": {},  # likewise the column
+    "markup-of-runs": {},  # for `markup.js`, by the part's id
+    "markup-of-charts": {},
+    "answered": {},  # when the server last spoke
+}
 _CHART = {"type": "chart", "name": ALL}
+_CALLBACKS = "/_dash-update-component"
 
 
 def build_app(library: Library) -> Dash:
@@ -42,8 +61,8 @@ def build_app(library: Library) -> Dash:
         update_title="",
         serve_locally=True,
         assets_folder=str(Path(__file__).parent / "assets"),
+        assets_ignore="^export",
         index_string=INDEX,
-        prevent_initial_callbacks=False,
     )
     app.layout = _page
     _refuse_what_no_page_asks(app)
@@ -54,16 +73,26 @@ def build_app(library: Library) -> Dash:
 
 
 def _refuse_what_no_page_asks(app: Dash) -> None:
-    """Where Dash would answer 500, and print a traceback: paths of no file, and calls of no callback."""
+    """Where Dash would answer 500, and print a traceback: paths of no file, calls of no callback, values of no kind."""
     app.server.register_error_handler(DependencyException, lambda _: flask.Response("404: no such file\n", 404))
 
     @app.server.before_request
     def refuse_unknown_callbacks() -> flask.Response | None:
-        if (flask.request.method, flask.request.path) != ("POST", "/_dash-update-component"):
+        if (flask.request.method, flask.request.path) != ("POST", _CALLBACKS):
             return None
         call = flask.request.get_json(silent=True)
         is_known = isinstance(call, dict) and str(call.get("output")) in app.callback_map
         return None if is_known else flask.Response("400: no callback; load the page again\n", 400)
+
+    @app.server.errorhandler(Exception)
+    def refuse_what_callbacks_cannot_use(error: Exception) -> flask.Response | HTTPException:
+        if isinstance(error, HTTPException):
+            return error
+        if flask.request.path != _CALLBACKS:
+            raise error
+        told = legible(f"{type(error).__name__}: {error}").splitlines()[0]
+        print(f"cpc monitor: a call of the page could not be answered: {told}", file=sys.stderr)
+        return flask.Response("400: values that no page sends; load the page again\n", 400)
 
 
 def _page() -> html.Div:
@@ -71,77 +100,61 @@ def _page() -> html.Div:
     return html.Div(
         [
             dcc.Interval(id="tick", interval=1000 * TICK_SECONDS),
-            dcc.Store(id="revision"),  # what the charts show
-            dcc.Store(id="listed"),  # what the table of runs shows
-            dcc.Store(id="hidden", data=[]),
-            dcc.Store(id="sort", data=["name", False]),
-            dcc.Store(id="zoom"),
-            dcc.Store(id="in-view", data=[]),  # names of the charts that the reader may see
-            dcc.Store(id="drawn", data={}),  # by the chart's name: what was asked for when it was drawn
-            dcc.Store(id="theme-now"),
-            dcc.Store(id="show-asked"),  # the run whose button was pressed, and which press it was
-            dcc.Store(id="sort-asked"),  # likewise the column
-            dcc.Store(id="markup-of-runs"),  # for `markup.js`, by the part's id
-            dcc.Store(id="markup-of-charts"),
-            dcc.Store(id="answered"),  # when the server last spoke
+            *(dcc.Store(id=name, **begins) for name, begins in STORES.items()),
             html.H1("cpc monitor"),
             html.P(id="notice", className="notice", role="status"),
-            _runs_section(),
+            html.Section(
+                [
+                    html.H2("Runs"),
+                    html.Div(
+                        [
+                            dcc.Input(
+                                id="search",
+                                type="search",
+                                placeholder="search names and badges",
+                                debounce=0.3,
+                                value="",
+                            ),
+                            html.Button("show all found", id="show-all"),
+                            html.Button("hide all found", id="hide-all"),
+                        ],
+                        className="controls",
+                    ),
+                    _scrolling("runs", "Table of runs"),
+                    html.Details([html.Summary("What the badges say"), html.Div(id="reasons")]),
+                ]
+            ),
             _controls(),
             html.Div([_chart_section(name) for name in drawn.NAMES], className="grid"),
-            html.Details(
-                [html.Summary("Configurations: where they differ"), html.Div(id="configs")], id="configs-details"
-            ),
-        ]
-    )
-
-
-def _runs_section() -> html.Section:
-    return html.Section(
-        [
-            html.H2("Runs"),
-            html.Div(
-                [
-                    dcc.Input(
-                        id="search", type="search", placeholder="search names and badges", debounce=0.3, value=""
-                    ),
-                    html.Button("show all found", id="show-all"),
-                    html.Button("hide all found", id="hide-all"),
-                ],
-                className="controls",
-            ),
-            html.Div(id="runs", **_scrolling("Table of runs")),
-            html.Details([html.Summary("What the badges say"), html.Div(id="reasons")]),
+            html.Details([html.Summary("Configurations: where they differ"), html.Div(id="configs")]),
         ]
     )
 
 
 def _controls() -> html.Div:
-    kept = {"persistence": True, "persistence_type": "local"}
+    kept = {"persistence": True, "persistence_type": "local", "inline": True}
 
     def choice(legend: str, control: Any, wide: bool = False) -> html.Fieldset:
         return html.Fieldset([html.Legend(legend), control], className="wide" if wide else "")
 
-    def radio(name: str, options: Sequence[Any], value: Any) -> dcc.RadioItems:
-        return dcc.RadioItems(list(options), value, id=name, inline=True, **kept)
+    def radio(name: str, *options: Any) -> dcc.RadioItems:
+        first = options[0]
+        return dcc.RadioItems(list(options), first["value"] if isinstance(first, dict) else first, id=name, **kept)
 
     def switch(name: str, label: str) -> dcc.Checklist:
-        return dcc.Checklist([{"label": label, "value": "on"}], [], id=name, inline=True, **kept)
+        return dcc.Checklist([{"label": label, "value": "on"}], [], id=name, **kept)
 
     smoothing = [{"label": "none" if n == 1 else f"{n} records", "value": n} for n in SMOOTHING]
     return html.Div(
         [
-            choice("records of", radio("split", ("training", "held-out"), "training")),
+            choice("records of", radio("split", "training", "held-out")),
             choice("negatives", dcc.Dropdown([AS_TRAINED], AS_TRAINED, id="strategy", clearable=False), wide=True),
             choice("steps k of", dcc.Dropdown([], None, id="focus", placeholder="the first run shown"), wide=True),
-            choice("information in", radio("unit", ("nats", "bits"), "nats")),
-            choice("smoothing", radio("smoothing", smoothing, 1)),
-            choice(
-                "logarithmic",
-                html.Div([switch("log-x", "steps"), switch("log-y", "values")], style={"display": "flex"}),
-            ),
+            choice("information in", radio("unit", "nats", "bits")),
+            choice("smoothing", radio("smoothing", *smoothing)),
+            choice("logarithmic", html.Div([switch("log-x", "steps"), switch("log-y", "values")], className="row")),
             html.Button("show all steps", id="all-steps"),
-            choice("theme", radio("theme", ("system", "light", "dark"), "system")),
+            choice("theme", radio("theme", "system", "light", "dark")),
         ],
         className="controls",
         role="group",
@@ -150,37 +163,30 @@ def _controls() -> html.Div:
 
 
 def _chart_section(name: str) -> html.Section:
-    def part(kind: str) -> dict[str, str]:
-        return {"type": kind, "name": name}
-
+    graph = dcc.Graph(
+        id={"type": "chart", "name": name},
+        config=GRAPH_CONFIG,
+        style={"height": HEIGHT},
+        figure={"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}}},
+    )
+    # Its height is kept from the first moment: what is in sight is drawn first.
+    figure = {"className": "figure", "style": {"minHeight": HEIGHT}, "role": "img", "aria-labelledby": f"alt-{name}"}
+    # Stays when its table is drawn anew, and with it how far the reader has scrolled.
+    values = _scrolling(f"values-{name}", f"Values of the chart {name}")
     return html.Section(
         [
-            html.H2(id=part("title")),
-            html.P(id=part("caption"), className="caption"),
-            html.Div(
-                dcc.Graph(
-                    id=part("chart"),
-                    config=GRAPH_CONFIG,
-                    style={"height": HEIGHT},
-                    figure={"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}}},
-                ),
-                id=part("figure"),
-                className="figure",
-                style={"minHeight": HEIGHT},  # from the first moment: what is in sight is drawn first
-                role="img",
-            ),
-            html.Details(
-                [
-                    html.Summary("values"),
-                    # Stays when its table is drawn anew, and with it how far the reader has scrolled.
-                    html.Div(id=f"values-{name}", **_scrolling(f"Values of the chart {name}")),
-                ],
-                open=name == "bound",
-            ),
+            html.Div(id=f"words-{name}"),
+            html.Div(graph, **figure),
+            html.Details([html.Summary("values"), values], open=name == "bound"),
         ],
-        id=part("section"),
+        id=f"section-{name}",
         className="chart",
     )
+
+
+def _scrolling(name: str, label: str) -> html.Div:
+    """A part that scrolls by itself, by keyboard too."""
+    return html.Div(id=name, className="scroll", tabIndex=0, role="region", **{"aria-label": label})
 
 
 def _keep_runs_up_to_date(app: Dash, library: Library) -> None:
@@ -199,13 +205,13 @@ def _keep_runs_up_to_date(app: Dash, library: Library) -> None:
         Input("unit", "value"),
         State("listed", "data"),
     )
-    def list_runs(_: int | None, search: str | None, sort: list[Any], hidden: list[str], unit: str, listed: Any) -> Any:
+    def list_runs(_: int | None, search: str | None, sort: list[Any], hidden: list[str], unit: Any, listed: Any) -> Any:
         with library.lock:
             # Every five seconds anyway: ages grow, and a silent run becomes stale.
             asked = [library.revision, int(time.time() / 5), search, sort, hidden, unit]
             if asked == listed:
                 return (*(no_update,) * 6, time.time())
-            rows = overview(library, View(unit="bits" if unit == "bits" else "nats"))
+            rows = overview(library, unit)
             strategies = sorted({t.key.names[1] for run in library.runs.values() for t in run.tables(BOUND)})
             shown = [row.name for row in rows if row.name not in hidden]
             return (
@@ -220,28 +226,16 @@ def _keep_runs_up_to_date(app: Dash, library: Library) -> None:
 
 
 def _let_the_reader_choose(app: Dash, library: Library) -> None:
-    app.clientside_callback(
-        ClientsideFunction("monitor", "zoom"),
-        Output("zoom", "data"),
-        Input(_CHART, "relayoutData"),
-        State("log-x", "value"),
-        prevent_initial_call=True,
-    )
-    app.clientside_callback(
-        ClientsideFunction("monitor", "inView"),
-        Output("in-view", "data"),
-        Input("tick", "n_intervals"),
-        State("in-view", "data"),
-    )
-    app.clientside_callback(
-        ClientsideFunction("monitor", "showAllSteps"), Input("all-steps", "n_clicks"), prevent_initial_call=True
-    )
-    app.clientside_callback(ClientsideFunction("monitor", "answered"), Input("answered", "data"))
-    for store in ("markup-of-runs", "markup-of-charts"):
-        app.clientside_callback(ClientsideFunction("markup", "show"), Input(store, "data"), prevent_initial_call=True)
-    app.clientside_callback(
-        ClientsideFunction("monitor", "theme"), Output("theme-now", "data"), Input("theme", "value")
-    )
+    for file, function, later, *dependencies in (
+        ("monitor", "zoom", True, Output("zoom", "data"), Input(_CHART, "relayoutData"), State("log-x", "value")),
+        ("monitor", "inView", False, Output("in-view", "data"), Input("tick", "n_intervals"), State("in-view", "data")),
+        ("monitor", "showAllSteps", True, Input("all-steps", "n_clicks")),
+        ("monitor", "answered", False, Input("answered", "data")),
+        ("monitor", "theme", False, Output("theme-now", "data"), Input("theme", "value")),
+        ("markup", "show", True, Input("markup-of-runs", "data")),
+        ("markup", "show", True, Input("markup-of-charts", "data")),
+    ):
+        app.clientside_callback(ClientsideFunction(file, function), *dependencies, prevent_initial_call=later)
 
     @app.callback(
         Output("hidden", "data"),
@@ -254,10 +248,9 @@ def _let_the_reader_choose(app: Dash, library: Library) -> None:
     )
     def hide_or_show(asked: Any, _: int | None, __: int | None, hidden: list[str], search: str | None) -> list[str]:
         if ctx.triggered_id == "show-asked":
-            name = asked[0]
-            return sorted(set(hidden) ^ {name})
+            return sorted(set(hidden) ^ {asked[0]})
         with library.lock:
-            found = {row.name for row in arranged(overview(library, View()), search or "", "name", False)}
+            found = {row.name for row in arranged(overview(library), search or "")}
         return sorted(set(hidden) - found if ctx.triggered_id == "show-all" else set(hidden) | found)
 
     @app.callback(Output("sort", "data"), Input("sort-asked", "data"), State("sort", "data"), prevent_initial_call=True)
@@ -268,84 +261,56 @@ def _let_the_reader_choose(app: Dash, library: Library) -> None:
 
 def _draw_charts(app: Dash, library: Library) -> None:
     @app.callback(
-        Output(_CHART, "figure"),
-        Output({"type": "title", "name": ALL}, "children"),
-        Output({"type": "caption", "name": ALL}, "children"),
-        Output({"type": "figure", "name": ALL}, "aria-label"),
-        Output({"type": "section", "name": ALL}, "className"),
-        Output("markup-of-charts", "data"),
-        Output("drawn", "data"),
-        Input("revision", "data"),
-        Input("hidden", "data"),
-        Input("split", "value"),
-        Input("strategy", "value"),
-        Input("focus", "value"),
-        Input("unit", "value"),
-        Input("smoothing", "value"),
-        Input("log-x", "value"),
-        Input("log-y", "value"),
-        Input("zoom", "data"),
-        Input("theme-now", "data"),
-        Input("in-view", "data"),
-        State("drawn", "data"),
+        output=(Output(_CHART, "figure"), Output("markup-of-charts", "data"), Output("drawn", "data")),
+        inputs={
+            "revision": Input("revision", "data"),
+            "hidden": Input("hidden", "data"),
+            "in_view": Input("in-view", "data"),
+            "zoom": Input("zoom", "data"),
+            "drawn_as": State("drawn", "data"),
+            "settings": {
+                "focus": Input("focus", "value"),
+                "split": Input("split", "value"),
+                "strategy": Input("strategy", "value"),
+                "unit": Input("unit", "value"),
+                "smoothing": Input("smoothing", "value"),
+                "log_x": Input("log-x", "value"),
+                "log_y": Input("log-y", "value"),
+                "theme": Input("theme-now", "data"),
+            },
+        },
         prevent_initial_call=True,
     )
     def draw(
         revision: int | None,
         hidden: list[str],
-        split: Any,
-        strategy: str,
-        focus: str | None,
-        unit: Any,
-        smoothing: int,
-        log_x: list[str],
-        log_y: list[str],
-        zoom: list[int | float] | None,
-        theme: Any,
         in_view: list[str],
+        zoom: list[int | float] | None,
         drawn_as: dict[str, str],
+        settings: dict[str, Any],
     ) -> Any:
-        if revision is None or theme is None:
-            return _nothing()
-        asked = json.dumps((revision, hidden, split, strategy, focus, unit, smoothing, log_x, log_y, zoom, theme))
+        nothing = [no_update] * len(drawn.NAMES), no_update, no_update
+        if revision is None or settings["theme"] is None:
+            return nothing
+        asked = json.dumps((revision, hidden, zoom, settings))
         with library.lock:
-            num_shown = len(library.runs.keys() - set(hidden))
+            runs = [run for name, run in library.runs.items() if name not in hidden]
             # A browser needs a sixth of a second for a chart of a hundred runs: those out of sight can wait.
             wanted = [
-                name for name in drawn.NAMES if (name in in_view or num_shown <= MANY) and drawn_as.get(name) != asked
+                name for name in drawn.NAMES if (name in in_view or len(runs) <= MANY) and drawn_as.get(name) != asked
             ]
             if not wanted:
-                return _nothing()
-            shown = {name: library.places[name] for name in library.runs if name not in hidden}
-            runs = [library.runs[name] for name in shown]
-            view = View(
-                runs=tuple(shown),
-                colours=tuple(shown.values()),
-                focus=focus if focus in shown else next(iter(shown), None),
-                split=split,
-                strategy=strategy,
-                unit=unit,
-                smoothing=smoothing,
-                log_x=bool(log_x),
-                log_y=bool(log_y),
-                x_range=(float(zoom[0]), float(zoom[1])) if zoom else None,
-                theme=theme,
-            )
+                return nothing
+            names = [run.name for run in runs]
+            settings["focus"] = settings["focus"] if settings["focus"] in names else next(iter(names), None)
+            settings |= {"log_x": bool(settings["log_x"]), "log_y": bool(settings["log_y"])}
+            view = View(**settings, x_range=(float(zoom[0]), float(zoom[1])) if zoom else None)
             found = library.of_sound(runs, functools.partial(drawn.charts, view=view))
             configs = _configs(runs)
-        return (
-            [chart.figure if chart.name in wanted else no_update for chart in found],
-            [chart.title for chart in found],
-            [chart.caption if not chart.is_empty else "No run shown has such records yet." for chart in found],
-            [chart.alt for chart in found],
-            ["chart is-empty" if chart.is_empty else "chart" for chart in found],
-            {f"values-{chart.name}": table(chart.header, chart.rows) for chart in found} | {"configs": configs},
-            drawn_as | dict.fromkeys(wanted, asked),
-        )
-
-
-def _nothing() -> tuple[Any, ...]:
-    return (*([no_update] * len(drawn.NAMES) for _ in range(5)), no_update, no_update)
+        markup = {f"words-{chart.name}": words(chart, chart.name) for chart in found}
+        markup |= {f"values-{chart.name}": table(chart.header, chart.rows) for chart in found}
+        figures = [chart.figure if chart.name in wanted else no_update for chart in found]
+        return figures, markup | {"configs": configs}, drawn_as | dict.fromkeys(wanted, asked)
 
 
 def _notice(library: Library, rows: Sequence[Row]) -> str:
@@ -370,16 +335,10 @@ def _notice(library: Library, rows: Sequence[Row]) -> str:
     return " ".join(sentences)
 
 
-def _configs(runs: Sequence[Any]) -> Node:
+def _configs(runs: Sequence[Run]) -> Node:
     if not 2 <= len(runs) <= MAX_CONFIGS:
         return node("p", f"Show 2 to {MAX_CONFIGS} runs to compare their config.yaml; {len(runs)} are shown.")
     header, rows = differences(runs)
     if not rows:
         return node("p", "The runs shown have the same options.")
-    region = {"class_": "scroll", "tabindex": "0", "role": "region", "aria_label": "Options that differ"}
-    return node("div", [node("div", [table(header, rows)], **region)], class_="config")
-
-
-def _scrolling(label: str) -> dict[str, Any]:
-    """Properties of a part that scrolls by itself, by keyboard too."""
-    return {"className": "scroll", "tabIndex": 0, "role": "region", "aria-label": label}
+    return node("div", [scroll(table(header, rows), "Options that differ")], class_="config")

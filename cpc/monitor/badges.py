@@ -32,7 +32,7 @@ NAMES = ("saturated", "biased", "stalled", "stale", "NaN", "collapsed", "failed"
 
 
 def badges(run: Run, now_seconds: float) -> list[Badge]:
-    """What there is to say about a run, what is worst first.
+    """What there is to say about a run, the worst first.
 
     - NaN: the last record of a curve has a value that is not finite where there were rows, or training stopped on one.
     - collapsed: the last line of health.jsonl says so of z or c.
@@ -42,46 +42,37 @@ def badges(run: Run, now_seconds: float) -> list[Badge]:
     - stalled: see `stalled_for`.
     - saturated, biased: steps k of which the last record says so.
 
-    Args:
-        run: any.
-        now_seconds: of `time.monotonic`.
+    `now_seconds` is of `time.monotonic`.
     """
-    found = []
     last_event = run.events[-1] if run.events else {}
     ending = last_event.get("event", "")
+    told = last_event.get("message", "")
+    found = []
     if run.is_deleted:
         found.append(Badge("deleted", "its folder is gone; what had been read is still shown, in part"))
-    if ending == "not_finite":
-        found.append(Badge("NaN", last_event["message"]))
-    else:
-        found += [Badge("NaN", where) for where in _not_finite(run)]
+    found += [Badge("NaN", reason) for reason in ([told] if ending == "not_finite" else _not_finite(run))]
     if ending == "failed":
-        found.append(Badge("failed", last_event["message"]))
+        found.append(Badge("failed", told))
     for table in run.tables(HEALTH):
         if collapsed := table.last.get("collapsed"):
             found.append(Badge("collapsed", f"{' and '.join(collapsed)}: inputs are hardly told apart any more"))
-    if not ending or ending in ("started", "resumed"):
-        silence = silence_seconds(run, now_seconds)
-        interval = _usual_interval_seconds(run)
+    if ending in ("", "started", "resumed"):
+        silence, interval = silence_seconds(run, now_seconds), _usual_interval_seconds(run)
         patience = SLOW_START_SECONDS if interval is None else max(STALE_SECONDS, STALE_INTERVALS * interval)
         if silence > patience:
             slow = "; its usual pace is not known yet" if interval is None else ""
             found.append(Badge("stale", f"no record for {words_of_seconds(silence)}, and no word of an end{slow}"))
     tables = current(run)
-    for table in tables:
-        if table.key.names[0] == "train" and (standstill := stalled_for(table)):
-            found.append(Badge("stalled", standstill))
+    standstills = [stalled_for(table) for table in tables if table.key.names[0] == "train"]
+    found += [Badge("stalled", standstill) for standstill in standstills if standstill]
     for name, text in (
         ("saturated", "within 0.3 nats of the ceiling log N"),
-        (
-            "biased",
-            "for Gaussians and an exact critic the information would lie 0.3 nats or more above the reading",
-        ),
+        ("biased", "for Gaussians and an exact critic the information would be 0.3 nats or more above the reading"),
     ):
-        of = [f"{' '.join(t.key.names)} at {', '.join(steps)}" for t in tables if (steps := _flagged(t, name))]
-        if of:
-            advice = ": more candidates (batch size, num_negatives) would show more"
-            found.append(Badge(name, f"{text}: {'; '.join(of)}{advice}"))
+        flagged = [f"{' '.join(t.key.names)} at {', '.join(steps)}" for t in tables if (steps := _flagged(t, name))]
+        if flagged:
+            advice = "more candidates (batch size, num_negatives) would show more"
+            found.append(Badge(name, f"{text}: {'; '.join(flagged)}: {advice}"))
     if ending in ("interrupted", "finished"):
         found.append(Badge(ending, f"at step {last_event['step']}"))
     return found
@@ -122,12 +113,7 @@ def words_of_seconds(seconds: float) -> str:
 
 
 def silence_seconds(run: Run, now_seconds: float) -> float:
-    """Since the last write to one of its files; 0 where there is none.
-
-    Args:
-        run: any.
-        now_seconds: of `time.monotonic`.
-    """
+    """Since the last write to one of its files; 0 where there is none. `now_seconds` is of `time.monotonic`."""
     return 0.0 if run.changed_at is None else max(0.0, now_seconds - run.changed_at)
 
 

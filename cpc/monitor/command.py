@@ -1,12 +1,10 @@
 """`cpc monitor`: serve the page, or write it into a file."""
 
 import os
-import resource
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-MAX_OPEN_FILES = 65_536
 NEEDS = "needs the extra 'dashboard': `uv sync --extra dashboard` or `pip install 'cpc[dashboard]'`"
 
 
@@ -21,16 +19,16 @@ def monitor(
     """Serve the page of some runs until Ctrl-C, or write it into a file and return.
 
     Args:
-        runs: run folders, or folders below which runs lie.
-        host: address to serve at; beyond this machine (0.0.0.0) a token is asked for: the environment's
-            CPC_MONITOR_TOKEN, which is asked for on this machine too, or else a new one.
-        port: of the page; 0 for any that is free.
+        runs: run folders, or folders that contain runs.
+        host: address to serve at. Beyond this machine (0.0.0.0) the page asks for a token: the one in the environment's
+            CPC_MONITOR_TOKEN, which is then asked for on this machine too, or else a new one.
+        port: port to serve at; 0: any that is free.
         export: write the charts into this HTML file instead of serving them.
-        prometheus: serve the latest values at /metrics too.
+        prometheus: serve the latest values at /metrics as well.
 
     Raises:
-        ValueError: if a folder is none, the port in use, the token too short, nothing there to export, or the extra not
-            installed.
+        ValueError: if a root is not a folder, the port is in use, the token is too short, there is no run to export, or
+            the extra is not installed.
     """
     try:
         from cpc.monitor.app import build_app
@@ -41,7 +39,6 @@ def monitor(
     except ImportError as error:
         raise ValueError(f"cpc monitor {NEEDS} ({error})") from error
 
-    _allow_many_files()
     library = Library(runs)
     if export is not None:
         try:
@@ -68,11 +65,3 @@ def monitor(
         server.serve()
     finally:
         library.close()
-
-
-def _allow_many_files() -> None:
-    """A lock per run stays open: 1024, which many systems begin with, are soon used up."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

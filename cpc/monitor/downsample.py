@@ -14,7 +14,7 @@ def extremes(values: np.ndarray, max_points: int) -> np.ndarray:
 
     Args:
         values: `[n]`.
-        max_points: at most so many indices, save for the two ends.
+        max_points: at most so many indices, besides the two ends.
 
     Raises:
         ValueError: if `max_points` is below 3.
@@ -25,19 +25,16 @@ def extremes(values: np.ndarray, max_points: int) -> np.ndarray:
     if num <= max_points:
         return np.arange(num)
     width = -(-num // (max_points // 3))
-    padding = -num % width
-    x = np.concatenate([values, np.full(padding, np.nan, values.dtype)]).reshape(-1, width)
-    starts = np.arange(len(x)) * width
-    is_gap = ~np.isfinite(x)
-    is_gap_of_padding = np.zeros_like(is_gap)
-    is_gap_of_padding.reshape(-1)[num:] = True
-    has_value = ~is_gap.all(1)
-    has_gap = (is_gap & ~is_gap_of_padding).any(1)
-    lowest = starts + np.where(is_gap, np.inf, x).argmin(1)
-    highest = starts + np.where(is_gap, -np.inf, x).argmax(1)
+    padding = np.full(-num % width, values[-1], values.dtype)
+    padded = np.concatenate([values, padding]).reshape(-1, width)
+    starts = np.arange(len(padded)) * width
+    is_gap = ~np.isfinite(padded)
+    has_value, has_gap = ~is_gap.all(1), is_gap.any(1)
+    lowest = starts + np.where(is_gap, np.inf, padded).argmin(1)
+    highest = starts + np.where(is_gap, -np.inf, padded).argmax(1)
     gaps = starts + is_gap.argmax(1)
-    chosen = [lowest[has_value], highest[has_value], gaps[has_gap], np.array([0, num - 1])]
-    return np.unique(np.concatenate(chosen))
+    # The first of equals is found, so nothing of the padding, which repeats the last value.
+    return np.unique(np.concatenate([lowest[has_value], highest[has_value], gaps[has_gap], [0, num - 1]]))
 
 
 def moving_mean(values: np.ndarray, width: int) -> np.ndarray:
@@ -55,11 +52,11 @@ def moving_mean(values: np.ndarray, width: int) -> np.ndarray:
     if width == 1 or not len(values):
         return values
     is_finite = np.isfinite(values)
-    zero = np.zeros((1, *values.shape[1:]))
-    sums = np.concatenate([zero, np.cumsum(np.where(is_finite, values, 0), 0, dtype=np.float64)])
-    counts = np.concatenate([zero, np.cumsum(is_finite, 0)])
-    ends = np.clip(np.arange(len(values)) + width // 2 + 1, None, len(values))
-    starts = np.clip(np.arange(len(values)) - width // 2, 0, None)
+    before = [(1, 0), *[(0, 0)] * (values.ndim - 1)]
+    sums = np.pad(np.cumsum(np.where(is_finite, values, 0), 0, dtype=np.float64), before)
+    counts = np.pad(np.cumsum(is_finite, 0), before)
+    ends = np.minimum(np.arange(len(values)) + width // 2 + 1, len(values))
+    starts = np.maximum(np.arange(len(values)) - width // 2, 0)
     num = counts[ends] - counts[starts]
     means = np.divide(sums[ends] - sums[starts], num, out=np.full(values.shape, np.nan), where=is_finite & (num > 0))
     return means.astype(values.dtype)

@@ -12,21 +12,8 @@ from typing import Any, NamedTuple, SupportsFloat
 import numpy as np
 
 from cpc.monitor.downsample import extremes, moving_mean
-from cpc.monitor.view import View
+from cpc.monitor.view import RUN_COLOURS, View
 
-# Okabe and Ito's colour-blind-safe hues, at luminances that stand out from white and from near-black alike.
-RUN_COLOURS = (
-    "#2079b8",
-    "#d55e00",
-    "#00906a",
-    "#bf6597",
-    "#c08500",
-    "#3b9ed0",
-    "#8a6ad0",
-    "#a5622a",
-    "#5b8f22",
-    "#c2465c",
-)
 STEP_COLOURS = ("#2079b8", "#a868b8", "#d55e00")  # from the first step to the last
 GREY = "#858b94"
 INK = {"light": ("#1d2129", "#d5d9df"), "dark": ("#e6e8ec", "#3a414c"), "page": ("#858b94", "#858b9455")}
@@ -34,6 +21,7 @@ MAX_POINTS_OF_SERIES = 1500
 MIN_POINTS_OF_SERIES = 120
 MANY = 16  # series from which on legends, bands and long tables hide more than they show
 NUM_TABLE_STEPS = 6
+MAX_COLUMNS = 240  # of a heat map
 _FADED = "26"  # 15 % opaque
 # Plotly's own choice of buttons includes one that uploads the chart.
 GRAPH_CONFIG = {
@@ -46,47 +34,27 @@ GRAPH_CONFIG = {
 
 
 class Series(NamedTuple):
-    """One line of a chart.
-
-    Attributes:
-        name: in legend and table.
-        steps: `[n]` of training.
-        values: `[n]`.
-        colour: `#rrggbb`.
-        dash: of the line.
-        error: `[n]`, half the width of a band around it; None: no band.
-        is_reference: a ceiling or chance: thin, never smoothed.
-    """
+    """One line of a chart: steps of training `[n]`, values `[n]`."""
 
     name: str
     steps: np.ndarray
     values: np.ndarray
-    colour: str
+    colour: str  # `#rrggbb`
     dash: str = "solid"
-    error: np.ndarray | None = None
-    is_reference: bool = False
+    error: np.ndarray | None = None  # `[n]`, half the width of a band around it
+    is_reference: bool = False  # a ceiling or chance: thin, never smoothed
 
 
 class Chart(NamedTuple):
-    """A figure with its words and its values.
+    """A figure with its words and the table of its values."""
 
-    Attributes:
-        name: of the place on the page.
-        title: as its heading says.
-        caption: what is drawn, and how to read it.
-        alt: the figure in words.
-        figure: `data` and `layout`, as Plotly names them.
-        header: of the table.
-        rows: of the table; the first cell names the row.
-    """
-
-    name: str
+    name: str  # its place on the page
     title: str
-    caption: str
-    alt: str
-    figure: dict[str, Any]
+    caption: str  # what is drawn, and how to read it
+    alt: str  # the figure in words
+    figure: dict[str, Any]  # `data` and `layout`, as Plotly names them
     header: list[str]
-    rows: list[list[str]]
+    rows: list[list[str]]  # the first cell names the row
 
     @property
     def is_empty(self) -> bool:
@@ -107,39 +75,27 @@ def line_chart(
 ) -> Chart:
     """Draw series over the training step.
 
-    Args:
-        name: of the place on the page.
-        title: its heading.
-        caption: what is drawn.
-        y_title: what the values are, with their unit.
-        series: in the order of the legend.
-        view: settings.
-        may_be_log: whether `view.log_y` applies: the values are positive.
-        from_zero: whether a linear axis begins at zero.
+    `may_be_log`: `view.log_y` applies, for the values are positive. `from_zero`: a linear axis begins at zero.
     """
     max_points = min(max(view.max_points // max(1, len(series)), MIN_POINTS_OF_SERIES), MAX_POINTS_OF_SERIES)
     series = [each for each in series if len(each.steps)]
     shown = [_in_view(each, view) for each in series]
+    is_many = len(shown) > MANY
     bands, lines = [], []
     for each in shown:
         kept = extremes(each.values, max_points)
         steps, values = each.steps[kept], each.values[kept]
         # A mean of neighbours has another error than they.
-        if each.error is not None and len(shown) <= MANY and view.smoothing == 1:
-            bands.append(_band(each, steps, values, each.error[kept]))
-        width = 1.2 if each.is_reference or len(shown) > MANY else 2
-        label = escape(each.name)
+        if each.error is not None and not is_many and view.smoothing == 1:
+            bands.append(_band(each.name, each.colour, steps, values, each.error[kept]))
         lines.append(
-            {
-                "type": "scatter",
+            named(each.name, "step %{x}")
+            | {
                 "mode": "lines" if len(steps) > 1 else "markers",
                 "x": encoded(steps),
                 "y": encoded(values),
-                "name": label,
-                "line": {"color": each.colour, "width": width, "dash": each.dash},
+                "line": {"color": each.colour, "width": 1.2 if each.is_reference or is_many else 2, "dash": each.dash},
                 "marker": {"color": each.colour},
-                "hovertemplate": f"{label}<br>step %{{x}}: %{{y:.4~g}}<extra></extra>",
-                "legendgroup": label,
             }
         )
     is_log = view.log_y and may_be_log
@@ -147,7 +103,7 @@ def line_chart(
     axes["yaxis"]["rangemode"] = "tozero" if from_zero else "normal"
     figure = {"data": bands + lines, "layout": layout(view, len(shown)) | axes}
     header, rows = _table(series, shown, view)
-    ends = "; ".join(f"{each.name}: {number(_last(each.values))}" for each in series[:MANY])
+    ends = "; ".join(f"{each.name}: {number(each.values[-1])}" for each in series[:MANY])
     return Chart(name, title, caption, f"{title}. At the end: {ends}.", figure, header, rows)
 
 
@@ -160,27 +116,15 @@ def heat_map(
     labels: Sequence[str],
     value_title: str,
     view: View,
-    max_columns: int = 240,
 ) -> Chart:
-    """Draw values `[n, K]` over the training step, a row per prediction; of many records, means of neighbours.
+    """Draw values `[n, K]` over the steps `[n]`, a row per label; of many records, means of neighbours.
 
     Colours run from zero to the highest value.
-
-    Args:
-        name: of the place on the page.
-        title: its heading.
-        caption: what is drawn.
-        steps: `[n]` of training.
-        values: `[n, K]`.
-        labels: of the K rows.
-        value_title: what the values are, with their unit.
-        view: settings.
-        max_columns: drawn at most.
     """
     last = [(f"step {steps[-1]:.0f} (last)", values[-1])] if len(steps) else []
     inside = _is_in_view(steps, view)
     steps, values = steps[inside], values[inside]
-    width = -(-len(steps) // max_columns) or 1
+    width = -(-len(steps) // MAX_COLUMNS) or 1
     starts = np.arange(0, len(steps), width)
     if len(starts):
         counts = np.add.reduceat(np.isfinite(values), starts).astype(float)
@@ -238,17 +182,17 @@ def layout(view: View, num_series: int) -> dict[str, Any]:
 
 
 def axis(title: str, view: View, *, is_log: bool, revision: str) -> dict[str, Any]:
-    """An axis in the theme's colours.
-
-    Args:
-        title: what it measures.
-        view: settings.
-        is_log: logarithmic.
-        revision: a zoom is kept as long as this stays the same.
-    """
+    """An axis in the theme's colours; a zoom is kept as long as `revision` stays the same."""
     _, line = INK[view.theme]
     found = {"title": {"text": title}, "automargin": True, "gridcolor": line, "zerolinecolor": line, "linecolor": line}
     return found | {"type": "log" if is_log else "linear", "uirevision": revision}
+
+
+def named(name: str, place: str) -> dict[str, Any]:
+    """A scatter trace's name in legend and hover label, where `place` says what x is."""
+    label = escape(name)
+    hover = f"{label}<br>{place}: %{{y:.4~g}}<extra></extra>"
+    return {"type": "scatter", "name": label, "legendgroup": label, "hovertemplate": hover}
 
 
 def encoded(values: np.ndarray) -> dict[str, str]:
@@ -292,7 +236,7 @@ def _in_view(series: Series, view: View) -> Series:
     return series._replace(steps=series.steps[inside], values=values[inside], error=error)
 
 
-def _band(series: Series, steps: np.ndarray, values: np.ndarray, error: np.ndarray) -> dict[str, Any]:
+def _band(name: str, colour: str, steps: np.ndarray, values: np.ndarray, error: np.ndarray) -> dict[str, Any]:
     is_known = np.isfinite(values) & np.isfinite(error)
     x, y, e = steps[is_known], values[is_known], error[is_known]
     return {
@@ -301,12 +245,12 @@ def _band(series: Series, steps: np.ndarray, values: np.ndarray, error: np.ndarr
         "x": encoded(np.concatenate([x, x[::-1]])),
         "y": encoded(np.concatenate([y + e, (y - e)[::-1]])),
         "fill": "toself",
-        "fillcolor": series.colour + _FADED,
+        "fillcolor": colour + _FADED,
         "line": {"width": 0},
         "hoverinfo": "skip",
         "showlegend": False,
-        "legendgroup": escape(series.name),
-        "name": f"{escape(series.name)}, standard error",
+        "legendgroup": escape(name),
+        "name": f"{escape(name)}, standard error",
     }
 
 
@@ -317,25 +261,15 @@ def _table(series: Sequence[Series], shown: Sequence[Series], view: View) -> tup
     ends = [each.steps[i] for each in shown if len(each.steps) for i in (0, -1)]
     is_long = not ends or len(shown) > MANY
     at = np.array([]) if is_long else np.unique(np.linspace(min(ends), max(ends), NUM_TABLE_STEPS).round())
-    how = ["in view"] * (view.x_range is not None) + ["smoothed"] * (view.smoothing > 1)
-    drawn = f" ({', '.join(how)})" if how else ""
-    header = ["curve", "last step", "last", f"lowest{drawn}", f"highest{drawn}"]
-    header += [f"step {step:.0f}{' (smoothed)' * (view.smoothing > 1)}" for step in at]
+    smoothed = ["smoothed"] * (view.smoothing > 1)
+    how = ", ".join(["in view"] * (view.x_range is not None) + smoothed)
+    header = ["curve", "last step", "last", *(f"{word} ({how})" if how else word for word in ("lowest", "highest"))]
+    header += [f"step {step:.0f}{' (smoothed)' if smoothed else ''}" for step in at]
     rows = []
     for whole, each in zip(series, shown, strict=True):
         finite = each.values[np.isfinite(each.values)]
-        lowest, highest = (finite.min(), finite.max()) if len(finite) else (math.nan, math.nan)
-        cells = [f"{whole.steps[-1]:.0f}", *map(number, (whole.values[-1], lowest, highest))]
-        rows.append([each.name, *cells, *(number(_value_at(each, step)) for step in at)])
+        found = [whole.values[-1], *((finite.min(), finite.max()) if len(finite) else (math.nan, math.nan))]
+        before = np.searchsorted(each.steps, at, side="right") - 1  # the last record up to each step
+        found += [each.values[i] if i >= 0 else math.nan for i in before]
+        rows.append([each.name, f"{whole.steps[-1]:.0f}", *map(number, found)])
     return header, rows
-
-
-def _value_at(series: Series, step: float) -> float:
-    """The last value recorded up to a step."""
-    before = np.flatnonzero(series.steps <= step)
-    return float(series.values[before[-1]]) if len(before) else math.nan
-
-
-def _last(values: np.ndarray) -> float:
-    finite = values[np.isfinite(values)]
-    return float(finite[-1]) if len(finite) else math.nan

@@ -8,7 +8,8 @@ n records, K steps (1 where a record has no lists).
 import itertools
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,73 +22,72 @@ class Kind(NamedTuple):
     """One kind of record.
 
     Attributes:
-        file: where they stand in a run's folder.
-        schema: the newest version known here.
+        file: its name in a run's folder.
         key: fields that tell curves apart.
-        lists: fields with a value per step.
-        scalars: fields with one value.
-        last_lists: fields with a value per step of which the last record's alone is shown.
-        flags: fields with true or false per step, likewise.
-        sentences: fields with words, likewise.
-        names: fields with a list of words, likewise.
+        numbers: fields drawn over training, and what each is.
+        per_step: whether those hold a value per step k.
+        last: fields shown of the last record only: the type of an element, and `one`, `per step` or `list`.
+        schema: the newest version known here.
     """
 
     file: str
-    schema: int
     key: tuple[str, ...]
-    lists: tuple[str, ...]
-    scalars: tuple[str, ...]
-    last_lists: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
-    sentences: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
+    numbers: dict[str, str]
+    per_step: bool = False
+    last: Mapping[str, tuple[Any, str]] = MappingProxyType({})
+    schema: int = 1
 
 
+_NUMBER = int | float | None
 BOUND = Kind(
     "bound.jsonl",
-    1,
     ("split", "strategy"),
-    (
-        "loss_nats",
-        "num_candidates",
-        "mi_ceiling_nats",
-        "mi_bound_nats",
-        "standard_error_nats",
-        "accuracy",
-        "num_rows",
-    ),
-    (),
-    ("information_for_gaussians_nats",),
-    ("saturated", "biased"),
-    ("reading",),
+    {
+        "loss_nats": "InfoNCE loss L",
+        "num_candidates": "N, the positive included",
+        "mi_ceiling_nats": "log N, which log N - L cannot exceed",
+        "mi_bound_nats": "log N - L; cpc_num_candidates is its N, the strategy says whether it is a bound",
+        "standard_error_nats": "standard error of log N - L over batches",
+        "accuracy": "rate at which no negative scores higher than the positive",
+        "num_rows": "rows averaged",
+    },
+    per_step=True,
+    last={
+        "information_for_gaussians_nats": (_NUMBER, "per step"),
+        "saturated": (bool, "per step"),
+        "biased": (bool, "per step"),
+        "reading": (str, "one"),
+    },
 )
 PROBE = Kind(
     "probe.jsonl",
-    1,
     ("task", "features"),
-    (),
-    ("accuracy", "majority_accuracy", "label_entropy_nats", "cross_entropy_nats", "label_information_nats"),
+    {
+        "accuracy": "accuracy of the online probe",
+        "majority_accuracy": "accuracy of always naming the most frequent class",
+        "label_entropy_nats": "H(Y) of the labels tested on",
+        "cross_entropy_nats": "cross entropy of the online probe",
+        "label_information_nats": "H(Y) - CE of the online probe",
+    },
 )
 HEALTH = Kind(
     "health.jsonl",
-    1,
     (),
-    (),
-    (
-        "time_unix_seconds",
-        "trained_seconds",
-        "windows_per_second",
-        "learning_rate",
-        "gradient_norm",
-        "gradient_norm_max",
-        "z_variance",
-        "c_variance",
-        "z_effective_rank",
-        "c_effective_rank",
-        "z_dim",
-        "c_dim",
-    ),
-    names=("collapsed",),
+    {
+        "time_unix_seconds": "when the last line of health.jsonl was written",
+        "trained_seconds": "wall time of training so far",
+        "windows_per_second": "examples trained on per second",
+        "learning_rate": "of the optimiser's last step",
+        "gradient_norm": "mean norm of the gradient before clipping, since the record before",
+        "gradient_norm_max": "largest norm of the gradient before clipping, since the record before",
+        "z_variance": "variance of the latents, mean over dimensions",
+        "c_variance": "variance of the contexts, mean over dimensions",
+        "z_effective_rank": "dimensions that the latents fill",
+        "c_effective_rank": "dimensions that the contexts fill",
+        "z_dim": "width of the latents",
+        "c_dim": "width of the contexts",
+    },
+    last={"collapsed": (str, "list")},
 )
 KINDS = (BOUND, PROBE, HEALTH)
 EVENTS_FILE = "events.jsonl"
@@ -96,19 +96,12 @@ _UNUSABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, Rec
 
 
 class Key(NamedTuple):
-    """What one table holds: records of a kind with the same names and the same steps.
-
-    Attributes:
-        file: the kind's.
-        names: values of the kind's key fields.
-        steps: k of each column; (0,) of records without lists.
-        directions: of each column; empty in sequences.
-    """
+    """What one table holds: records of a kind with the same values of its key fields and the same columns."""
 
     file: str
     names: tuple[str, ...]
-    steps: tuple[int, ...]
-    directions: tuple[str, ...]
+    steps: tuple[int, ...]  # k of each column; (0,) of records without lists
+    directions: tuple[str, ...]  # of each column; empty in sequences
 
     @property
     def step_words(self) -> list[str]:
@@ -118,18 +111,11 @@ class Key(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """Rows by table, in the order of the file, and what could not be used.
+    """Rows by table, in the order of the file, and what could not be used."""
 
-    Attributes:
-        rows: by key: the step `[n]` and each field `[n, K]`, float32 but for steps and clocks.
-        last: by key: the last record, as `known` gives it.
-        problems: line and reason.
-        newest_schema: the highest version met.
-    """
-
-    rows: dict[Key, dict[str, np.ndarray]]
-    last: dict[Key, dict[str, Any]]
-    problems: list[str]
+    rows: dict[Key, dict[str, np.ndarray]]  # the step `[n]`, each field `[n, K]`; float32 except for steps and clocks
+    last: dict[Key, dict[str, Any]]  # the last record, as `known` gives it
+    problems: list[str]  # line and reason
     newest_schema: int
 
 
@@ -138,7 +124,7 @@ def parse_lines(lines: Iterable[bytes], kind: Kind, first_line: int = 1) -> Pars
     """Sort lines of JSON into columns.
 
     A field that is missing or null becomes NaN: older and newer schemas are read as far as they go. A line that is no
-    record of this kind is left out, and reported.
+    record of this kind is left out and reported.
     """
     grouped: dict[Key, list[dict[str, Any]]] = {}
     problems, newest = [], 0
@@ -148,7 +134,7 @@ def parse_lines(lines: Iterable[bytes], kind: Kind, first_line: int = 1) -> Pars
         try:
             record = _decoded(line)
             own = [record.get(name) for name in ("steps", "directions", *kind.key)]
-            own.append(len(record["mi_bound_nats"]) if kind.lists else 0)
+            own.append(len(record["mi_bound_nats"]) if kind.per_step else 0)
             if own != header:  # neighbours mostly share theirs
                 met = next((key for header, key in keys if header == own), None)
                 if met is None:
@@ -161,44 +147,26 @@ def parse_lines(lines: Iterable[bytes], kind: Kind, first_line: int = 1) -> Pars
             grouped.setdefault(key, []).append(record)
         except _UNUSABLE as error:
             problems.append(legible(f"{kind.file}, line {number}: {type(error).__name__}: {error}"))
-    rows = {}
-    for key, records in grouped.items():
-        rows[key] = {"step": np.array([record["step"] for record in records], np.float64)}
-        for name in kind.lists:
-            rows[key][name] = _numbers([record.get(name) for record in records], len(key.steps), np.float32)
-        if kind.scalars:
-            scalars = [[record.get(name) for name in kind.scalars] for record in records]
-            values = _numbers(scalars, len(kind.scalars), np.float64)
-            for name, column in zip(kind.scalars, values.T, strict=True):
-                rows[key][name] = column[:, None].astype(np.float64 if name.endswith("_seconds") else np.float32)
+    rows = {key: _columns(records, key, kind) for key, records in grouped.items()}
     return Parsed(rows, {key: known(records[-1], key, kind) for key, records in grouped.items()}, problems, newest)
 
 
 def known(record: dict[str, Any], key: Key, kind: Kind) -> dict[str, Any]:
-    """Those fields of a record that are of the type of docs/records.md, so that whoever shows them can trust it.
+    """The fields of a record that have the type of docs/records.md, so that whoever shows them can trust it.
 
-    Numbers are finite or None, lists have a value per step, `reading` is words, `collapsed` a list of them. A field of
-    another type, as a newer schema may have, is left out like one that is missing.
+    Numbers are finite or None. A field of another type, as a newer schema may have, is left out like a missing one.
     """
     found: dict[str, Any] = {}
-    for name in (*kind.lists, *kind.last_lists):
-        values = record.get(name)
-        if isinstance(values, list) and len(values) == len(key.steps) and all(map(_is_number_or_null, values)):
-            found[name] = [_finite(value) for value in values]
-    for name in kind.scalars:
-        if name in record and _is_number_or_null(record[name]):
-            found[name] = _finite(record[name])
-    for name in kind.flags:
-        flags = record.get(name)
-        if isinstance(flags, list) and len(flags) == len(key.steps) and all(isinstance(flag, bool) for flag in flags):
-            found[name] = flags
-    for name in kind.sentences:
-        if isinstance(record.get(name), str):
-            found[name] = legible(record[name])
-    for name in kind.names:
-        names = record.get(name)
-        if isinstance(names, list) and all(isinstance(each, str) for each in names):
-            found[name] = [legible(each) for each in names]
+    types = dict.fromkeys(kind.numbers, (_NUMBER, "per step" if kind.per_step else "one")) | dict(kind.last)
+    for name, (element, shape) in types.items():
+        if name not in record:
+            continue
+        values = [record[name]] if shape == "one" else record[name]
+        if not isinstance(values, list) or (shape == "per step" and len(values) != len(key.steps)):
+            continue
+        if all(isinstance(value, element) for value in values):
+            typed = [_legible_or_finite(value) for value in values]
+            found[name] = typed[0] if shape == "one" else typed
     return found
 
 
@@ -227,7 +195,7 @@ def _decoded(line: bytes) -> Any:
 
 def _key_of(record: dict[str, Any], kind: Kind) -> Key:
     names = tuple(legible(record[name]) for name in kind.key)
-    if not kind.lists:
+    if not kind.per_step:
         return Key(kind.file, names, (0,), ("",))
     num_steps = len(record["mi_bound_nats"])
     steps = tuple(record.get("steps") or range(1, num_steps + 1))
@@ -242,6 +210,20 @@ def _key_of(record: dict[str, Any], kind: Kind) -> Key:
     if len(set(zip(directions, steps, strict=True))) < num_steps:
         raise ValueError(f"the same step twice: {steps}")
     return Key(kind.file, names, steps, directions)
+
+
+def _columns(records: list[dict[str, Any]], key: Key, kind: Kind) -> dict[str, np.ndarray]:
+    columns = {"step": np.array([record["step"] for record in records], np.float64)}
+    if kind.per_step:
+        for name in kind.numbers:
+            columns[name] = _numbers([record.get(name) for record in records], len(key.steps), np.float32)
+        return columns
+    values = _numbers(
+        [[record.get(name) for name in kind.numbers] for record in records], len(kind.numbers), np.float64
+    )
+    for name, column in zip(kind.numbers, values.T, strict=True):
+        columns[name] = column[:, None].astype(np.float64 if name.endswith("_seconds") else np.float32)
+    return columns
 
 
 def _numbers(rows: list[Any], width: int, dtype: type) -> np.ndarray:
@@ -266,8 +248,10 @@ def _numbers(rows: list[Any], width: int, dtype: type) -> np.ndarray:
     return values
 
 
-def _is_number_or_null(value: Any) -> bool:
-    return value is None or isinstance(value, int | float)
+def _legible_or_finite(value: Any) -> Any:
+    if isinstance(value, str):
+        return legible(value)
+    return value if isinstance(value, bool) else _finite(value)
 
 
 def _finite(value: Any) -> float | None:

@@ -1,5 +1,6 @@
 """The runs below some folders, found and followed while they come, grow and go."""
 
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -44,7 +45,7 @@ class Library:
                 raise ValueError(f"{legible(root)} is not a folder: name run folders, or folders that hold some")
         self.roots = [root.resolve() for root in roots]
         self.runs: dict[str, Run] = {}
-        self.places: dict[str, int] = {}  # of each name in the palette: a run that leaves recolours no other
+        self._places: dict[str, int] = {}  # of each name in the palette: a run that leaves recolours no other
         # Counts what a reader might want to draw again; from where no earlier monitor, whose page is still open, was.
         self.revision = time.time_ns() // 1000
         self.progress = ""  # of a long first index, in words
@@ -53,9 +54,7 @@ class Library:
         self.lock = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._folders: dict[Path, str] = {}  # of the runs, with their names
         self._retry_at: dict[str, float] = {}
-        self._deleted_at: dict[str, float] = {}
         self._find_at = 0.0
 
     @property
@@ -126,34 +125,27 @@ class Library:
             with self.lock:
                 is_new = False
                 try:
-                    is_new = run.refresh()
-                    is_new |= self.troubles.pop(name, None) is not None
+                    is_new = run.refresh() or name in self.troubles
                     if is_new:
+                        self.troubles.pop(name, None)
                         self.unshown.pop(name, None)
                 except Exception as error:  # the other runs go on
                     self._tell_trouble(name, "cannot be read, or its columns not written", error)
                     self._retry_at[name] = time.monotonic() + _RETRY_SECONDS
-                self._let_go_of_deleted(run)
+                if run.deleted_at is not None and time.monotonic() - run.deleted_at > DELETED_SECONDS:
+                    run.close()
+                    for by_name in (self.runs, self.troubles, self.unshown, self._retry_at):
+                        by_name.pop(name, None)
+                    is_new = True
                 self.revision += is_new
                 is_news |= is_new
         return is_news
 
-    def _let_go_of_deleted(self, run: Run) -> None:
-        if not run.is_deleted:
-            self._deleted_at.pop(run.name, None)
-            return
-        deleted_at = self._deleted_at.setdefault(run.name, time.monotonic())
-        if time.monotonic() - deleted_at > DELETED_SECONDS:
-            run.close()
-            self._folders = {folder: name for folder, name in self._folders.items() if name != run.name}
-            for by_name in (self.runs, self.troubles, self.unshown, self._retry_at, self._deleted_at):
-                by_name.pop(run.name, None)
-            self.revision += 1
-
     def _find(self, tell: Callable[[str], None]) -> None:
         begun = time.monotonic()
         self._find_at = begun + FIND_SECONDS  # also if the search fails
-        new = [folder for folder in run_folders(self.roots) if folder not in self._folders]
+        known = {run.folder for run in self.runs.values()}
+        new = [folder for folder in run_folders(self.roots) if folder not in known]
         self._find_at = time.monotonic() + max(FIND_SECONDS, (time.monotonic() - begun) / _SEARCH_SHARE)
         with self.lock:
             for gone in self.troubles.keys() - self.runs.keys() - {_OWN, *map(self._name, new)}:
@@ -172,9 +164,7 @@ class Library:
             name = self._name(folder)
             with self.lock:
                 try:
-                    self.runs[name] = Run(folder, name)
-                    self._folders[folder] = name
-                    self.places.setdefault(name, len(self.places))
+                    self.runs[name] = Run(folder, name, self._places.setdefault(name, len(self._places)))
                     self.troubles.pop(name, None)
                     self.revision += 1
                 except Exception as error:  # tried again by the next search
@@ -204,24 +194,21 @@ class Library:
 
 def _wants_a_process(folder: Path) -> bool:
     try:
-        run = Run(folder, folder.name)
+        with contextlib.closing(Run(folder, folder.name)) as run:
+            # A process cannot leave temporary columns behind.
+            return run.backlog_bytes > _MUCH_BYTES and not run.is_temporary
     except OSError:  # will be met again, and told
         return False
-    backlog, is_temporary = run.backlog_bytes, run.is_temporary
-    run.close()
-    return backlog > _MUCH_BYTES and not is_temporary  # a process cannot leave temporary columns behind
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _index_in_parallel(folders: list[Path], tell: Callable[[str], None], stop: threading.Event) -> None:
     """Parsing JSON is what takes the time: a process per processor."""
     if not folders:
         return
-    num_processes = min(len(folders), _num_cores(), MAX_PROCESSES)
-    with ProcessPoolExecutor(num_processes, multiprocessing.get_context("spawn")) as processes:
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with ProcessPoolExecutor(
+        min(len(folders), num_cores, MAX_PROCESSES), multiprocessing.get_context("spawn")
+    ) as processes:
         futures: list[Future[None]] = [processes.submit(index_run, folder) for folder in folders]
         for number, future in enumerate(futures):
             tell(f"indexing run {number + 1} of {len(folders)}")

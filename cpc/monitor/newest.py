@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from cpc.monitor.kinds import BOUND
 from cpc.monitor.run import Run
 from cpc.monitor.table import Table
-from cpc.monitor.view import AS_TRAINED, Split, View
+from cpc.monitor.view import AS_TRAINED, View
 
 
 def newest(tables: Iterable[Table]) -> Table | None:
@@ -15,12 +15,9 @@ def newest(tables: Iterable[Table]) -> Table | None:
 
 def current(run: Run) -> list[Table]:
     """One table of the bound per split and strategy, without those of strategies that are trained no more."""
-    found: dict[tuple[str, ...], Table] = {}
-    trained = newest(_of_split(run, "training"))
-    for table in run.tables(BOUND):
-        former = found.get(table.key.names, table)
-        found[table.key.names] = newest((former, table)) or table
-    return [table for names, table in found.items() if names[0] != "train" or table is trained]
+    tables, trained = run.tables(BOUND), newest(_trained(run))
+    by_names = {table.key.names: newest(t for t in tables if t.key.names == table.key.names) for table in tables}
+    return [table for table in by_names.values() if table and (table.key.names[0] != "train" or table is trained)]
 
 
 def bound_table(run: Run, view: View) -> Table | None:
@@ -29,13 +26,12 @@ def bound_table(run: Run, view: View) -> Table | None:
     `as trained` is the strategy of the last training record; of a run without any, that which its last evaluation
     began with.
     """
-    tables = _of_split(run, view.split)
+    trained = newest(_trained(run))
+    tables = _trained(run) if view.split == "training" else [t for t in run.tables(BOUND) if t.key.names[0] != "train"]
     if view.strategy != AS_TRAINED:
         return newest(table for table in tables if table.key.names[1] == view.strategy)
-    trained = newest(_of_split(run, "training"))
-    of_trained = [table for table in tables if trained is not None and table.key.names[1] == trained.key.names[1]]
-    return newest(of_trained or tables)
+    return newest(t for t in tables if trained and t.key.names[1] == trained.key.names[1]) or newest(tables)
 
 
-def _of_split(run: Run, split: Split) -> list[Table]:
-    return [table for table in run.tables(BOUND) if (table.key.names[0] == "train") == (split == "training")]
+def _trained(run: Run) -> list[Table]:
+    return [table for table in run.tables(BOUND) if table.key.names[0] == "train"]

@@ -1,15 +1,15 @@
 """One run's folder as the monitor sees it: its tables, events and configuration, kept up with its files."""
 
+import contextlib
 import fcntl
 import gc
 import hashlib
 import json
 import math
-import os
-import resource
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,40 +20,49 @@ from cpc.monitor.kinds import EVENTS_FILE, KINDS, Key, Kind, parse_event, parse_
 from cpc.monitor.legible import legible
 from cpc.monitor.table import Table
 from cpc.monitor.tail import Tail
+from cpc.monitor.view import RUN_COLOURS
 
 CACHE_FOLDER = ".cpc_monitor"
-CACHE_FORMAT = 2
+CACHE_FORMAT = 3
 NUM_PROBLEMS_KEPT = 5
-_DESCRIPTORS_LEFT = 128  # open files that locks leave to readers and to the server
 
 
 class Run:
     """A run's records in columns, beside it in `.cpc_monitor`, brought up to date by `refresh`.
 
-    Where the folder cannot be written to, or another monitor holds it, the columns go to a temporary folder. A file
-    that cannot be read for a while keeps what it gave before.
+    Monitors of the same run share the columns: each takes a lock while it adds to them, and loads what another has
+    added before. Where the folder cannot be written to, the columns go to a temporary folder. A file that cannot be
+    read for a while keeps what it gave before.
 
     Args:
         folder: the run's folder.
         name: shown to the user.
+        place: in the palette.
+
+    Raises:
+        OSError: if neither the folder nor a temporary one takes the columns.
     """
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, place: int = 0) -> None:
         self.folder = folder
         self.name = name
-        self.is_deleted = False
+        self.colour = RUN_COLOURS[place % len(RUN_COLOURS)]
+        self.deleted_at: float | None = None  # by time.monotonic, when that was seen
         self.changed_at: float | None = None  # by time.monotonic: the last write to a file of records
         self.events: list[dict[str, Any]]
         self.problems: list[str]  # the first few lines that could not be used, and why
         self.num_problems: dict[str, int]  # all of them, by file
         self.notes: dict[str, str]  # what to know about a file
         self.unreadable: dict[str, str]  # files that cannot be read for now, and why
-        self.where_columns_are = ""  # in words, unless beside the run
         self._config: tuple[int, dict[str, str]] = (0, {})
         self._modified: dict[str, float] = {}
-        self._lock: int | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._begin()
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the folder is gone."""
+        return self.deleted_at is not None
 
     @property
     def is_temporary(self) -> bool:
@@ -61,8 +70,7 @@ class Run:
         return self._temporary is not None
 
     def close(self) -> None:
-        """Let go of the cache."""
-        self._unlock()
+        """Remove temporary columns."""
         if self._temporary is not None:
             self._temporary.cleanup()
             self._temporary = None
@@ -70,7 +78,9 @@ class Run:
     @property
     def backlog_bytes(self) -> int:
         """What is still to be read."""
-        return sum(max(0, _size(tail.path) - tail.offset) for tail in self._tails.values())
+        return sum(
+            max(0, tail.path.stat().st_size - tail.offset) for tail in self._tails.values() if tail.path.exists()
+        )
 
     def refresh(self) -> bool:
         """Read on in every file, some megabytes at most; what cannot be read is tried again by the next call.
@@ -82,16 +92,17 @@ class Run:
             OSError: if neither the cache nor a temporary folder takes the columns; what an earlier call read is kept.
         """
         if not self.folder.exists():
-            was_deleted, self.is_deleted = self.is_deleted, True
-            self._unlock()
+            was_deleted = self.is_deleted
+            self.deleted_at = self.deleted_at or time.monotonic()
             return not was_deleted
-        if self.is_deleted or not self._has_cache():  # another run in its place, or the columns were removed
+        if self.is_deleted:  # another run in its place
             self.close()
             self._begin()
         try:
-            is_news = [self._refresh_file(file) for file in self._tails]
-            if any(is_news):
-                self._save()
+            with self._locked() as is_loaded:
+                is_news = [self._refresh_file(file) for file in self._tails]
+                if any(is_news):
+                    self._save()
         except OSError as error:
             if self.folder.exists():
                 self._fall_back(error)
@@ -99,7 +110,7 @@ class Run:
         except Exception:
             self._load()
             raise
-        return any(is_news)
+        return is_loaded or any(is_news)
 
     def tables(self, kind: Kind) -> list[Table]:
         """The tables of a kind, in the order in which they first appeared."""
@@ -191,68 +202,57 @@ class Run:
         self.events, self.problems, self.num_problems, self.notes, self.unreadable = [], [], {}, {}, {}
 
     def _begin(self) -> None:
-        self.is_deleted = False
-        self.cache = self._take_cache()
-        self._load()
-
-    def _take_cache(self) -> Path:
-        """The folder beside the run if it is nobody else's and can be written to, otherwise a temporary one."""
-        cache = self.folder / CACHE_FOLDER
+        self.deleted_at = None
+        self.cache, self.where_columns_are = self.folder / CACHE_FOLDER, ""  # in words, unless beside the run
+        self._forget()
+        self._loaded: tuple[int, int] | None = None
         try:
-            cache.mkdir(exist_ok=True)
-            lock = os.open(cache / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+            with self._locked():
+                pass
         except OSError as error:
-            return self._take_temporary(str(error))
+            self._fall_back(error)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[bool]:
+        """Keep other monitors out; whether the index was another than that of the last time, and has been loaded."""
+        if not self.cache.exists():
+            self.cache.mkdir(exist_ok=True)  # not its parents: a run that was deleted must not come back
+        with (self.cache / "lock").open("ab", buffering=0) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            is_other = self._index_state() != self._loaded
+            if is_other:
+                self._load()
+            yield is_other
+
+    def _index_state(self) -> tuple[int, int] | None:
         try:
-            limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            if limit != resource.RLIM_INFINITY and lock >= limit - _DESCRIPTORS_LEFT:
-                raise OSError(f"more runs than a process may keep files open ({limit}: raise `ulimit -n`)")
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(lock)
-            is_taken = isinstance(error, BlockingIOError)
-            return self._take_temporary("another monitor keeps those beside the run" if is_taken else str(error))
-        self._lock = lock
-        self.where_columns_are = ""
-        return cache
-
-    def _take_temporary(self, reason: str) -> Path:
-        self._temporary = tempfile.TemporaryDirectory(prefix="cpc_monitor_")
-        self.where_columns_are = legible(
-            f"indexed for as long as this monitor runs, in {self._temporary.name}: {reason}"
-        )
-        return Path(self._temporary.name)
-
-    def _has_cache(self) -> bool:
-        if self._temporary is not None:
-            return self.cache.exists()
-        return self._lock is not None and os.fstat(self._lock).st_nlink > 0
-
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+            state = (self.cache / "index.json").stat()
+        except FileNotFoundError:
+            return None
+        return state.st_ino, state.st_mtime_ns
 
     def _fall_back(self, error: OSError) -> None:
         """Go on from the last index, in a temporary folder if there is room; a full disk must not empty the page."""
-        former = self.cache
         if self._temporary is None:
-            try:
-                self.cache = self._take_temporary(str(error))
-                shutil.copytree(former, self.cache, dirs_exist_ok=True)
-                self._unlock()
+            with contextlib.suppress(OSError):
+                new = tempfile.TemporaryDirectory(prefix="cpc_monitor_")
+                try:
+                    if self.cache.is_dir():
+                        shutil.copytree(self.cache, new.name, dirs_exist_ok=True)
+                except OSError:
+                    new.cleanup()
+                    raise
+                self._temporary, self.cache = new, Path(new.name)
+                self.where_columns_are = legible(f"indexed for as long as this monitor runs, in {new.name}: {error}")
                 self._load()
                 return
-            except OSError:
-                if self._temporary is not None:
-                    self._temporary.cleanup()
-                self._temporary, self.cache, self.where_columns_are = None, former, ""
         self._load()
         raise error
 
     def _load(self) -> None:
         """Take the last index; whatever is wrong with it, the files are read again."""
         self._forget()
+        self._loaded = self._index_state()
         try:
             index = json.loads((self.cache / "index.json").read_text(encoding="utf-8"))
             if index["format"] != CACHE_FORMAT:
@@ -277,6 +277,7 @@ class Run:
         index |= {"problems": self.problems, "num_problems": self.num_problems, "notes": self.notes}
         with write_atomically(self.cache / "index.json") as new:
             new.write_text(json.dumps(index), encoding="utf-8")
+        self._loaded = self._index_state()
 
 
 def index_run(folder: Path) -> None:
@@ -290,13 +291,6 @@ def index_run(folder: Path) -> None:
 
 def _folder_name(key: Key) -> str:
     return "columns_" + hashlib.sha256(repr(tuple(key)).encode()).hexdigest()[:16]
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _flat(config: Any, prefix: str = "") -> list[tuple[str, str]]:

@@ -23,16 +23,16 @@ POLICY = (
 
 
 class Server:
-    """A web server bound to its port.
+    """A web server bound to its port: a loopback host answers this machine alone, any other asks for a token.
 
     Args:
         app: what it serves.
-        host: address to bind to. A loopback one answers this machine alone; any other asks for a token.
+        host: address to bind to.
         port: 0 for any that is free.
-        token: to ask for, at any address; None: a new one where one is needed.
+        token: to ask for at any address; None: a new one where one is needed.
 
     Raises:
-        ValueError: if the address cannot be bound, because the port is in use say, or the token is short.
+        ValueError: if the address cannot be bound (the port may be in use), or the token is short.
     """
 
     def __init__(self, app: flask.Flask, host: str = "127.0.0.1", port: int = 8050, token: str | None = None) -> None:
@@ -72,7 +72,7 @@ class Server:
 
     def start(self) -> None:
         """Serve in the background."""
-        self._thread = threading.Thread(target=self._server.serve_forever, name="cpc monitor server", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -92,9 +92,9 @@ def is_loopback(host: str) -> bool:
 def guard(app: flask.Flask, token: str | None, cookie: str) -> None:
     """Refuse strangers, and let pages load nothing from elsewhere.
 
-    Without a token the request must be meant for a loopback name: a foreign web page whose name was made to point
-    here (DNS rebinding) would come with its own. With one, it must come with the request: in the address once, from
-    then on in the cookie of that name; programs may send `Authorization: Bearer`.
+    Without a token the request must name a loopback host: a foreign web page whose name was made to point here (DNS
+    rebinding) names its own. With one, the request must bring it: in the address once, from then on in the cookie of
+    that name; programs may send `Authorization: Bearer`.
     """
 
     @app.before_request
@@ -124,7 +124,7 @@ def _refusal(reason: str) -> flask.Response:
 
 
 class _Quiet(WSGIRequestHandler):
-    """Says nothing of requests that went well: the page asks more than once a second."""
+    """Logs no request that went well: the page asks more than once a second."""
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         pass

@@ -39,11 +39,13 @@ class Table:
         self._means: dict[str, np.ndarray] = {}
         if num_rows:
             for path in folder.iterdir():
-                surplus = path.stat().st_size - num_rows * self._row_bytes(path)
-                if surplus < 0:
+                width = 1 if path.stem.endswith(".mean") else len(key.steps)
+                num_bytes = num_rows * width * np.dtype(path.suffix[1:]).itemsize
+                size = path.stat().st_size
+                if size < num_bytes:
                     raise OSError(f"{path} is shorter than its {num_rows} rows")
-                if surplus:
-                    os.truncate(path, num_rows * self._row_bytes(path))
+                if size > num_bytes:
+                    os.truncate(path, num_bytes)
             self._means["step"] = self._read("step.mean", 1)[:, 0]
         else:
             shutil.rmtree(folder, ignore_errors=True)  # left behind by a kill before the first index
@@ -93,23 +95,16 @@ class Table:
         return self._read(name if width > 1 else f"{name}.mean", width)
 
     def _write(self, name: str, values: np.ndarray) -> None:
-        suffix = "f64" if values.dtype == np.float64 else "f32"
-        with (self.folder / f"{name}.{suffix}").open("ab") as file:
+        with (self.folder / f"{name}.{values.dtype.str[1:]}").open("ab") as file:
             values.tofile(file)
 
     def _read(self, name: str, width: int) -> np.ndarray:
-        path = self.folder / f"{name}.f64"
-        dtype: type = np.float64
-        if not path.exists():
-            path, dtype = self.folder / f"{name}.f32", np.float32
-        values: np.ndarray = np.fromfile(path, dtype, self.num_rows * width)
+        path = self.folder / f"{name}.f8"
+        path = path if path.exists() else path.with_suffix(".f4")
+        values: np.ndarray = np.fromfile(path, path.suffix[1:], self.num_rows * width)
         if len(values) < self.num_rows * width:
             raise OSError(f"{path} is shorter than its {self.num_rows} rows")
         return values.reshape(-1, width)
-
-    def _row_bytes(self, path: Path) -> int:
-        width = 1 if path.stem.endswith(".mean") else len(self.key.steps)
-        return width * (8 if path.suffix == ".f64" else 4)
 
 
 def mean_over_steps(values: np.ndarray, num_rows: np.ndarray | None) -> np.ndarray:

@@ -10,12 +10,7 @@ _MARK_BYTES = 512
 
 
 class Lines(NamedTuple):
-    """What was read.
-
-    Attributes:
-        lines: whole lines, in order.
-        starts_anew: the file is no longer the one read before: these are its first lines, forget the earlier ones.
-    """
+    """Whole lines, in order; `starts_anew`: of another file than was read before, whose lines are to be forgotten."""
 
     lines: list[bytes]
     starts_anew: bool
@@ -43,7 +38,7 @@ class Tail:
         Raises:
             FileNotFoundError: if there is no file (any more).
         """
-        with self.path.open("rb") as file:
+        with self.path.open("rb", buffering=0) as file:
             state = os.fstat(file.fileno())
             seen = (state.st_ino, state.st_size, state.st_mtime_ns)
             self.modified_at = state.st_mtime

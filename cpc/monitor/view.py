@@ -2,10 +2,25 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 Split = Literal["training", "held-out"]
+Unit = Literal["nats", "bits"]
+Theme = Literal["light", "dark", "page"]
 AS_TRAINED = "as trained"
+# Okabe and Ito's colour-blind-safe hues, at luminances that stand out from white and from near-black alike.
+RUN_COLOURS = (
+    "#2079b8",
+    "#d55e00",
+    "#00906a",
+    "#bf6597",
+    "#c08500",
+    "#3b9ed0",
+    "#8a6ad0",
+    "#a5622a",
+    "#5b8f22",
+    "#c2465c",
+)
 MAX_POINTS = 24_000  # a browser redraws so many every second without effort
 
 
@@ -14,33 +29,39 @@ class View:
     """Settings of all charts.
 
     Attributes:
-        runs: names of the runs shown, in the order of their colours.
-        colours: each run's place in the palette, by name: hiding one does not recolour the others.
         focus: the run whose steps k are shown.
         split: records of training, or of held-out evaluations.
         strategy: `as trained`, or the name of a strategy that was evaluated.
         unit: of information.
         smoothing: records averaged; odd, 1 for none.
         log_x: steps on a logarithmic axis.
-        log_y: losses, norms, speeds and variances on a logarithmic axis; bounds and accuracies, which may be zero or
-            less, stay linear.
+        log_y: the same for losses, norms, speeds and variances; bounds and accuracies may be zero and stay linear.
         x_range: first and last step shown; None: all.
         theme: for the colours of text and grid.
         max_points: in a chart, at most; more where there are very many series.
+
+    Raises:
+        ValueError: if a setting is none of these: what a browser sends may be anything.
     """
 
-    runs: tuple[str, ...] = ()
-    colours: tuple[int, ...] = ()
     focus: str | None = None
     split: Split = "training"
     strategy: str = AS_TRAINED
-    unit: Literal["nats", "bits"] = "nats"
+    unit: Unit = "nats"
     smoothing: int = 1
     log_x: bool = False
     log_y: bool = False
     x_range: tuple[float, float] | None = None
-    theme: Literal["light", "dark", "page"] = "light"
+    theme: Theme = "light"
     max_points: int = MAX_POINTS
+
+    def __post_init__(self) -> None:
+        chosen = ((self.split, Split), (self.unit, Unit), (self.theme, Theme))
+        is_choice = all(value in get_args(choices) for value, choices in chosen) and isinstance(self.strategy, str)
+        is_range = self.x_range is None or (len(self.x_range) == 2 and all(map(math.isfinite, self.x_range)))
+        is_smoothing = type(self.smoothing) is int and self.smoothing >= 1 and self.smoothing % 2 == 1
+        if not (is_choice and is_range and is_smoothing):
+            raise ValueError(f"{self} is no view: load the page again")
 
     @property
     def per_nat(self) -> float:

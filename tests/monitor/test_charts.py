@@ -23,8 +23,7 @@ from cpc.monitor.view import MAX_POINTS, View
 
 def drawn(library: Library, **settings: Any) -> dict[str, Chart]:
     names = settings.pop("runs", tuple(library.runs))
-    places = tuple(list(library.runs).index(name) for name in names)
-    view = View(runs=names, colours=places, **({"focus": names[0] if names else None} | settings))
+    view = View(**({"focus": names[0] if names else None} | settings))
     found = charts([library.runs[name] for name in names], view)
     assert tuple(chart.name for chart in found) == NAMES
     json.dumps([chart.figure for chart in found], allow_nan=False)  # what a browser can read

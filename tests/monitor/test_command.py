@@ -83,7 +83,9 @@ def test_export_holds_the_steps_of_every_run_and_every_strategy_held_out(runs: P
     for name in ("first", "deeper/second"):
         for chart in ("of every step k", "by step k and training step"):
             for records in ("training", "held-out-mixed", "held-out-mixed_excluding"):
-                titles = re.findall(rf"<h2>log N - L {chart}: {name}</h2>.*?id=\"(\w+)-([\w-]+)-\d\"", page, re.DOTALL)
+                titles = re.findall(
+                    rf"<h2>log N - L {chart}: {name}</h2>.*?id=\"alt-(\w+)-([\w-]+)-\d\"", page, re.DOTALL
+                )
                 assert records in [found for _, found in titles]
         assert f"What N candidates can show: {name}" in page
     assert page.count('id="bound-') == 2 * 3  # of each section the chart and its figure

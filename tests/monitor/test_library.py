@@ -21,8 +21,7 @@ from cpc.monitor.legible import legible
 from cpc.monitor.library import Library
 from cpc.monitor.metrics import exposition
 from cpc.monitor.overview import overview
-from cpc.monitor.run import Run
-from cpc.monitor.view import View
+from cpc.monitor.run import CACHE_FOLDER, Run
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 15.0) -> None:
@@ -107,10 +106,9 @@ def test_runs_are_read_without_processes_when_those_are_killed(tmp_path: Path, m
 def test_processes_are_for_columns_that_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_module, "_MUCH_BYTES", 1000)
     write_run(tmp_path / "own")
-    holder = Run(write_run(tmp_path / "held"), "held")
+    (write_run(tmp_path / "held") / CACHE_FOLDER).touch()  # a file in the way
     assert library_module._wants_a_process(tmp_path / "own")
     assert not library_module._wants_a_process(tmp_path / "held")
-    holder.close()
 
 
 def test_a_file_that_cannot_be_read_leaves_the_rest_of_its_run(runs: Path) -> None:
@@ -122,7 +120,7 @@ def test_a_file_that_cannot_be_read_leaves_the_rest_of_its_run(runs: Path) -> No
     append_record(runs / "first" / "health.jsonl", health_record(2050))
     assert library._refresh()
     assert not library._refresh()  # told once
-    (row,) = (row for row in overview(library, View()) if row.name == "first")
+    (row,) = (row for row in overview(library) if row.name == "first")
     assert any("bound.jsonl cannot be read" in note and "Is a directory" in note for note in row.notes)
     assert library.runs["first"].tables(BOUND)[0].num_rows == 40
     assert library.runs["first"].tables(HEALTH)[0].last_mean("step") == 2050
@@ -130,23 +128,23 @@ def test_a_file_that_cannot_be_read_leaves_the_rest_of_its_run(runs: Path) -> No
     away.rename(path)
     add_step(runs / "first", 2100)
     library.read_all()
-    assert not any(row.notes for row in overview(library, View()))
+    assert not any(row.notes for row in overview(library))
     assert library.runs["first"].tables(BOUND)[0].num_rows == 41
     library.close()
 
 
 def test_a_run_that_cannot_be_opened_is_told_and_tried_again(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(folder: Path, name: str) -> Run:
+    def refused(folder: Path, name: str, place: int) -> Run:
         if name == "first":
             raise OSError("No space left on device")
-        return Run(folder, name)
+        return Run(folder, name, place)
 
     library = Library([runs])
     monkeypatch.setattr(library_module, "Run", refused)
     library.read_all()
     assert list(library.runs) == ["deeper/second"]
     told = "first cannot be opened: OSError: No space left on device"
-    assert told in _notice(library, overview(library, View()))
+    assert told in _notice(library, overview(library))
     monkeypatch.setattr(library_module, "Run", Run)
     library.read_all()
     assert set(library.runs) == {"first", "deeper/second"}
@@ -176,9 +174,9 @@ def test_an_error_in_one_run_or_in_the_search_ends_nothing(runs: Path, monkeypat
 
 
 def test_a_monitor_that_no_longer_follows_says_so(library: Library) -> None:
-    assert "has stopped" not in _notice(library, overview(library, View()))
+    assert "has stopped" not in _notice(library, overview(library))
     library._thread = threading.Thread()  # as one whose interpreter is going down
-    assert "has stopped" in _notice(library, overview(library, View()))
+    assert "has stopped" in _notice(library, overview(library))
     library._thread = None
 
 
@@ -188,9 +186,9 @@ def test_a_run_that_cannot_be_shown_leaves_the_others(library: Library, monkeypa
 
     for table in library.runs["first"].tables(BOUND):
         monkeypatch.setattr(table, "last_mean", broken)
-    by_name = {row.name: row for row in overview(library, View())}
+    by_name = {row.name: row for row in overview(library)}
     assert "cannot be shown: ZeroDivisionError: unforeseen" in by_name["first"].notes
-    assert by_name["deeper/second"].values["step"] == 2000
+    assert by_name["deeper/second"].cells["step"][0] == 2000
     assert b'cpc_step{run="deeper/second"} 2000' in exposition(library)
     assert library.unshown == {"first": "cannot be shown: ZeroDivisionError: unforeseen"}
 
@@ -211,8 +209,8 @@ def test_types_that_nobody_foresaw_are_left_out_everywhere(runs: Path, tmp_path:
     (odd / "config.yaml").write_text('a: &a {b: *a}\nc: "\\ud800"\n')
     library = Library([runs])
     library.read_all()
-    rows = overview(library, View())
-    assert {row.name: row.values["step"] for row in rows} == {"first": 2050, "deeper/second": 2000}
+    rows = overview(library)
+    assert {row.name: row.cells["step"][0] for row in rows} == {"first": 2050, "deeper/second": 2000}
     (of_odd,) = (row for row in rows if row.name == "first")
     assert [badge.name for badge in of_odd.badges] == []
     assert "1 lines could not be used: events.jsonl" in of_odd.notes[-1]
@@ -242,22 +240,21 @@ def test_a_deleted_run_leaves_after_a_day_without_recolouring_others(
 ) -> None:
     library = Library([runs])
     library.read_all()
-    places = dict(library.places)
+    colours = {name: run.colour for name, run in library.runs.items()}
     first = next(iter(library.runs))
     folder = library.runs[first].folder
     shutil.rmtree(folder)
     library.read_all()
     assert library.runs[first].is_deleted
-    assert library.runs[first]._lock is None  # an open file less
     (badge,) = [line for line in exposition(library).decode().splitlines() if f'"deleted",run="{first}"' in line]
     assert badge.endswith(" 1.0")
     assert f'cpc_step{{run="{first}"}}' not in exposition(library).decode()
     monkeypatch.setattr(library_module, "DELETED_SECONDS", -1.0)
     library.read_all()
     assert first not in library.runs
-    assert [row.colour for row in overview(library, View())] == [places[name] for name in library.runs]
+    assert [row.colour for row in overview(library)] == [colours[name] for name in library.runs]
     write_run(folder)
     library.read_all()
-    assert library.places == places
+    assert {name: run.colour for name, run in library.runs.items()} == colours
     assert library.runs[first].tables(BOUND)[0].num_rows == 40
     library.close()

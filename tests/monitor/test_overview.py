@@ -10,22 +10,21 @@ pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 from cpc.data.store.records import read_records
 from cpc.monitor.library import Library
 from cpc.monitor.overview import COLUMNS, Row, arranged, differences, overview
-from cpc.monitor.view import View
 
 
 def row(name: str, bound: float = math.nan) -> Row:
-    return Row(name, 0, [], dict.fromkeys(list(COLUMNS)[1:], math.nan) | {"bound": bound}, {}, [])
+    return Row(name, "", [], {} if math.isnan(bound) else {"bound": (bound, "")}, [])
 
 
 def test_values_are_the_latest_in_the_unit_asked_for(library: Library) -> None:
-    (of_first,) = [row for row in overview(library, View(unit="bits")) if row.name == "first"]
+    (of_first,) = [row for row in overview(library, "bits") if row.name == "first"]
     records = read_records(library.runs["first"].folder / "bound.jsonl")
     last = {record["split"]: record for record in records if record["strategy"] == "mixed"}
     for column, split in (("bound", "train"), ("held_out", "valid")):
         expected = sum(last[split]["mi_bound_nats"]) / 4 / math.log(2)
-        assert of_first.values[column] == pytest.approx(expected, rel=1e-5)
-    assert of_first.values["step"] == 2000
-    assert of_first.values["probe"] == pytest.approx(60 * (1 - math.exp(-4)), rel=1e-5)
+        assert of_first.cells[column][0] == pytest.approx(expected, rel=1e-5)
+    assert of_first.cells["step"][0] == 2000
+    assert of_first.cells["probe"][0] == pytest.approx(60 * (1 - math.exp(-4)), rel=1e-5)
     assert of_first.words("probe") == "58.9 % phones/c"
     bound, held_out = (sum(last[split]["mi_bound_nats"]) / 4 / math.log(2) for split in ("train", "valid"))
     assert of_first.words("bound") == f"{bound:.4g} \u00b1 0.072 of 7, mixed"  # 0.05 nats; log2 128
@@ -38,7 +37,7 @@ def test_a_run_that_has_only_begun_has_empty_cells(tmp_path: Path) -> None:
     (tmp_path / "new" / "events.jsonl").touch()
     library = Library([tmp_path])
     library.read_all()
-    (begun,) = overview(library, View())
+    (begun,) = overview(library)
     assert [begun.words(column) for column in COLUMNS][:-1] == ["new", "", "", "", "", ""]
     library.close()
 
@@ -64,7 +63,7 @@ def test_lines_that_could_not_be_used_are_noted(runs: Path) -> None:
         file.write("not JSON\n")
     library = Library([runs])
     library.read_all()
-    notes = {row.name: row.notes for row in overview(library, View())}
+    notes = {row.name: row.notes for row in overview(library)}
     assert notes["deeper/second"] == []
     assert notes["first"][0].startswith("1 lines could not be used: bound.jsonl, line 49: JSONDecodeError")
     library.close()

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 
 from benchmarks.made_runs import add_step, bound_record, health_record, probe_record, write_run
 from cpc.data.store.records import append_record, read_records
-from cpc.monitor import run as run_module
 from cpc.monitor.kinds import BOUND, HEALTH, PROBE
 from cpc.monitor.run import CACHE_FOLDER, CACHE_FORMAT, Run, index_run
 from cpc.monitor.table import Table
@@ -43,7 +43,7 @@ def assert_holds_what_the_files_say(run: Run) -> None:
     for table in run.tables(BOUND):
         records = lines[table.key.names]
         assert table.mean("step").tolist() == [record["step"] for record in records]
-        for name in BOUND.lists:
+        for name in BOUND.numbers:
             expected = np.array([record[name] for record in records], np.float64)
             np.testing.assert_allclose(table.column(name), expected, rtol=1e-6)
             np.testing.assert_allclose(table.mean(name), expected.mean(1), rtol=1e-6)
@@ -89,7 +89,7 @@ def test_the_next_monitor_reads_the_index_and_not_the_file(tmp_path: Path) -> No
 def test_a_kill_between_columns_and_index_leaves_no_half_row(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     index_run(folder)
-    for column in (folder / CACHE_FOLDER).glob("columns_*/mi_bound_nats.f32"):
+    for column in (folder / CACHE_FOLDER).glob("columns_*/mi_bound_nats.f4"):
         with column.open("ab") as file:
             file.write(b"123456")
     add_step(folder, 5000)
@@ -110,7 +110,7 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: str) -> None:
 
 def test_a_column_that_is_too_short_is_made_anew(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
-    for name in ("mi_bound_nats.f32", "step.mean.f64"):
+    for name in ("mi_bound_nats.f4", "step.mean.f8"):
         index_run(folder)
         for column in (folder / CACHE_FOLDER).glob(f"columns_*/{name}"):
             os.truncate(column, column.stat().st_size - 8)
@@ -169,15 +169,6 @@ def test_a_full_disk_empties_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "No space left on device" in run.where_columns_are
     run.close()
     assert not run.cache.exists()
-
-
-def test_locks_leave_files_to_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module.resource, "getrlimit", lambda _: (128, 128))
-    run = opened(write_run(tmp_path / "run"))
-    assert run._lock is None
-    assert "raise `ulimit -n`" in run.where_columns_are
-    assert_holds_what_the_files_say(run)
-    run.close()
 
 
 def test_columns_that_are_gone_are_made_anew(tmp_path: Path) -> None:
@@ -310,17 +301,45 @@ def test_a_deleted_run_keeps_its_means_and_one_made_anew_is_another(tmp_path: Pa
     run.close()
 
 
-def test_a_second_monitor_has_columns_of_its_own(tmp_path: Path) -> None:
+def test_monitors_share_the_columns_whoever_reads_first(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
-    first, second = opened(folder), opened(folder)
-    assert first.cache == folder / CACHE_FOLDER
-    assert second.cache != first.cache
-    add_step(folder, 5000)
-    for run in (first, second):
+    monitors = [opened(folder), opened(folder)]
+    for number, step in enumerate((5000, 5050, 5100, 5150)):
+        add_step(folder, step)
+        for run in (monitors[number % 2], monitors[1 - number % 2]):  # by turns
+            assert run.refresh()
+            assert not run.refresh()
+            assert run.cache == folder / CACHE_FOLDER
+            assert_holds_what_the_files_say(run)
+            assert run.tables(BOUND)[0].num_rows == 41 + number
+            assert run.changed_at is not None
+    (folder / "bound.jsonl").write_text(json.dumps(bound_record(50)) + "\n")  # as a resumed run may
+    for run in monitors:
         refreshed(run)
         assert_holds_what_the_files_say(run)
-        run.close()
-    assert not second.cache.exists()
+
+
+def test_monitors_that_read_at_the_same_time_add_every_record_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, both = write_run(tmp_path / "run", num_records=3), threading.Barrier(2)
+    monitors = [opened(folder), opened(folder)]
+
+    def followed(run: Run) -> None:
+        for step in range(200, 1200, 50):
+            both.wait()
+            if run is monitors[0]:
+                add_step(folder, step)
+            refreshed(run)
+
+    threads = [threading.Thread(target=followed, args=(run,)) for run in monitors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for run in monitors:
+        refreshed(run)
+        assert_holds_what_the_files_say(run)
 
 
 def test_a_folder_that_cannot_be_written_to_is_read_all_the_same(

@@ -12,6 +12,7 @@ pytest.importorskip("flask", reason="the extra 'dashboard' is not installed")
 
 import flask
 
+from cpc.monitor.charts import NAMES as CHARTS
 from cpc.monitor.library import Library
 from cpc.monitor.server import COOKIE, Server, is_loopback
 
@@ -132,30 +133,87 @@ def test_paths_of_no_file_are_not_found(monitor: Server, path: str, capfd: pytes
     assert capfd.readouterr().err == ""
 
 
+def call_of(monitor: Server, part: str, values: dict[str, object]) -> dict[str, object]:
+    """A browser's call of the callback that writes `part`; `values` by the component's id, else None."""
+    callbacks = json.loads(asked(monitor.port, "/_dash-dependencies")[1])
+    (wanted,) = [each for each in callbacks if part in each["output"] and not each["clientside_function"]]
+    names = [output.rsplit(".", 1) for output in wanted["output"].strip(".").split("...")]
+    return {
+        "output": wanted["output"],
+        "outputs": [
+            {"id": name, "property": key}
+            if "{" not in name
+            else [{"id": {"type": "chart", "name": chart}, "property": key} for chart in CHARTS]
+            for name, key in names
+        ],
+        "inputs": [each | {"value": values.get(each["id"])} for each in wanted["inputs"]],
+        "state": [each | {"value": values.get(each["id"])} for each in wanted["state"]],
+        "changedPropIds": [f"{wanted['inputs'][0]['id']}.data"],
+    }
+
+
+def called(monitor: Server, body: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", monitor.port, timeout=10)
+    connection.request("POST", "/_dash-update-component", body, {"Content-Type": "application/json"})
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+LISTED: dict[str, object] = {"sort": ["name", False], "hidden": [], "unit": "nats", "search": "", "tick": 0}
+DRAWN: dict[str, object] = {
+    "revision": 1,
+    "hidden": [],
+    "split": "training",
+    "strategy": "as trained",
+    "unit": "nats",
+    "smoothing": 1,
+    "log-x": [],
+    "log-y": [],
+    "theme-now": "light",
+    "in-view": [],
+    "drawn": {},
+}
+
+
 def test_a_call_of_no_callback_is_refused_and_the_others_answered(
     monitor: Server, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def called(body: str) -> int:
-        connection = http.client.HTTPConnection("127.0.0.1", monitor.port, timeout=10)
-        connection.request("POST", "/_dash-update-component", body, {"Content-Type": "application/json"})
-        status = connection.getresponse().status
-        connection.close()
-        return status
-
     for body in ("", "{", "[]", "null", "{}", '{"output": []}', '{"output": "of.an-older-page", "inputs": []}'):
-        assert called(body) == 400, body
-    callbacks = json.loads(asked(monitor.port, "/_dash-dependencies")[1])
-    (listing,) = [each for each in callbacks if "markup-of-runs" in each["output"] and not each["clientside_function"]]
-    values = {"sort": ["name", False], "hidden": [], "unit": "nats", "search": "", "tick": 0}
-    call = {
-        "output": listing["output"],
-        "outputs": [
-            dict(zip(("id", "property"), output.split("."), strict=True))
-            for output in listing["output"].strip(".").split("...")
-        ],
-        "inputs": [each | {"value": values[each["id"]]} for each in listing["inputs"]],
-        "state": [each | {"value": None} for each in listing["state"]],
-        "changedPropIds": ["tick.n_intervals"],
-    }
-    assert called(json.dumps(call)) == 200
+        assert called(monitor, body) == 400, body
+    assert called(monitor, json.dumps(call_of(monitor, "markup-of-runs", LISTED))) == 200
+    assert called(monitor, json.dumps(call_of(monitor, "markup-of-charts", DRAWN))) == 200
     assert capfd.readouterr().err == ""
+
+
+def test_values_that_no_page_sends_are_refused_and_hurt_no_run(
+    monitor: Server, library: Library, capfd: pytest.CaptureFixture[str]
+) -> None:
+    malformed: list[tuple[str, dict[str, object]]] = [
+        ("markup-of-runs", {"sort": 3}),
+        ("markup-of-runs", {"sort": [1, 2, 3, 4]}),
+        ("markup-of-runs", {"hidden": 5}),
+        ("markup-of-runs", {"unit": "bytes"}),
+        ("markup-of-runs", {"search": {"a": 1}}),
+        ("markup-of-runs", {"listed": 7}),
+        ("markup-of-charts", {"hidden": None}),
+        ("markup-of-charts", {"split": []}),
+        ("markup-of-charts", {"strategy": {}}),
+        ("markup-of-charts", {"smoothing": 4}),
+        ("markup-of-charts", {"smoothing": "many"}),
+        ("markup-of-charts", {"theme-now": "pink"}),
+        ("markup-of-charts", {"zoom": ["a", "b"]}),
+        ("markup-of-charts", {"zoom": [1]}),
+        ("markup-of-charts", {"drawn": 1}),
+        ("hidden.data", {"show-asked": 3}),
+        ("sort.data", {"sort-asked": []}),
+    ]
+    for part, changes in malformed:
+        call = call_of(monitor, part, (LISTED if "runs" in part else DRAWN) | changes)
+        assert called(monitor, json.dumps(call)) == 400, changes
+        del call["inputs"]
+        assert called(monitor, json.dumps(call)) == 400, changes
+    told = capfd.readouterr().err
+    assert told.count("cpc monitor: a call of the page could not be answered") == 2 * len(malformed)
+    assert "Traceback" not in told
+    assert library.unshown == {}

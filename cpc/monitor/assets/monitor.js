@@ -20,7 +20,7 @@ window.dash_clientside.monitor = {
   inView: function (_, known) {
     const isNear = ({ top, bottom }) => bottom > -0.5 * window.innerHeight && top < 1.5 * window.innerHeight;
     const sections = [...document.querySelectorAll(".chart")];
-    const names = sections.filter((each) => isNear(each.getBoundingClientRect())).map((each) => JSON.parse(each.id).name);
+    const names = sections.filter((each) => isNear(each.getBoundingClientRect())).map((each) => each.id.replace("section-", ""));
     return String(names) === String(known) ? window.dash_clientside.no_update : names;
   },
   // Of every chart, as a double click in each would; one that is empty in view offers nothing to click on.
