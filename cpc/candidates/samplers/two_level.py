@@ -12,6 +12,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from cpc.candidates.kernels.kernel_map import NORM_TOLERANCE
 from cpc.candidates.samplers.block_mass import BlockMass, CentroidMass
 from cpc.candidates.samplers.blocks import BLOCKS, Members, members_of, part_into_blocks
 from cpc.candidates.samplers.compiled import call_on_threads, compiled
@@ -25,19 +26,19 @@ TILE_ELEMENTS = 2**22  # of the members' embeddings that torch gathers at once
 
 
 class TwoLevel(QuerySampler):
-    """q(i) = Q(block of i) softmax_block(h . c_i / temperature), exactly so, whatever estimates the blocks' masses.
+    """q(i) = Q(block of i) softmax_block(h . c_i / temperature), exactly, whatever estimates the blocks' masses.
 
-    Embeddings and statistics of blocks are kept in bfloat16, half of the memory and of the time to read them: c_i is
-    the rounded embedding, in the draws as in log q. The loss takes the true one, so that nothing but the law's aptness
-    changes (a score by some 1e-3 for unit vectors at temperature 0.1).
+    Embeddings and statistics of blocks are kept in bfloat16, which halves memory and the time to read them. Draws and
+    log q both use the rounded c_i; the loss uses the true one (scores differ by some 1e-3 for unit vectors at
+    temperature 0.1).
 
-    Q mixes the estimated masses with the blocks' numbers of classes: (1 - share) mass / sum + share count / n. As
-    the law within a block is the softmax's own, weights p / q are those of the blocks, at most n / (share count). A
-    draw costs O(S B / m + D n / B) for S statistics a block; the classes of a block lie side by side in memory.
-    On a CPU with a C compiler the draws are made by two_level.c, otherwise in torch; the law is the same.
+    Q mixes the estimated masses with the blocks' numbers of classes: (1 - share) mass / sum + share count / n. Within a
+    block the law is the softmax's own, so weights p / q are those of the blocks, at most n / (share count). A draw
+    costs O(S B / m + D n / B) for S statistics a block. two_level.c makes the draws on a CPU with a C compiler, torch
+    elsewhere, by the same law.
 
-    Compared with a tree of random features (`KernelTree`) it needs no kernel that can be written as phi(h) . phi(c) nor
-    unit length, about 1 / (2 n / B) of the memory, and its law is closer to the softmax (docs/performance.md).
+    Compared with `KernelTree` it needs no unit length and no kernel of the form phi(h) . phi(c), takes about
+    1 / (2 n / B) of the memory, and its law is closer to the softmax (docs/performance.md).
 
     Args:
         num_classes: n.
@@ -243,6 +244,7 @@ class TwoLevel(QuerySampler):
         tensors = (queries, factors, *tables, targets, uniform, ids, log_count, log_count_targets)
         sizes = (*queries.shape, self.num_blocks, factors.shape[1], num, targets.shape[1])
         integers = (*sizes, self.mass.is_log, hits == "exclude")
-        floats = (self.uniform_share, self.temperature, self.mass.norm_tolerance)
+        tolerance = NORM_TOLERANCE if self.needs_normalised else math.inf
+        floats = (self.uniform_share, self.temperature, tolerance)
         is_drawn = call_on_threads(library.two_level_draw, queries.shape[0], num, integers, floats, tensors)
         return Draw(ids, log_count, log_count_targets) if is_drawn else None

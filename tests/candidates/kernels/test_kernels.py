@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cpc.candidates.kernels import PositiveRandomFeatures, Quadratic, RandomFourier, RandomMaclaurin
-from cpc.candidates.kernels.projections import hadamard, random_projection
+from cpc.candidates.kernels.projections import random_projection
 
 DIM = 8
 
@@ -90,14 +90,6 @@ def test_blocks_of_rows_are_orthogonal() -> None:
         assert (rows[:DIM] @ rows[DIM:].T).abs().max() > 0.1
     cut = random_projection("structured", 600, 6, seed=0)  # of rows of 8
     assert float((cut**2).sum(1).mean()) == pytest.approx(6, rel=0.1)
-
-
-def test_hadamard_is_the_product_with_the_matrix() -> None:
-    matrix = torch.ones(1, 1)
-    for _ in range(3):
-        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), matrix)
-    x = torch.randn(5, 8)
-    torch.testing.assert_close(hadamard(x), x @ matrix / math.sqrt(8))
 
 
 def test_positive_features_of_queries_differ_by_a_factor_alone(generator: torch.Generator) -> None:
