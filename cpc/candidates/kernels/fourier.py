@@ -32,9 +32,6 @@ class RandomFourier(KernelMap):
         nu: inverse squared width of the kernel.
         projection: how W is drawn: gaussian, orthogonal, or structured (SORF).
         seed: of that draw.
-
-    Raises:
-        ValueError: if nu is not positive.
     """
 
     frequencies: Tensor  # [F, D], each row twice: for the cosines and for the sines
@@ -45,9 +42,7 @@ class RandomFourier(KernelMap):
     def __init__(
         self, dim: int, num_frequencies: int, nu: float = 4.0, projection: str = "gaussian", seed: int = 0
     ) -> None:
-        super().__init__(dim, 2 * num_frequencies)
-        if not nu > 0:
-            raise ValueError(f"nu={nu} must be positive")
+        super().__init__(dim, 2 * num_frequencies, nu=nu)
         self.nu = nu
         self.num_frequencies, self.projection, self.seed = num_frequencies, projection, seed
         frequencies = math.sqrt(nu) * random_projection(projection, num_frequencies, dim, seed)
@@ -63,7 +58,3 @@ class RandomFourier(KernelMap):
     def of_queries(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
         """The same times sqrt(D)."""
         return F.linear(x, self.frequencies, self.phases).cos()
-
-    def exact(self, x: Float[Tensor, "*M D"], y: Float[Tensor, "*M D"]) -> Float[Tensor, "*M"]:
-        """The Gaussian kernel."""
-        return torch.exp(-0.5 * self.nu * ((x - y) ** 2).sum(-1))

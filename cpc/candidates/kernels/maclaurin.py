@@ -17,7 +17,7 @@ class RandomMaclaurin(KernelMap):
 
     Feature f draws an order k with probability 2^-(k+1) and k vectors w of random signs:
     phi_f(x) = sqrt(nu^k / k! 2^(k+1) / F) prod_j w_j . x. The variance grows with nu and |x| as that of a product does,
-    and the estimate can be negative. It is here as RF-softmax's Table 1 has it, not because it samples well.
+    and the estimate can be negative. It is here because RF-softmax's Table 1 has it, not because it samples well.
 
     The orders are cut off at 16: with nu x . y up to 11 the rest of the series is below 0.05 of the kernel.
 
@@ -26,9 +26,6 @@ class RandomMaclaurin(KernelMap):
         num_features: F.
         nu: scale of the kernel.
         seed: of the draw.
-
-    Raises:
-        ValueError: if nu is not positive.
     """
 
     order: Tensor
@@ -37,9 +34,7 @@ class RandomMaclaurin(KernelMap):
     can_vanish = True
 
     def __init__(self, dim: int, num_features: int, nu: float = 1.0, seed: int = 0) -> None:
-        super().__init__(dim, num_features)
-        if not nu > 0:
-            raise ValueError(f"nu={nu} must be positive")
+        super().__init__(dim, num_features, nu=nu)
         self.nu = nu
         self.seed = seed
         generator = torch.Generator().manual_seed(seed)
@@ -58,7 +53,3 @@ class RandomMaclaurin(KernelMap):
         for factor, signs in enumerate(self.signs):
             features = features * torch.where(self.order > factor, x @ signs, 1.0)
         return features
-
-    def exact(self, x: Float[Tensor, "*M D"], y: Float[Tensor, "*M D"]) -> Float[Tensor, "*M"]:
-        """The exponential kernel."""
-        return torch.exp(self.nu * (x * y).sum(-1))

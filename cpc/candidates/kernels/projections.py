@@ -5,6 +5,7 @@ R rows, D dims.
 
 import math
 
+import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Float
@@ -45,22 +46,14 @@ def _orthogonal_block(dim: int, generator: torch.Generator) -> Float[Tensor, "D 
 
 
 def _structured_block(dim: int, generator: torch.Generator) -> Float[Tensor, "D D"]:
+    from scipy.linalg import hadamard  # slow to import, and rarely used
+
     padded = 2 ** math.ceil(math.log2(dim))
+    matrix = torch.from_numpy(hadamard(padded, dtype=np.float32)) / math.sqrt(padded)
     rows = torch.eye(padded)
     for _ in range(3):
         signs = torch.randint(2, (padded,), generator=generator) * 2.0 - 1
-        rows = hadamard(rows) * signs
+        rows = rows @ matrix * signs
     # Entries of mean square 1 before and after the cut to D columns, as a Gaussian's have.
     kept = torch.randperm(padded, generator=generator)[:dim]
     return math.sqrt(padded) * rows[kept, :dim]
-
-
-def hadamard(x: Float[Tensor, "M D"]) -> Float[Tensor, "M D"]:
-    """The fast Walsh-Hadamard transform: x H with the normalised Hadamard matrix, D a power of two."""
-    half = 1
-    while half < x.shape[1]:
-        pairs = rearrange(x, "m (g two h) -> m g two h", two=2, h=half)
-        first, second = pairs.unbind(2)
-        x = rearrange(torch.stack([first + second, first - second], dim=2), "m g two h -> m (g two h)")
-        half *= 2
-    return x / math.sqrt(x.shape[1])

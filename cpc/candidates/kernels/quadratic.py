@@ -22,18 +22,13 @@ class Quadratic(KernelMap):
         dim: D.
         alpha: weight of the square; for scores x . y / T, alpha = 100 / T^2 is alpha = 100 of the scores.
         beta: mass that every class has, whatever its direction.
-
-    Raises:
-        ValueError: unless alpha and beta are positive.
     """
 
     factors: Tensor
     pairs: Tensor
 
     def __init__(self, dim: int, alpha: float = 100.0, beta: float = 1.0) -> None:
-        super().__init__(dim, dim * (dim + 1) // 2 + 1)
-        if not (alpha > 0 and beta > 0):
-            raise ValueError(f"alpha={alpha} and beta={beta} must be positive, so that no class has the mass zero")
+        super().__init__(dim, dim * (dim + 1) // 2 + 1, alpha=alpha, beta=beta)
         self.alpha = alpha
         self.beta = beta
         rows, columns = torch.triu_indices(dim, dim)
@@ -46,7 +41,3 @@ class Quadratic(KernelMap):
         rows, columns = self.pairs
         products = x[..., rows] * x[..., columns] * self.factors
         return torch.cat([products, torch.full_like(x[..., :1], math.sqrt(self.beta))], dim=-1)
-
-    def exact(self, x: Float[Tensor, "*M D"], y: Float[Tensor, "*M D"]) -> Float[Tensor, "*M"]:
-        """Equation above."""
-        return self.alpha * (x * y).sum(-1) ** 2 + self.beta

@@ -1,26 +1,12 @@
 """Draws of any discrete law in constant time each (Walker 1977), from tables that are built without a loop."""
 
-from typing import NamedTuple
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 
-class AliasTable(NamedTuple):
-    """n buckets of equal chance: the class itself below its threshold, its alias above.
-
-    Attributes:
-        thresholds: `[n]`, the share of bucket i that belongs to class i.
-        aliases: `[n]`, whose the rest of it is.
-    """
-
-    thresholds: Tensor
-    aliases: Tensor
-
-
-def build_alias_table(probabilities: Float[Tensor, " n"]) -> AliasTable:
-    """Share n buckets of 1/n each among the classes of a law.
+def build_alias_table(probabilities: Float[Tensor, " n"]) -> tuple[Float[Tensor, " n"], Int[Tensor, " n"]]:
+    """Thresholds and aliases: bucket i of n equal ones is class i's below its threshold, its alias's above.
 
     Heavy classes (n q_i >= 1) fill what light ones leave of their buckets, in order. One that gave too much, down to
     less than its own bucket, is filled up by the next heavy one. So the k-th heavy class serves while the sum D of
@@ -42,12 +28,13 @@ def build_alias_table(probabilities: Float[Tensor, " n"]) -> AliasTable:
         overdrawn = torch.searchsorted(lacking, spare[:-1]).clamp(max=len(light) - 1)
         thresholds[heavy[:-1]] = (1 - (lacking[overdrawn] - spare[:-1])).clamp(0, 1)
         aliases[heavy[:-1]] = heavy[1:]
-    return AliasTable(thresholds, aliases)
+    return thresholds, aliases
 
 
-def alias_draws(uniform: Float[Tensor, "..."], table: AliasTable) -> Int[Tensor, "..."]:
+def alias_draws(
+    uniform: Float[Tensor, "..."], thresholds: Float[Tensor, " n"], aliases: Int[Tensor, " n"]
+) -> Int[Tensor, "..."]:
     """One draw for each number in [0, 1): its leading part picks the bucket, the remainder decides in it."""
-    thresholds, aliases = table
     scaled = uniform * len(aliases)
     bucket = scaled.long().clamp(max=len(aliases) - 1)
     return torch.where(scaled - bucket < thresholds[bucket], bucket, aliases[bucket])

@@ -15,11 +15,7 @@ class All(Sampler):
         return torch.ones(self.num_classes, dtype=torch.float64, device=device)
 
     def check_left(self, num: int, num_excluded: int) -> None:
-        """Refuse any number but that of the classes.
-
-        Raises:
-            ValueError: naming it.
-        """
+        """Raise ValueError on any number but that of the classes."""
         if num != self.num_classes:
             raise ValueError(f"num_sampled={num}: All draws every one of the {self.num_classes} classes; say so")
 

@@ -8,13 +8,15 @@ all n classes that matter, and whoever is not among the draws can be given an ex
 R rows that are drawn independently, m classes drawn per row, J draws in the stream, n classes, E classes excluded.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from cpc.candidates.samplers.law import LawSampler
 
 MOST_TABLE_ENTRIES = 2**24  # 64 MiB; beyond, first places are found by sorting
 
@@ -34,13 +36,7 @@ class Arrivals(NamedTuple):
 
 
 def first_arrivals(
-    from_uniform: Callable[[Tensor], Tensor],
-    probabilities: Callable[[], Tensor],
-    num_classes: int,
-    num_possible: int,
-    num: int,
-    excluded: Int[Tensor, "R E"],
-    generator: torch.Generator | None = None,
+    law: "LawSampler", num: int, excluded: Int[Tensor, "R E"], generator: torch.Generator | None = None
 ) -> Arrivals:
     """The first `num` distinct classes of R streams, those excluded crossed out.
 
@@ -49,24 +45,21 @@ def first_arrivals(
     class comes does not depend on how long one has waited.
 
     Args:
-        from_uniform: numbers in [0, 1) to draws of the law.
-        probabilities: all of it, `[n]`; asked for only where clocks are needed.
-        num_classes: n.
-        num_possible: how many of them have a positive probability.
+        law: of the draws.
         num: m; every row must have as many classes of positive probability that are not excluded.
         excluded: classes that cannot come, -1 where a row has fewer; its rows are the R streams.
         generator: source of the draws, on the CPU.
     """
-    num_rows, device = len(excluded), excluded.device
+    num_rows, device, num_possible = len(excluded), excluded.device, law.num_possible
 
     def more(num_draws: int) -> Tensor:
         uniform = torch.rand(num_rows, num_draws, generator=generator, dtype=torch.float64)
-        return from_uniform(uniform.to(device))
+        return law.from_uniform(uniform.to(device))
 
     stream = more(2 * num + 2)
     while True:
         num_draws = stream.shape[1]
-        is_first = first_places(stream, num_classes) == torch.arange(num_draws, device=device)
+        is_first = first_places(stream, law.num_classes) == torch.arange(num_draws, device=device)
         is_new = is_first & ~are_among(stream, excluded)
         num_new = is_new.cumsum(1)
         fewest = int(num_new[:, -1].min())
@@ -76,7 +69,7 @@ def first_arrivals(
         stream = torch.cat([stream, more(min(num_possible, 2 * missing * num_draws // max(fewest, 1) + 1))], dim=1)
 
     if fewest <= num:
-        return _by_clocks(stream, probabilities(), num, excluded, generator)
+        return _by_clocks(stream, law.probabilities(device), num, excluded, generator)
     # The first m stand where they are counted; a column that is cut off takes all others.
     place = (num_new - 1).masked_fill_(~is_new, num).clamp_(max=num)
     reached = torch.tensor([num, num + 1], device=device).expand(num_rows, 2).contiguous()

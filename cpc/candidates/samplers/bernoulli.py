@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.samplers.sampler import Draw, Hits, Sampler, without_hits
+from cpc.candidates.samplers.sampler import Draw, Hits, Sampler, counts_given, without_hits
 
 
 class Bernoulli(Sampler):
-    """Each class is in or out by its own coin: the one draw for which the posterior correction is exact.
+    """Each class is in or out by a coin of its own. Only for this draw the posterior correction is exact.
 
     The chance of class i is min(1, c q_i), with c such that `num` candidates are expected; the number that comes
     varies. Coins are independent, so excluding the targets before the draw is the same as removing them afterwards,
@@ -29,7 +29,7 @@ class Bernoulli(Sampler):
     q: Tensor
 
     def __init__(self, weights: Tensor | Sequence[float | int] | int, *, shared: bool = True) -> None:
-        given = torch.ones(max(weights, 0)) if isinstance(weights, int) else torch.as_tensor(weights)
+        given = counts_given(weights)
         super().__init__(given.numel())
         self.weights = self.num_classes  # what builds it again: the law itself is in the buffer
         self.shared = shared
@@ -38,11 +38,7 @@ class Bernoulli(Sampler):
         self.is_open = isinstance(weights, int)
 
     def set_counts(self, counts_of_classes: Tensor | Sequence[float | int]) -> None:
-        """Include classes in proportion to these counts from now on.
-
-        Raises:
-            ValueError: on counts that are negative, not finite or all zero, or not one for each class.
-        """
+        """Include classes in proportion to these counts from now on."""
         weights = torch.as_tensor(counts_of_classes, dtype=torch.float64)
         total = float(weights.sum())
         if weights.shape != (self.num_classes,) or not bool((weights >= 0).all()) or not 0 < total < torch.inf:
@@ -53,43 +49,26 @@ class Bernoulli(Sampler):
         self.q = weights / total
         self.is_open = False
 
-    def follow(self, counts: Int[Tensor, " n"]) -> None:
-        """`set_counts`, where none were given yet."""
-        if self.is_open:
-            self.set_counts(counts)
-
-    def inclusion(self, num: int) -> Float[Tensor, " n"]:
-        """The chance of each class to be among the candidates where `num` are expected.
-
-        Raises:
-            ValueError: as `check_left`.
-        """
+    def expected_counts(self, num: int, device: torch.device | str = "cpu") -> Float[Tensor, " n"]:
+        """The chance that each class is among the candidates if `num` are expected."""
         self.check_left(num, 0)
         is_certain = torch.zeros_like(self.q, dtype=torch.bool)
         while int(is_certain.sum()) < num:
             chance = (num - is_certain.sum()) / self.q[~is_certain].sum() * self.q
             would_be = is_certain | (chance >= 1)
             if torch.equal(would_be, is_certain):
-                return torch.where(is_certain, 1.0, chance)
+                return torch.where(is_certain, 1.0, chance).to(device)
             is_certain = would_be
-        return is_certain.double()
+        return is_certain.double().to(device)
 
     def check_left(self, num: int, num_excluded: int) -> None:
-        """Refuse to expect more than there can be; the targets' coins are thrown with the others.
-
-        Raises:
-            ValueError: if fewer than `num` classes have a positive weight.
-        """
+        """Raise ValueError if fewer than `num` classes have a positive weight; excluded ones still have coins."""
         num_possible = int((self.q > 0).sum())
         if num > num_possible:
             raise ValueError(
                 f"num_sampled={num}, but {num_possible} of {self.num_classes} classes have a positive weight, and each "
                 "comes at most once; lower num_sampled"
             )
-
-    def expected_counts(self, num: int, device: torch.device | str = "cpu") -> Float[Tensor, " n"]:
-        """The chance of inclusion."""
-        return self.inclusion(num).to(device)
 
     def sample(
         self,
@@ -102,10 +81,10 @@ class Bernoulli(Sampler):
         """See `Sampler.sample`; `num` is the expected number, and `queries` are not looked at.
 
         Raises:
-            ValueError: as `check` and `inclusion`, and on a target that is never drawn.
+            ValueError: as `check` and `check_left`, and on a target that is never drawn.
         """
         self.check(num, targets, hits)
-        inclusion = self.inclusion(num)
+        inclusion = self.expected_counts(num, self.q.device)
         log_inclusion = inclusion.log()
         log_count_targets = torch.where(targets < 0, torch.inf, log_inclusion[targets.clamp(min=0)])
         if bool((log_count_targets == -torch.inf).any()):

@@ -14,7 +14,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from cpc.candidates.kernels import KernelMap
-from cpc.candidates.kernels.kernel_map import NORM_TOLERANCE
 
 ROWS_AT_ONCE = 2**14
 MOST = 1e16  # of a coordinate: a million squares still have a sum
@@ -67,8 +66,7 @@ class BlockMass(nn.Module, ABC):
         """Make room for so many blocks.
 
         Raises:
-            ValueError: if masses of this kind cannot be had of embeddings of this width, or room was made before: the
-                masses of the sampler that it was made for would be erased.
+            ValueError: if this mass takes another width, or another sampler uses it: its masses would be erased.
         """
         if next(self.buffers(recurse=False), None) is not None:
             raise ValueError(f"this {type(self).__name__} is another sampler's: give each TwoLevel a mass of its own")
@@ -106,12 +104,7 @@ class BlockMass(nn.Module, ABC):
         return (products - products.amax(1, keepdim=True)).exp() if self.is_log else products
 
     def check(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
-        """Refuse what the mass is not meant for: by default nothing."""
-
-    @property
-    def norm_tolerance(self) -> float:
-        """By how much the length of queries may differ from 1."""
-        return NORM_TOLERANCE if self.needs_normalised else math.inf
+        """Refuse vectors that the mass cannot use; by default none."""
 
     def _put(self, blocks: Int[Tensor, " B"], offsets: Int[Tensor, " B1"]) -> None:
         """The statistics of these blocks, into their tiles."""
@@ -137,11 +130,11 @@ class CentroidMass(BlockMass):
         self.has_variance = has_variance
 
     def num_features(self, dim: int) -> int:
-        """Embeddings, and their squares for the variance."""
+        """D, or 2 D with the squares for the variance."""
         return dim * (2 if self.has_variance else 1)
 
     def features(self, embeddings: Float[Tensor, "P D"]) -> Float[Tensor, "P F"]:
-        """The same."""
+        """Embeddings, and their squares for the variance."""
         return torch.cat([embeddings, embeddings**2], dim=1) if self.has_variance else embeddings
 
     def statistics_of(self, sums: Float[Tensor, "B F"], sizes: Int[Tensor, " B"]) -> Float[Tensor, "B S"]:
@@ -160,11 +153,7 @@ class CentroidMass(BlockMass):
         return torch.cat([scores, *squares, torch.ones_like(scores[:, :1])], dim=1)
 
     def check(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
-        """Of an infinite square there is no difference left: the block would be lost until the next `refresh`.
-
-        Raises:
-            ValueError: where sums of squares could overflow.
-        """
+        """Raise ValueError where sums of squares could overflow: the block would be lost until the next `refresh`."""
         if vectors.numel() and not float(vectors.abs().amax()) < MOST:
             raise ValueError(f"{name} beyond {MOST:g}: the model has diverged; lower the learning rate, or clip")
 
@@ -185,11 +174,7 @@ class FeatureMass(BlockMass):
         self.needs_normalised = kernel.needs_normalised
 
     def num_features(self, dim: int) -> int:
-        """The kernel's.
-
-        Raises:
-            ValueError: if the kernel was built for another width.
-        """
+        """The kernel's."""
         if self.kernel.dim != dim:
             raise ValueError(f"the kernel maps {self.kernel.dim} dimensions, the classes have {dim}")
         return self.kernel.num_features
@@ -207,9 +192,5 @@ class FeatureMass(BlockMass):
         return self.kernel.of_queries(queries)
 
     def check(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
-        """As the kernel does.
-
-        Raises:
-            ValueError: from the kernel.
-        """
+        """As the kernel does."""
         self.kernel.check(vectors, name)

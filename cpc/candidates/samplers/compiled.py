@@ -8,11 +8,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 DRAWS_PER_THREAD = 1000  # about a millisecond: to start a thread costs a tenth of that
 FLAGS = ("-O3", "-march=native", "-fopenmp-simd", "-ffp-contract=fast", "-shared", "-fPIC")
@@ -50,17 +52,36 @@ def compiled(source: Path) -> ctypes.CDLL | None:
         return None
 
 
-def on_threads(draw: Callable[[int, int], int], num_rows: int, num_draws: int) -> bool:
-    """Call a C function for all rows, many on as many threads as torch uses; whether it returned other than 0 for some.
+def call_on_threads(
+    function: Any,
+    num_rows: int,
+    num_draws: int,
+    integers: Sequence[int],
+    floats: Sequence[float],
+    tensors: Sequence[Tensor],
+) -> bool:
+    """Call a C function for all rows, many on as many threads as torch uses; whether it returned 0 for all.
 
     Args:
-        draw: calls it for the rows from one on, up to another; ctypes frees Python's lock meanwhile.
+        function: takes the first row and the one after the last, then what follows here; ctypes frees Python's lock.
         num_rows: of all.
         num_draws: for each row.
+        integers: passed as int64.
+        floats: passed as doubles.
+        tensors: passed as pointers, so they must be contiguous.
     """
+    if function.argtypes is None:
+        function.argtypes = (
+            [ctypes.c_int64] * (2 + len(integers)) + [ctypes.c_double] * len(floats) + [ctypes.c_void_p] * len(tensors)
+        )
+    arguments = (*integers, *floats, *(each.data_ptr() for each in tensors))
+
+    def draw(first: int, end: int) -> int:
+        return function(first, end, *arguments)
+
     num_parts = min(torch.get_num_threads(), num_rows * num_draws // DRAWS_PER_THREAD)
     if num_parts < 2:
-        return bool(draw(0, num_rows))
+        return draw(0, num_rows) == 0
     ends = [num_rows * part // num_parts for part in range(num_parts + 1)]
     with ThreadPoolExecutor(num_parts) as threads:
-        return any(list(threads.map(draw, ends[:-1], ends[1:])))
+        return not any(list(threads.map(draw, ends[:-1], ends[1:])))

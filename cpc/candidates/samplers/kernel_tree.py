@@ -3,7 +3,6 @@
 M queries, D dims, n classes, F features, m candidates drawn, U updated classes, E excluded classes per query, L levels.
 """
 
-import ctypes
 import math
 from pathlib import Path
 
@@ -13,9 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.kernels import KernelMap
-from cpc.candidates.samplers.compiled import compiled, on_threads
+from cpc.candidates.samplers.compiled import call_on_threads, compiled
 from cpc.candidates.samplers.query_sampler import QuerySampler
-from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, distinct, without_hits
+from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, distinct
 
 SOURCE = Path(__file__).with_suffix(".c")
 TILE_ELEMENTS = 2**24  # 64 MiB of nodes gathered at once
@@ -65,21 +64,15 @@ class KernelTree(QuerySampler):
 
     def _refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
         """Build the tree, O(n F D)."""
-        self.check_embeddings(embeddings, self.num_classes)
-        self.kernel.check(embeddings, "embeddings")
         first_leaf = 2**self.num_levels
         for start in range(0, self.num_classes, BUILD_ROWS):
             rows = embeddings[start : start + BUILD_ROWS]
             self.nodes[first_leaf + start : first_leaf + start + len(rows)] = self.kernel(rows)
         for level in reversed(range(self.num_levels)):
             self.nodes[2**level : 2 ** (level + 1)] = self._pairs()[2**level : 2 ** (level + 1)].sum(1)
-        self.is_ready.fill_(True)
 
     def _update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
         """Recompute the paths of these classes, O(U (F D + F log n))."""
-        self.check_updated(ids)
-        self.check_embeddings(embeddings, len(ids))
-        self.kernel.check(embeddings, "embeddings")
         node = ids + 2**self.num_levels
         self.nodes[node] = self.kernel(embeddings)
         for _ in range(self.num_levels):
@@ -87,8 +80,8 @@ class KernelTree(QuerySampler):
             self.nodes[node] = self._pairs()[node].sum(1)
 
     def _log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
-        """The law of all classes; for tests and measurements, O(n F) a query."""
-        features = self._features(queries)
+        """O(n F) a query."""
+        features = self.kernel.of_queries(queries)
         probability = torch.ones(len(queries), 1, dtype=torch.float64, device=features.device)
         for level in range(1, self.num_levels + 1):
             nodes = torch.arange(2**level, 2 ** (level + 1), device=features.device)
@@ -104,32 +97,25 @@ class KernelTree(QuerySampler):
         self,
         queries: Float[Tensor, "M D"],
         num: int,
-        targets: Int[Tensor, "M ..."],
+        targets: Int[Tensor, "M T"],
         hits: Hits,
         generator: torch.Generator | None,
     ) -> Draw:
         """By walks down the tree, with replacement."""
-        self.check(num, targets, hits)
-        self.check_queries(queries, targets)
-        self.check_finite(queries)
-        of_row = targets.reshape(len(targets), -1)
-        self.check_excluded(num, of_row, hits)
-        excluded = distinct(of_row) if hits == "exclude" else torch.full_like(of_row, NO_TARGET)
+        self.check_values(queries, targets)
+        excluded = distinct(targets) if hits == "exclude" else torch.full_like(targets, NO_TARGET)
         uniform = torch.rand(self.num_levels + 2, len(queries), num, generator=generator, dtype=torch.float64)
-        features = self._features(queries)
-        library = compiled(SOURCE) if queries.device.type == "cpu" else None
-        drawn = None if library is None else self._draw_compiled(library, features, of_row, excluded, uniform)
+        features = self.kernel.of_queries(queries)
+        drawn = self._draw_compiled(features, targets, excluded, uniform) if queries.device.type == "cpu" else None
         if drawn is None:
-            drawn = self._draw(features, of_row, excluded, uniform.to(queries.device))
+            drawn = self._draw(features, targets, excluded, uniform.to(queries.device))
         ids, log_q, log_q_targets = drawn
-        log_count = log_q.float() + math.log(num)
-        log_count_targets = (log_q_targets.float() + math.log(num)).masked_fill(of_row < 0, torch.inf)
-        log_count = without_hits(ids, log_count, targets) if hits == "remove" else log_count
-        return Draw(ids, log_count, log_count_targets.reshape(targets.shape))
+        return Draw(ids, log_q.float() + math.log(num), log_q_targets.float() + math.log(num))
 
-    def _features(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M F"]:
-        self.kernel.check(queries, "queries")
-        return self.kernel.of_queries(queries)
+    def check_vectors(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
+        """Refuse what is not finite, or what the kernel cannot use."""
+        super().check_vectors(vectors, name)
+        self.kernel.check(vectors, name)
 
     def _pairs(self) -> Float[Tensor, "P 2 F"]:
         """The two children of each node, side by side."""
@@ -157,38 +143,32 @@ class KernelTree(QuerySampler):
     ) -> tuple[Int[Tensor, "M m"], Float[Tensor, "M m"], Float[Tensor, "M T"]]:
         """In torch, some rows at a time."""
         rows = max(1, TILE_ELEMENTS // (2 * self.kernel.num_features * max(uniform.shape[2], targets.shape[1])))
-        drawn = [
-            self._draw_rows(features[tile], targets[tile], excluded[tile], uniform[:, tile])
-            for tile in (slice(start, start + rows) for start in range(0, len(features), rows))
-        ]
+        tiles = zip(*(each.split(rows) for each in (features, targets, excluded)), uniform.split(rows, 1), strict=True)
+        drawn = [self._draw_rows(*tile) for tile in tiles]
         ids, log_q, log_q_targets = (torch.cat(each) for each in zip(*drawn, strict=True))
         return ids, log_q, log_q_targets
 
     def _draw_compiled(
         self,
-        library: ctypes.CDLL,
         features: Float[Tensor, "M F"],
         targets: Int[Tensor, "M T"],
         excluded: Int[Tensor, "M E"],
         uniform: Float[Tensor, "levels M m"],
     ) -> tuple[Int[Tensor, "M m"], Float[Tensor, "M m"], Float[Tensor, "M T"]] | None:
-        """The same by kernel_tree.c, many queries on as many threads as torch uses; None if there is no memory."""
+        """The same by kernel_tree.c, many queries on as many threads as torch uses; None without compiler or memory."""
+        library = compiled(SOURCE)
+        if library is None:
+            return None
         num = uniform.shape[2]
         features, targets = features.contiguous(), targets.contiguous()
         ids = torch.empty(len(features), num, dtype=torch.long)
         log_q = torch.empty(ids.shape, dtype=torch.float64)
         log_q_targets = torch.empty(targets.shape, dtype=torch.float64)
         tensors = (self.nodes, features, targets, excluded.contiguous(), uniform, ids, log_q, log_q_targets)
+        sizes = (*features.shape, self.num_levels, self.num_classes, num, targets.shape[1], excluded.shape[1])
         draw = library.kernel_tree_draw
-        if draw.argtypes is None:
-            draw.argtypes = [ctypes.c_int64] * 9 + [ctypes.c_double] + [ctypes.c_void_p] * 8
-        arguments = (
-            *(*features.shape, self.num_levels, self.num_classes, num, targets.shape[1], excluded.shape[1]),
-            self.uniform_share,
-            *(each.data_ptr() for each in tensors),
-        )
-        is_refused = on_threads(lambda first, end: draw(first, end, *arguments), len(features), num)
-        return None if is_refused else (ids, log_q, log_q_targets)
+        is_drawn = call_on_threads(draw, len(features), num, sizes, (self.uniform_share,), tensors)
+        return (ids, log_q, log_q_targets) if is_drawn else None
 
     def _draw_rows(
         self,

@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.samplers.arrivals import Arrivals, are_among, first_arrivals
+from cpc.candidates.samplers.arrivals import are_among, first_arrivals
 from cpc.candidates.samplers.sampler import Draw, Hits, Sampler, distinct, without_hits
 
 COUNTS = ("gumbel", "rejection", "tensorflow")
@@ -31,13 +31,13 @@ class LawSampler(Sampler):
       six classes, less where m is large.
     - `tensorflow`: the same, but m q_i where no draw was rejected, as TensorFlow has it. Discontinuous, biased too.
 
-    With hits="exclude" the targets' draws are crossed out of the stream before anything is counted, so that the rest
-    follows the law renormalised without them. `log_count_targets` then says how often they came meanwhile, as if they
-    had not been crossed out (with replacement m q_t / (1 - sum of the targets' q)): target and candidates are scaled
-    alike. So they are without replacement, where one t or num_tries serves all classes, drawn or not: under the
-    uniform law all counts are equal, as they must be for the posterior correction to cancel.
+    With hits="exclude" the targets' draws are crossed out of the stream before anything is counted: the rest follows
+    the law renormalised without them. `log_count_targets` says how often the targets came meanwhile, as if they had not
+    been crossed out (with replacement m q_t / (1 - sum of the targets' q)), so targets and candidates are scaled alike.
+    Without replacement one t or num_tries serves all classes: under the uniform law all counts are equal, as the
+    posterior correction needs to cancel.
 
-    Counts come in PyTorch's default dtype, from float64.
+    Counts are computed in float64 and returned in PyTorch's default dtype.
 
     Args:
         num_classes: n.
@@ -89,11 +89,7 @@ class LawSampler(Sampler):
         return num * q if self.replacement else independent_inclusion(q, num)
 
     def check_left(self, num: int, num_excluded: int) -> None:
-        """Refuse more distinct classes than have a positive probability and are not excluded.
-
-        Raises:
-            ValueError: if fewer than `num` are left, or none with replacement.
-        """
+        """Raise ValueError if fewer than `num` classes that can be drawn are left, or none with replacement."""
         left = self.num_possible - num_excluded
         needed = 1 if self.replacement else num
         if needed > left:
@@ -108,7 +104,7 @@ class LawSampler(Sampler):
         return not self.shared
 
     def observe(self, targets: Int[Tensor, "M ..."]) -> None:
-        """Learn from the targets of a batch, after its draw in training mode. Most laws stand as they are."""
+        """Learn from the targets of a batch, after its draw in training mode. Most laws do not."""
 
     def sample(
         self,
@@ -118,14 +114,7 @@ class LawSampler(Sampler):
         hits: Hits = "keep",
         generator: torch.Generator | None = None,
     ) -> Draw:
-        """Draw candidates for a batch; `queries` are not looked at.
-
-        Args:
-            queries: anything.
-            num: m.
-            targets: the classes of each query, -1 where a row has fewer than the widest.
-            hits: a drawn target is kept, removed after the draw (its count becomes +inf), or excluded before it.
-            generator: source of the draws, on the CPU; the candidates are on the targets' device.
+        """See `Sampler.sample`; `queries` are not looked at, and the candidates are on the targets' device.
 
         Raises:
             ValueError: on targets out of range or of probability zero; on more candidates without replacement than
@@ -143,7 +132,7 @@ class LawSampler(Sampler):
             log_count = num_draws.log() + self.log_probability(ids)
             log_count_targets = num_draws.log() + log_q
         else:
-            ids, until, num_tries = self._first_arrivals(num, excluded, generator)
+            ids, until, num_tries = first_arrivals(self, num, excluded, generator)
             until, num_tries = rearrange(until, "r -> r 1"), rearrange(num_tries, "r -> r 1")
             log_count = self._log_inclusion(self.log_probability(ids), until, num_tries, num)
             log_count_targets = self._log_inclusion(log_q, until, num_tries, num)
@@ -190,20 +179,9 @@ class LawSampler(Sampler):
         is_hit = are_among(ids, excluded)
         if bool(is_hit.any()):
             of_row = rearrange(torch.arange(len(ids), device=ids.device), "r -> r 1").expand_as(ids)
-            ids[is_hit] = self._first_arrivals(1, excluded[of_row[is_hit]], generator).ids[:, 0]
+            ids[is_hit] = first_arrivals(self, 1, excluded[of_row[is_hit]], generator).ids[:, 0]
         q_excluded = torch.where(excluded < 0, 0.0, self.log_probability(excluded.clamp(min=0)).exp())
         return ids, num / (1 - q_excluded.sum(1, keepdim=True))
-
-    def _first_arrivals(self, num: int, excluded: Int[Tensor, "R E"], generator: torch.Generator | None) -> Arrivals:
-        return first_arrivals(
-            self.from_uniform,
-            lambda: self.probabilities(excluded.device),
-            self.num_classes,
-            self.num_possible,
-            num,
-            excluded,
-            generator,
-        )
 
     def _log_inclusion(
         self, log_q: Float[Tensor, "_ _"], until: Float[Tensor, "R 1"], num_tries: Int[Tensor, "R 1"], num: int

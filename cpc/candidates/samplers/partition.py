@@ -106,11 +106,7 @@ class Partition(LawSampler):
         """Not the same from part to part."""
 
     def check_left(self, num: int, num_excluded: int) -> None:
-        """As a law does, but a part of no more than `num` words is drawn whole; before the first part, nothing.
-
-        Raises:
-            ValueError: as it does.
-        """
+        """As a law does, but a part of no more than `num` words is drawn whole; before the first part, nothing."""
         if self._end and (self.replacement or num < self.num_possible):
             super().check_left(num, num_excluded)
 
@@ -145,12 +141,11 @@ class Partition(LawSampler):
         return torch.where(is_word, -torch.tensor(float(len(words)), dtype=torch.float64).log(), -torch.inf)
 
     def _begin(self) -> None:
-        """Before the first part."""
         self._start = self._end = 0
         self._words = torch.empty(0, dtype=torch.long)
 
     def _next_part(self) -> None:
-        """As many more batches as their unique words allow."""
+        """Take as many more batches as their unique words allow."""
         self._start = self._end
         words = self._words_of(self._start)
         while len(words) <= self.max_words and self._end < self._start + self._num_batches:

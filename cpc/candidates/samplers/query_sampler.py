@@ -9,23 +9,22 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, Sampler, distinct
+from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, Sampler, distinct, without_hits
 
 
 class QuerySampler(Sampler):
     """Draws from a law that follows the classes' embeddings, as they were when it was last told.
 
-    Embeddings that have moved since make the law less apt, never wrong: log counts are those of the law in use. So
-    `update` after each step is a choice of quality against time, and so is how often to `refresh`. Draws need no
-    gradient and give none.
+    Embeddings that have moved since make the law a worse fit, never wrong: log counts are those of the law in use. How
+    often to `update` and `refresh` trades quality against time. Draws need no gradient and give none.
 
     With `hits="exclude"` the law is q conditioned on not being a target, q(i) / (1 - q(targets)), in one pass.
     `log_count_targets` is then scaled alike, m q(t) / (1 - q(targets)), as if the targets' draws had been made and
     crossed out; at -1 it is infinite. Each query has draws of its own.
 
     Under autocast a law is computed in float32 as without: products in bfloat16 would be those of another law than the
-    one declared. A subclass defines `_refresh`, `_update`, `_log_prob` and `_sample`, which see float32, and no
-    autocast or gradient.
+    one declared. A subclass defines `_refresh`, `_update`, `_log_prob` and `_sample`, which get checked float32 vectors
+    and see no autocast or gradient.
 
     Args:
         num_classes: n.
@@ -55,25 +54,36 @@ class QuerySampler(Sampler):
         """Take all classes anew.
 
         Raises:
-            ValueError: if the embeddings have another shape, are not finite, or not such as the law needs.
+            ValueError: if the embeddings have another shape, are not finite, or the law cannot use them.
         """
         with torch.autocast(embeddings.device.type, enabled=False):
+            self._check_embeddings(embeddings, self.num_classes)
             self._refresh(embeddings.float())
+        self.is_ready.fill_(True)
 
     @torch.no_grad()
     def update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
         """Take new embeddings of some classes.
 
         Raises:
-            ValueError: on ids out of range or named twice, embeddings that `refresh` would refuse, or before the first.
+            ValueError: on ids out of range or named twice, embeddings that `refresh` would refuse, or before `refresh`.
         """
+        self._check_ready()
+        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < self.num_classes:
+            raise ValueError(
+                f"ids run from {int(ids.min())} to {int(ids.max())}, classes from 0 to {self.num_classes - 1}"
+            )
+        if len(ids.unique()) < len(ids):
+            raise ValueError("an id is named twice: one class has one embedding; pass ids.unique()")
         with torch.autocast(embeddings.device.type, enabled=False):
+            self._check_embeddings(embeddings, len(ids))
             self._update(ids.long(), embeddings.float())
 
     @torch.no_grad()
     def log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
-        """The law with hits kept, of all classes at O(n) a query: to measure a sampler by, not to draw with."""
+        """The law of all classes with hits kept, at O(n) a query: for tests and measurements."""
         with torch.autocast(queries.device.type, enabled=False):
+            self.check_vectors(queries.float(), "queries")
             return self._log_prob(queries.float())
 
     def sample(
@@ -84,19 +94,36 @@ class QuerySampler(Sampler):
         hits: Hits = "keep",
         generator: torch.Generator | None = None,
     ) -> Draw:
-        """Draw candidates for each query of its own; see `Sampler.sample`.
+        """Draw candidates for each query; see `Sampler.sample`.
 
         Raises:
-            ValueError: as every sampler does; on queries that the law is not meant for; if too little is left to draw.
+            ValueError: as every sampler does; on queries that the law cannot use; if too few classes are left to draw.
         """
         if queries is None:
             raise ValueError(f"{type(self).__name__} draws for queries: give them")
+        self.check_request(num, hits)
+        if queries.shape[0] != targets.shape[0] or queries.shape[1] != self.dim:
+            raise ValueError(
+                f"queries of shape {tuple(queries.shape)} for {len(targets)} rows of targets: {type(self).__name__} "
+                f"was built for [{len(targets)}, {self.dim}]"
+            )
+        self._check_ready()
+        of_row = targets.reshape(targets.shape[0], -1).long()
+        num_excluded = of_row.shape[1] if hits == "exclude" else 0
+        if num_excluded and self.num_classes - num_excluded < num:  # too few only if they are all different
+            num_excluded = int((distinct(of_row) != NO_TARGET).sum(1).max())
+        self.check_left(num, num_excluded)
+
+        queries = queries.detach().float()
         # Contexts cost as much as operators, of which there are few: none without need.
-        queries, targets = queries.detach().float(), targets.long()
-        if not torch.is_autocast_enabled(queries.device.type):
-            return self._sample(queries, num, targets, hits, generator)
-        with torch.autocast(queries.device.type, enabled=False):
-            return self._sample(queries, num, targets, hits, generator)
+        if torch.is_autocast_enabled(queries.device.type):
+            with torch.autocast(queries.device.type, enabled=False):
+                draw = self._sample(queries, num, of_row, hits, generator)
+        else:
+            draw = self._sample(queries, num, of_row, hits, generator)
+        ids, log_count, log_count_targets = draw
+        log_count = without_hits(ids, log_count, of_row) if hits == "remove" else log_count
+        return Draw(ids, log_count, log_count_targets.masked_fill(of_row < 0, torch.inf).reshape(targets.shape))
 
     @abstractmethod
     def _refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
@@ -115,11 +142,11 @@ class QuerySampler(Sampler):
         self,
         queries: Float[Tensor, "M D"],
         num: int,
-        targets: Int[Tensor, "M ..."],
+        targets: Int[Tensor, "M T"],
         hits: Hits,
         generator: torch.Generator | None,
     ) -> Draw:
-        """See `sample`."""
+        """Candidates with hits kept or excluded; calls `check_values`. The count of a target -1 may be anything."""
 
     def check_left(self, num: int, num_excluded: int) -> None:
         """Refuse to draw more distinct classes than there are, or any where all are excluded.
@@ -134,64 +161,28 @@ class QuerySampler(Sampler):
                 "excluded; lower num_sampled, draw with replacement, or use hits='remove'"
             )
 
-    def check_excluded(self, num: int, targets: Int[Tensor, "M T"], hits: Hits) -> None:
-        """`check_left` with these targets.
+    def check_values(self, queries: Float[Tensor, "M D"], targets: Int[Tensor, "M T"]) -> None:
+        """Refuse targets that are no class and queries that the law cannot use."""
+        self.check_targets(targets)
+        self.check_vectors(queries, "queries")
+
+    def check_vectors(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
+        """Refuse queries or embeddings that the law cannot use.
 
         Raises:
-            ValueError: as it does.
+            ValueError: if they are not finite; a subclass may ask for more.
         """
-        most_excluded = targets.shape[1] if hits == "exclude" else 0
-        if most_excluded and self.num_classes - most_excluded < num:  # too few only if they are all different
-            most_excluded = int((distinct(targets) != NO_TARGET).sum(1).max())
-        self.check_left(num, most_excluded)
-
-    def check_queries(self, queries: Float[Tensor, "M D"], targets: Int[Tensor, "M ..."]) -> None:
-        """Refuse queries that cannot be drawn for.
-
-        Raises:
-            ValueError: unless they are as many as targets and of this width, and `refresh` has been called.
-        """
-        if queries.shape[0] != targets.shape[0] or queries.shape[1] != self.dim:
+        if not bool(vectors.isfinite().all()):
             raise ValueError(
-                f"queries of shape {tuple(queries.shape)} for {len(targets)} rows of targets: {type(self).__name__} "
-                f"was built for [{len(targets)}, {self.dim}]"
+                f"{name} that are not finite: the model has diverged (lower the learning rate, or clip), or the table "
+                "was never initialised"
             )
-        if not self.is_ready:
-            raise ValueError(f"{type(self).__name__} knows no class yet: call refresh(embeddings) first")
 
-    def check_finite(self, queries: Float[Tensor, "M D"]) -> None:
-        """Refuse queries that no law can be made of.
-
-        Raises:
-            ValueError: if they are not finite.
-        """
-        if not bool(queries.isfinite().all()):
-            raise ValueError("queries that are not finite: the model has diverged; lower the learning rate, or clip")
-
-    def check_embeddings(self, embeddings: Float[Tensor, "U D"], num: int) -> None:
-        """Refuse embeddings that no law can be made of.
-
-        Raises:
-            ValueError: if they are of another shape, or not finite.
-        """
+    def _check_embeddings(self, embeddings: Float[Tensor, "U D"], num: int) -> None:
         if embeddings.shape != (num, self.dim):
             raise ValueError(f"embeddings of shape {tuple(embeddings.shape)}: expected ({num}, {self.dim})")
-        if not bool(embeddings.isfinite().all()):
-            raise ValueError(
-                "embeddings that are not finite: the model has diverged, or the table was never initialised"
-            )
+        self.check_vectors(embeddings.float(), "embeddings")
 
-    def check_updated(self, ids: Int[Tensor, " U"]) -> None:
-        """Refuse what cannot be updated.
-
-        Raises:
-            ValueError: if classes are out of range or named twice, or `refresh` has never been called.
-        """
+    def _check_ready(self) -> None:
         if not self.is_ready:
             raise ValueError(f"{type(self).__name__} knows no class yet: call refresh(embeddings) first")
-        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < self.num_classes:
-            raise ValueError(
-                f"ids run from {int(ids.min())} to {int(ids.max())}, classes from 0 to {self.num_classes - 1}"
-            )
-        if len(ids.unique()) < len(ids):
-            raise ValueError("an id is named twice: one class has one embedding; pass ids.unique()")

@@ -4,7 +4,7 @@ M queries, D dims, n classes, m candidates drawn, T targets per query.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -49,7 +49,7 @@ class Sampler(FixedDtype, ABC):
 
     hits: tuple[str, ...] = HITS  # those that it can be asked for
     needs_queries = False
-    is_open = False  # whether the law waits for the frequencies of a corpus: see `follow`
+    is_open = False  # the law waits for the frequencies of a corpus: see `follow`
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
@@ -98,38 +98,36 @@ class Sampler(FixedDtype, ABC):
         return None
 
     def follow(self, counts: Int[Tensor, " n"]) -> None:
-        """Take the frequencies of the corpus trained on, where the law was left open. Most laws stand as they are."""
+        """Take the frequencies of the corpus trained on, if the law was left open. Most laws are not."""
+        if self.is_open:
+            self.set_counts(counts)
+
+    def set_counts(self, counts_of_classes: Tensor | Sequence[float | int]) -> None:
+        """Follow these counts from now on; only for laws that are made of counts.
+
+        Raises:
+            ValueError: on counts that are negative, not finite or all zero, or not one for each class.
+        """
+        raise ValueError(f"{type(self).__name__} is not made of counts")
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         super()._load_from_state_dict(*arguments)
-        self.is_open = False  # what builds it again leaves every law open: the one that was saved is to stand
+        self.is_open = False  # a sampler that is built again is open: the law that was saved stays
 
     def excludes_per_query(self, num: int) -> bool:
         """Whether such a draw can exclude each query's own targets, where they differ."""
         return True
 
     def check_left(self, num: int, num_excluded: int) -> None:
-        """Refuse a number that cannot be drawn where so many classes are excluded for a query. By default none.
-
-        Raises:
-            ValueError: naming it.
-        """
+        """Raise ValueError if `num` cannot be drawn where so many classes are excluded for a query."""
 
     def check(self, num: int, targets: Int[Tensor, "M ..."], hits: str) -> None:
-        """Refuse what no sampler can do.
-
-        Raises:
-            ValueError: naming it.
-        """
+        """Raise ValueError on what no sampler can do."""
         self.check_request(num, hits)
         self.check_targets(targets)
 
     def check_request(self, num: int, hits: str) -> None:
-        """The part of `check` that looks at no tensor.
-
-        Raises:
-            ValueError: as it does.
-        """
+        """The part of `check` that looks at no tensor."""
         if hits not in HITS:
             raise ValueError(f"hits={hits!r} is not one of {', '.join(HITS)}")
         if hits not in self.hits:
@@ -138,16 +136,17 @@ class Sampler(FixedDtype, ABC):
             raise ValueError(f"num_sampled={num} must be at least 1")
 
     def check_targets(self, targets: Int[Tensor, "M ..."]) -> None:
-        """The other part.
-
-        Raises:
-            ValueError: if a target is no class.
-        """
+        """Raise ValueError if a target is no class."""
         if targets.numel() and not -1 <= int(targets.min()) <= int(targets.max()) < self.num_classes:
             raise ValueError(
                 f"targets run from {int(targets.min())} to {int(targets.max())}, but the {self.num_classes} classes "
                 f"from 0 to {self.num_classes - 1} (-1: no further target)"
             )
+
+
+def counts_given(counts: Tensor | Sequence[float | int] | int) -> Tensor:
+    """The counts that a law is made of; all the same if only the number of classes is given."""
+    return torch.ones(max(counts, 0)) if isinstance(counts, int) else torch.as_tensor(counts)
 
 
 def without_hits(

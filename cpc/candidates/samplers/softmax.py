@@ -1,6 +1,6 @@
 """Draws from the softmax itself.
 
-M queries, D dims, n classes, m candidates drawn, U updated classes.
+M queries, D dims, n classes, m candidates drawn, T targets per query, U updated classes.
 """
 
 import math
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cpc.candidates.samplers.inverse_cdf import inverse_cdf_of_many
 from cpc.candidates.samplers.query_sampler import QuerySampler
-from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, without_hits
+from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits
 
 
 class SoftmaxSampler(QuerySampler):
@@ -40,77 +40,56 @@ class SoftmaxSampler(QuerySampler):
         self.register_buffer("embeddings", torch.zeros(num_classes, dim))
 
     def _refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
-        """Take a copy of the table."""
-        self.check_embeddings(embeddings, self.num_classes)
         self.embeddings.copy_(embeddings)
-        self.is_ready.fill_(True)
 
     def _update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
-        """Copy these rows."""
-        self.check_updated(ids)
-        self.check_embeddings(embeddings, len(ids))
         self.embeddings[ids] = embeddings
 
     def _log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
-        """The log-softmax."""
         return self._scores(queries).log_softmax(1)
 
     def _sample(
         self,
         queries: Float[Tensor, "M D"],
         num: int,
-        targets: Int[Tensor, "M ..."],
+        targets: Int[Tensor, "M T"],
         hits: Hits,
         generator: torch.Generator | None,
     ) -> Draw:
         """By the two-stage inverse of the law, or by Gumbel keys."""
-        self.check(num, targets, hits)
-        self.check_queries(queries, targets)
-        self.check_finite(queries)
-        of_row = targets.reshape(len(targets), -1)
-        self.check_excluded(num, of_row, hits)
+        self.check_values(queries, targets)
         scores = self._scores(queries)
-        target_scores = scores.gather(1, of_row.clamp(min=0))
+        target_scores = scores.gather(1, targets.clamp(min=0))
         if hits == "exclude":
-            row, place = (of_row != NO_TARGET).nonzero(as_tuple=True)
-            scores[row, of_row[row, place]] = -torch.inf
-        if self.replacement:
-            ids, log_count, log_count_targets = self._repeating(scores, target_scores, num, generator)
-        else:
-            ids, log_count, log_count_targets = self._distinct(scores, target_scores, num, generator)
-        log_count_targets = log_count_targets.masked_fill(of_row < 0, torch.inf).reshape(targets.shape)
-        return Draw(ids, without_hits(ids, log_count, targets) if hits == "remove" else log_count, log_count_targets)
+            row, place = (targets != NO_TARGET).nonzero(as_tuple=True)
+            scores[row, targets[row, place]] = -torch.inf
+        draw = _repeating if self.replacement else _distinct
+        return draw(scores, target_scores, num, generator)
 
     def _scores(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
         return (queries / self.temperature) @ self.embeddings.T
 
-    @staticmethod
-    def _repeating(
-        scores: Float[Tensor, "M n"],
-        target_scores: Float[Tensor, "M T"],
-        num: int,
-        generator: torch.Generator | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        highest = scores.amax(1, keepdim=True)
-        weights = scores.sub_(highest).exp_()
-        uniform = torch.rand(2, len(scores), num, generator=generator, dtype=torch.float64).to(scores.device)
-        ids = inverse_cdf_of_many(weights, uniform)
-        log_num = math.log(num) - weights.sum(1, keepdim=True).log()
-        return ids, log_num + weights.gather(1, ids).log(), log_num + target_scores - highest
 
-    @staticmethod
-    def _distinct(
-        scores: Float[Tensor, "M n"],
-        target_scores: Float[Tensor, "M T"],
-        num: int,
-        generator: torch.Generator | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        # Class i arrives first at a time that is exponential of rate exp(score): minus its log is a Gumbel key.
-        log_time = torch.empty(scores.shape).exponential_(generator=generator).log_().to(scores.device) - scores
-        num_possible = scores.shape[1]
-        first = log_time.topk(min(num + 1, num_possible), dim=1, largest=False, sorted=True)
-        ids = first.indices[:, :num]
-        # Where nothing is left to come, everything that can be drawn has been.
-        following = first.values[:, num:] if num < num_possible else torch.full_like(target_scores[:, :1], torch.inf)
-        log_count = torch.log(-torch.expm1(-torch.exp(scores.gather(1, ids) + following)))
-        return ids, log_count, torch.log(-torch.expm1(-torch.exp(target_scores + following)))
+def _repeating(
+    scores: Float[Tensor, "M n"], target_scores: Float[Tensor, "M T"], num: int, generator: torch.Generator | None
+) -> Draw:
+    highest = scores.amax(1, keepdim=True)
+    weights = scores.sub_(highest).exp_()
+    uniform = torch.rand(2, len(scores), num, generator=generator, dtype=torch.float64).to(scores.device)
+    ids = inverse_cdf_of_many(weights, uniform)
+    log_num = math.log(num) - weights.sum(1, keepdim=True).log()
+    return Draw(ids, log_num + weights.gather(1, ids).log(), log_num + target_scores - highest)
+
+
+def _distinct(
+    scores: Float[Tensor, "M n"], target_scores: Float[Tensor, "M T"], num: int, generator: torch.Generator | None
+) -> Draw:
+    # Class i arrives first at a time that is exponential of rate exp(score): minus its log is a Gumbel key.
+    log_time = torch.empty(scores.shape).exponential_(generator=generator).log_().to(scores.device) - scores
+    num_possible = scores.shape[1]
+    first = log_time.topk(min(num + 1, num_possible), dim=1, largest=False, sorted=True)
+    ids = first.indices[:, :num]
+    # Where nothing is left to come, everything that can be drawn has been.
+    following = first.values[:, num:] if num < num_possible else torch.full_like(target_scores[:, :1], torch.inf)
+    log_count = torch.log(-torch.expm1(-torch.exp(scores.gather(1, ids) + following)))
+    return Draw(ids, log_count, torch.log(-torch.expm1(-torch.exp(target_scores + following))))

@@ -4,7 +4,6 @@ M queries, D dims, n classes, B blocks, m candidates drawn, U updated classes, T
 R blocks asked for, P places (classes in block order).
 """
 
-import ctypes
 import math
 from pathlib import Path
 
@@ -13,12 +12,13 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from cpc.candidates.kernels.kernel_map import NORM_TOLERANCE
 from cpc.candidates.samplers.block_mass import BlockMass, CentroidMass
 from cpc.candidates.samplers.blocks import BLOCKS, Members, members_of, part_into_blocks
-from cpc.candidates.samplers.compiled import compiled, on_threads
+from cpc.candidates.samplers.compiled import call_on_threads, compiled
 from cpc.candidates.samplers.inverse_cdf import inverse_cdf
 from cpc.candidates.samplers.query_sampler import QuerySampler
-from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, without_hits
+from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits
 
 SOURCE = Path(__file__).with_suffix(".c")
 LEAST_LOG_WEIGHT = -87  # as in two_level.c: below, a float is zero, and nothing is left where the highest are excluded
@@ -26,19 +26,19 @@ TILE_ELEMENTS = 2**22  # of the members' embeddings that torch gathers at once
 
 
 class TwoLevel(QuerySampler):
-    """q(i) = Q(block of i) softmax_block(h . c_i / temperature), exactly so, whatever estimates the blocks' masses.
+    """q(i) = Q(block of i) softmax_block(h . c_i / temperature), exactly, whatever estimates the blocks' masses.
 
-    Embeddings and statistics of blocks are kept in bfloat16, half of the memory and of the time to read them: c_i is
-    the rounded embedding, in the draws as in log q. The loss takes the true one, so that nothing but the law's aptness
-    changes (a score by some 1e-3 for unit vectors at temperature 0.1).
+    Embeddings and statistics of blocks are kept in bfloat16, which halves memory and the time to read them. Draws and
+    log q both use the rounded c_i; the loss uses the true one (scores differ by some 1e-3 for unit vectors at
+    temperature 0.1).
 
-    Q mixes the estimated masses with the blocks' numbers of classes: (1 - share) mass / sum + share count / n. As
-    the law within a block is the softmax's own, weights p / q are those of the blocks, at most n / (share count). A
-    draw costs O(S B / m + D n / B) for S statistics a block; the classes of a block lie side by side in memory.
-    On a CPU with a C compiler the draws are made by two_level.c, otherwise in torch; the law is the same.
+    Q mixes the estimated masses with the blocks' numbers of classes: (1 - share) mass / sum + share count / n. Within a
+    block the law is the softmax's own, so weights p / q are those of the blocks, at most n / (share count). A draw
+    costs O(S B / m + D n / B) for S statistics a block. two_level.c makes the draws on a CPU with a C compiler, torch
+    elsewhere, by the same law.
 
-    Compared with a tree of random features (`KernelTree`) it needs no kernel that can be written as phi(h) . phi(c) nor
-    unit length, about 1 / (2 n / B) of the memory, and its law is closer to the softmax (docs/performance.md).
+    Compared with `KernelTree` it needs no unit length and no kernel of the form phi(h) . phi(c), takes about
+    1 / (2 n / B) of the memory, and its law is closer to the softmax (docs/performance.md).
 
     Args:
         num_classes: n.
@@ -98,8 +98,6 @@ class TwoLevel(QuerySampler):
 
     def _refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
         """Part the classes into blocks, and take masses and embeddings anew."""
-        self.check_embeddings(embeddings, self.num_classes)
-        self.mass.check(embeddings, "embeddings")
         block = part_into_blocks(self.blocks, embeddings, self.num_blocks, self.seed)
         self.ids.copy_(block.argsort(stable=True))
         self.places[self.ids] = torch.arange(self.num_classes, device=self.ids.device)
@@ -107,20 +105,16 @@ class TwoLevel(QuerySampler):
         self.offsets[1:] = torch.bincount(block, minlength=self.num_blocks).cumsum(0)
         self.embeddings.copy_(embeddings[self.ids])
         self.mass.build(self.embeddings, self.block_of, self.offsets)
-        self.is_ready.fill_(True)
 
     def _update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
         """Take new embeddings of these classes, which stay in their blocks."""
-        self.check_updated(ids)
-        self.check_embeddings(embeddings, len(ids))
-        self.mass.check(embeddings, "embeddings")
         place = self.places[ids]
         old = self.embeddings[place]
         self.embeddings[place] = embeddings.bfloat16()
         self.mass.update(old, self.embeddings[place], self.block_of[place], self.offsets)
 
     def _log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
-        """The law of all classes; for tests and measurements, O(n D) a query."""
+        """O(n D) a query."""
         scores = (queries / self.temperature) @ self.embeddings.float().T
         blocks = self.block_of.expand_as(scores)
         highest = scores.new_zeros(len(queries), self.num_blocks).scatter_reduce(
@@ -135,27 +129,22 @@ class TwoLevel(QuerySampler):
         self,
         queries: Float[Tensor, "M D"],
         num: int,
-        targets: Int[Tensor, "M ..."],
+        targets: Int[Tensor, "M T"],
         hits: Hits,
         generator: torch.Generator | None,
     ) -> Draw:
-        """Draw with replacement; what the compiled code refuses is refused here, by name."""
-        self.check_request(num, hits)
-        self.check_queries(queries, targets)
-        of_row = targets.reshape(targets.shape[0], -1)
-        self.check_excluded(num, of_row, hits)
+        """Draw with replacement. The compiled code checks by itself; what it refuses is named here."""
         uniform = torch.rand(2, queries.shape[0], num, generator=generator, dtype=torch.float64)
-        library = compiled(SOURCE) if queries.device.type == "cpu" else None
-        draw = None if library is None else self._draw_compiled(library, queries, of_row, uniform, hits)
+        draw = self._draw_compiled(queries, targets, uniform, hits) if queries.device.type == "cpu" else None
         if draw is None:
-            self.check_targets(targets)
-            self.check_finite(queries)
-            self.mass.check(queries, "queries")
-            draw = self._draw(queries, of_row, uniform.to(queries.device), hits)
-        log_count = (
-            without_hits(draw.ids, draw.log_count_sampled, targets) if hits == "remove" else draw.log_count_sampled
-        )
-        return Draw(draw.ids, log_count, draw.log_count_targets.reshape(targets.shape))
+            self.check_values(queries, targets)
+            draw = self._draw(queries, targets, uniform.to(queries.device), hits)
+        return draw
+
+    def check_vectors(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
+        """Refuse what is not finite, or what the mass cannot use."""
+        super().check_vectors(vectors, name)
+        self.mass.check(vectors, name)
 
     def _weights(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M B"]:
         """Q of the blocks."""
@@ -178,13 +167,10 @@ class TwoLevel(QuerySampler):
         excluded_places = target_places if hits == "exclude" else torch.full_like(targets, NO_TARGET)
         of_query = self.num_classes // self.num_blocks * self.dim * max(num, targets.shape[1])
         rows = max(1, TILE_ELEMENTS // of_query)
-        drawn = [
-            self._draw_rows(queries[tile], target_places[tile], excluded_places[tile], uniform[:, tile])
-            for tile in (slice(start, start + rows) for start in range(0, len(queries), rows))
-        ]
+        of_rows = (each.split(rows) for each in (queries, target_places, excluded_places))
+        drawn = [self._draw_rows(*tile) for tile in zip(*of_rows, uniform.split(rows, 1), strict=True)]
         places, log_q, log_q_targets = (torch.cat(each) for each in zip(*drawn, strict=True))
-        log_count_targets = (log_q_targets + math.log(num)).masked_fill(targets == NO_TARGET, torch.inf)
-        return Draw(self.ids[places], log_q + math.log(num), log_count_targets)
+        return Draw(self.ids[places], log_q + math.log(num), log_q_targets + math.log(num))
 
     def _draw_rows(
         self,
@@ -235,17 +221,19 @@ class TwoLevel(QuerySampler):
 
     def _draw_compiled(
         self,
-        library: ctypes.CDLL,
         queries: Float[Tensor, "M D"],
         targets: Int[Tensor, "M T"],
         uniform: Float[Tensor, "two M m"],
         hits: Hits,
     ) -> Draw | None:
-        """The same by two_level.c, many queries on as many threads as torch uses; None if something is to be refused.
+        """The same by two_level.c, many queries on as many threads as torch uses; None without it, or if it refuses.
 
         Where other work has pushed torch's code out of the caches, an operator costs as much as the arithmetic here:
         hence checks and temporaries in C, too.
         """
+        library = compiled(SOURCE)
+        if library is None:
+            return None
         num, statistics = uniform.shape[2], self.mass.statistics
         queries, targets = queries.contiguous(), targets.contiguous()
         factors = self.mass.factors(queries, self.temperature).contiguous()
@@ -254,13 +242,9 @@ class TwoLevel(QuerySampler):
         log_count_targets = torch.empty(targets.shape, dtype=torch.float32)
         tables = (statistics, self.embeddings, self.offsets, self.block_of, self.ids, self.places)
         tensors = (queries, factors, *tables, targets, uniform, ids, log_count, log_count_targets)
-        draw = library.two_level_draw
-        if draw.argtypes is None:
-            draw.argtypes = [ctypes.c_int64] * 10 + [ctypes.c_double] * 3 + [ctypes.c_void_p] * 13
-        arguments = (
-            *(*queries.shape, self.num_blocks, factors.shape[1], num, targets.shape[1]),
-            *(self.mass.is_log, hits == "exclude", self.uniform_share, self.temperature, self.mass.norm_tolerance),
-            *(each.data_ptr() for each in tensors),
-        )
-        is_refused = on_threads(lambda first, end: draw(first, end, *arguments), queries.shape[0], num)
-        return None if is_refused else Draw(ids, log_count, log_count_targets)
+        sizes = (*queries.shape, self.num_blocks, factors.shape[1], num, targets.shape[1])
+        integers = (*sizes, self.mass.is_log, hits == "exclude")
+        tolerance = NORM_TOLERANCE if self.needs_normalised else math.inf
+        floats = (self.uniform_share, self.temperature, tolerance)
+        is_drawn = call_on_threads(library.two_level_draw, queries.shape[0], num, integers, floats, tensors)
+        return Draw(ids, log_count, log_count_targets) if is_drawn else None

@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.samplers.alias_table import AliasTable, alias_draws, build_alias_table
+from cpc.candidates.samplers.alias_table import alias_draws, build_alias_table
 from cpc.candidates.samplers.law import LawSampler
+from cpc.candidates.samplers.sampler import counts_given
 
 
 class Unigram(LawSampler):
@@ -17,11 +18,10 @@ class Unigram(LawSampler):
         counts_of_classes: `[n]`, how often each class occurs, or its probability; 0 for one that is never drawn. Or n
             alone: a law left open, uniform until `set_counts` or `follow` tells better, as pretraining on text does.
         distortion: 1 keeps the counts' proportions, 0 makes the law uniform (over what has a count).
-        reserved_ids: classes that are never drawn whatever their count, such as padding. They cannot be targets.
         shared: see `LawSampler`, also for `replacement` and `counts`.
 
     Raises:
-        ValueError: on counts that are negative, not finite or all zero, or reserved ids out of range.
+        ValueError: on counts that are negative, not finite or all zero.
     """
 
     log_q: Tensor
@@ -33,42 +33,29 @@ class Unigram(LawSampler):
         self,
         counts_of_classes: Tensor | Sequence[float | int] | int,
         distortion: float = 1.0,
-        reserved_ids: Sequence[int] = (),
         *,
         shared: bool = True,
         replacement: bool = False,
         counts: str | None = None,
     ) -> None:
-        given = (
-            torch.ones(max(counts_of_classes, 0))
-            if isinstance(counts_of_classes, int)
-            else torch.as_tensor(counts_of_classes)
-        )
+        given = counts_given(counts_of_classes)
         super().__init__(given.numel(), shared=shared, replacement=replacement, counts=counts)
         self.counts_of_classes = self.num_classes  # what builds it again: the law itself is in the buffers
-        if any(not 0 <= each < self.num_classes for each in reserved_ids):
-            raise ValueError(f"reserved_ids={list(reserved_ids)}: the {self.num_classes} classes run from 0")
         self.distortion = distortion
-        self.reserved_ids = tuple(reserved_ids)
         for name in ("log_q", "num_positive", "thresholds", "aliases"):
             self.register_buffer(name, None)
         self.set_counts(given)
         self.is_open = isinstance(counts_of_classes, int)
 
     def set_counts(self, counts_of_classes: Tensor | Sequence[float | int]) -> None:
-        """Follow these counts from now on.
-
-        Raises:
-            ValueError: on counts that are negative, not finite or all zero, or not one for each class.
-        """
-        weights = torch.as_tensor(counts_of_classes, dtype=torch.float64).clone()
+        """Follow these counts, distorted, from now on."""
+        weights = torch.as_tensor(counts_of_classes, dtype=torch.float64)
         if weights.shape != (self.num_classes,) or not bool((weights.isfinite() & (weights >= 0)).all()):
             raise ValueError(
                 f"counts of {tuple(weights.shape)} from {float(weights.min())} to {float(weights.max())}: one finite "
                 f"count for each of {self.num_classes} classes is needed, none below 0"
             )
         weights = torch.where(weights > 0, weights**self.distortion, 0.0)
-        weights[list(self.reserved_ids)] = 0
         if not 0 < float(weights.sum()) < torch.inf:
             raise ValueError(
                 f"count ** distortion (distortion={self.distortion}) sums to {float(weights.sum())}: no law"
@@ -78,19 +65,14 @@ class Unigram(LawSampler):
         self.thresholds, self.aliases = build_alias_table(probabilities)
         self.is_open = False
 
-    def follow(self, counts: Int[Tensor, " n"]) -> None:
-        """`set_counts`, where none were given yet."""
-        if self.is_open:
-            self.set_counts(counts)
-
     @property
     def num_possible(self) -> int:
-        """How many classes have a count and are not reserved."""
+        """How many classes have a count."""
         return int(self.num_positive)
 
     def from_uniform(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
         """By the alias method."""
-        return alias_draws(uniform, AliasTable(self.thresholds, self.aliases))
+        return alias_draws(uniform, self.thresholds, self.aliases)
 
     def log_probability(self, ids: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
         """From the table of all classes."""
