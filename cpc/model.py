@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from cpc.contexts.grid import check_latents
 from cpc.data.batch import Batch
-from cpc.losses.contrast import Contrast
 from cpc.losses.contrastive import Contrastive
 from cpc.losses.loss_part import LossPart, Measure
+from cpc.losses.result import Contrast
 from cpc.predictors import Output, Step
 
 

@@ -12,7 +12,7 @@ from cpc.data.streams.lanes import held_out_lanes
 from cpc.data.text.corpus import TokenCorpus, entropy_nats
 from cpc.evaluation.protocol import TextProtocol
 from cpc.losses import Measure
-from cpc.losses.class_contrast import is_row
+from cpc.losses.contrast import is_row
 from cpc.losses.objectives import FULL_SOFTMAX
 from cpc.model import CPC
 

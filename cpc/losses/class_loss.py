@@ -4,6 +4,7 @@ M queries (rows), T targets of each, n classes, N of them drawn, D dims.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from einops import rearrange
@@ -11,8 +12,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers import NO_TARGET, Draw
-from cpc.losses.candidate_loss import ClassLoss, Shifts, candidate_loss
 from cpc.losses.objectives import correction_of, objective_of
+from cpc.losses.plan import Block
+from cpc.losses.result import RowLosses
+from cpc.losses.tiled_loss import Given, only_met, tiled_loss
 
 
 def class_loss(
@@ -26,7 +29,7 @@ def class_loss(
     bias: Float[Tensor, " n"] | None = None,
     temperature: float | Tensor = 1.0,
     weight: Float[Tensor, " M"] | None = None,
-) -> ClassLoss:
+) -> RowLosses:
     """The loss of finding each query's targets among the classes, or among those drawn.
 
     F(x, y) = q . c_y / temperature + bias_y. A softmax takes the distribution that is uniform over a row's targets for
@@ -92,7 +95,7 @@ def loss_on_table(
     correction: str,
     weight: Float[Tensor, " M"] | None,
     form: str | None = None,
-) -> ClassLoss:
+) -> RowLosses:
     """`class_loss` of checked arguments, for tables that know how to look up classes: by ids, or all where None.
 
     A form may be named in place of the objective's own.
@@ -100,40 +103,124 @@ def loss_on_table(
     is_target = targets != NO_TARGET
     # an empty place adds a gradient of zero to a class: let it be one that gets a gradient in any case
     present = torch.where(is_target, targets, targets.amax(1, keepdim=True))
-    ids = None if draw is None else draw.ids
-    return candidate_loss(
-        queries,
-        vectors(present),
-        vectors(ids),
-        form=form or objective_of(objective).form,
-        shifts=_shifts(is_target, present, targets, draw, objective, correction),
-        target_bias=biases(present),
-        candidate_bias=biases(ids),
-        weight=weight,
-    )
-
-
-def _shifts(
-    is_target: Bool[Tensor, "M T"],
-    present: Int[Tensor, "M T"],
-    targets: Int[Tensor, "M T"],
-    draw: Draw | None,
-    objective: str,
-    correction: str,
-) -> Shifts:
     of_targets = torch.where(is_target, 0.0, torch.inf)
+    form = form or objective_of(objective).form
     if draw is None:
-        return Shifts(of_targets, own=present)
-    form, accepted, _ = objective_of(objective)
-    hits = hits_among(draw.ids, targets) if "keep" in accepted else None
-    log_count = draw.log_count_sampled
+        bias = biases(None)
+        found = candidate_loss(
+            queries, vectors(None), of_targets, form=form, own=present, candidate_bias=bias, weight=weight
+        )
+        return found._replace(objective=objective)
+    log_count: Tensor = draw.log_count_sampled
+    options: dict[str, Any] = {}
+    if "keep" in objective_of(objective).hits:
+        options["hits"] = hits_among(draw.ids, targets)
     if correction == "posterior":
         of_targets = torch.where(is_target, draw.log_count_targets.reshape(targets.shape), torch.inf)
-        return Shifts(of_targets, log_count, hits=hits)
-    if correction == "importance" and form == "softmax":
-        return Shifts(of_targets, log_count, hits=hits)
-    met = torch.where(log_count < torch.inf, 0.0, torch.inf)
-    return Shifts(of_targets, met, (-log_count).exp() if correction == "importance" else None, hits=hits)
+    elif correction == "none" or form != "softmax":
+        if correction == "importance":
+            options["term_weight"] = (-log_count).exp()
+        log_count = torch.where(log_count < torch.inf, 0.0, torch.inf)
+    found = candidate_loss(
+        queries,
+        vectors(draw.ids),
+        of_targets,
+        form=form,
+        targets=vectors(present),
+        target_bias=biases(present),
+        candidate_bias=biases(draw.ids),
+        log_count=log_count,
+        weight=weight,
+        **options,
+    )
+    return found._replace(objective=objective)
+
+
+def candidate_loss(
+    queries: Float[Tensor, "M D"],
+    candidates: Float[Tensor, "N D"] | Float[Tensor, "M N D"],
+    log_count_targets: Float[Tensor, "M T"],
+    *,
+    form: str,
+    targets: Float[Tensor, "M T D"] | None = None,
+    own: Int[Tensor, "M T"] | None = None,
+    log_count: Float[Tensor, " N"] | Float[Tensor, "M N"] | None = None,
+    term_weight: Float[Tensor, " N"] | Float[Tensor, "M N"] | None = None,
+    hits: Bool[Tensor, "M N"] | None = None,
+    target_bias: Float[Tensor, "M T"] | None = None,
+    candidate_bias: Float[Tensor, " N"] | Float[Tensor, "M N"] | None = None,
+    weight: Float[Tensor, " M"] | None = None,
+) -> RowLosses:
+    """Contrast targets with candidates, given as vectors: from a table, a bank, or anywhere.
+
+    F = query . vector + bias, and the loss sees G = F - log count, which gets no gradient. Scores and sums are float32
+    (float64 for float64 queries) whatever the autocast dtype. Rows are ranked by F, as classes are without a sampler.
+
+    Args:
+        queries: divided by the temperature already.
+        candidates: those that all rows meet, or each row's own.
+        log_count_targets: of each row's targets; +inf: the row has fewer.
+        form: a name in `cpc.losses.slopes.TERMS`.
+        targets: the vectors of each row's targets.
+        own: in place of those, where the targets are among the candidates; the row does not meet them as such.
+        log_count: of the candidates; +inf: the row does not meet it. None: 0.
+        term_weight: of the candidates' terms in a logistic loss; None: 1.
+        hits: candidates that are targets of the row and were kept: the accuracy passes them over; None: none.
+        target_bias: added to the targets' scores.
+        candidate_bias: added to the candidates'.
+        weight: of each row in `loss`; None: 1 / M.
+    """
+    dtype = torch.float64 if queries.dtype == torch.float64 else torch.float32
+    num_targets, num_rows = (log_count_targets < torch.inf).sum(1), len(queries)
+    queries, candidates = queries.to(dtype), candidates.to(dtype)
+    if own is not None:
+        num_candidates = torch.full_like(num_targets, candidates.shape[-2])
+    elif log_count is None:
+        num_candidates = num_targets + candidates.shape[-2]
+    else:
+        is_met = log_count < torch.inf
+        num_candidates = num_targets + is_met.sum(-1)
+        shared = is_met.ndim == candidates.ndim  # [M, N] with [N, D]
+        candidates = only_met(candidates, lambda: is_met.any(0) if shared else is_met)
+    bias = None if candidate_bias is None else candidate_bias.to(dtype)
+    if targets is None:
+        target_scores, lengths = None, candidates.detach().norm(dim=-1)[own]
+        target_bias = None if bias is None else bias[own]
+    else:
+        targets = only_met(targets.to(dtype), lambda: log_count_targets < torch.inf)
+        lengths = targets.detach().norm(dim=-1)
+        with torch.autocast(queries.device.type, enabled=False):
+            target_scores = torch.einsum("md,mtd->mt", queries, targets)
+        target_scores = target_scores if target_bias is None else target_scores + target_bias
+    given = Given(
+        [Block(positives=own)],
+        queries.new_full((num_rows,), 1 / num_rows) if weight is None else weight.to(dtype),
+        form,
+        log_count=None if log_count is None else log_count.to(dtype),
+        log_count_targets=log_count_targets.to(dtype),
+        term_weight=None if term_weight is None else term_weight.to(dtype),
+        hits=hits,
+        tie_width=tie_width(queries, lengths, target_bias),
+    )
+    loss, loss_nats, accuracy = tiled_loss(queries, candidates, given, bias, target_scores)
+    return RowLosses(loss, loss_nats, num_candidates, accuracy)
+
+
+@torch.no_grad()
+def tie_width(
+    queries: Float[Tensor, "M D"], lengths: Float[Tensor, "M T"], bias: Float[Tensor, "M T"] | None = None
+) -> Float[Tensor, " M"]:
+    """How far scores may lie from the targets' and yet be equal: products of different shapes round differently.
+
+    Args:
+        queries: what is scored.
+        lengths: of the targets' vectors.
+        bias: of the targets.
+    """
+    largest = queries.norm(dim=1) * lengths.amax(1)
+    if bias is not None:
+        largest = largest + bias.abs().amax(1)
+    return 16 * torch.finfo(queries.dtype).eps * largest
 
 
 def hits_among(ids: Int[Tensor, "*M N"], targets: Int[Tensor, "M T"]) -> Bool[Tensor, "M N"]:

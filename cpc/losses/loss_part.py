@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from cpc.data.batch import Batch
-from cpc.losses.contrast import Contrast
+from cpc.losses.result import Contrast
 from cpc.predictors import Output
 
 

@@ -13,7 +13,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from cpc.data.streams.resuming import ENDLESS
 from cpc.data.streams.windows import Window, naming
 from cpc.evaluation import HeldOut
-from cpc.losses.contrast import check_rows
+from cpc.losses.plan import check_rows
 from cpc.model import CPC
 from cpc.pretraining.data import PretrainingData, require_positive
 from cpc.probes.online import OnlineProbe

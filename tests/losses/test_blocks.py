@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpc.candidates import STRATEGIES, allowed_matrix
-from cpc.losses.blocks import blocks
+from cpc.losses.plan import blocks
 
 B, T = 6, 8
 GROUPS = torch.tensor([0, 0, 0, 1, 1, 1])
@@ -14,7 +14,7 @@ SEQUENCE = repeat(torch.arange(B), "b -> (b t)", t=T)
 def strategy_blocks(strategy: str) -> list:
     allowed = allowed_matrix(strategy, torch.arange(B), GROUPS)
     rows = (torch.arange(B * T) % T < T - 2).nonzero()[:, 0]
-    return blocks(allowed[:, SEQUENCE], allowed, SEQUENCE[rows], SEQUENCE, rows + 2, None)
+    return blocks(allowed[:, SEQUENCE], allowed, SEQUENCE[rows], SEQUENCE, rows + 2)
 
 
 def test_shut_out_sequences_are_not_scored() -> None:
@@ -47,12 +47,12 @@ def test_every_row_keeps_its_positive_its_pool_and_its_draws(seed: int) -> None:
         return
     negatives = torch.multinomial(pool[row_sequence].float(), 3, replacement=True, generator=generator)
     seen = torch.zeros(len(positives), dtype=torch.long)
-    for block in blocks(pool, allowed, row_sequence, candidate_sequence, positives, negatives):
+    for block in blocks(pool, allowed, row_sequence, candidate_sequence, positives):
         rows = torch.arange(len(positives)) if block.rows is None else block.rows
         columns = torch.arange(num_candidates) if block.columns is None else block.columns
         seen[rows] += 1
-        assert torch.equal(columns[block.positives], positives[rows])
-        assert torch.equal(columns[block.negatives], negatives[rows])
+        assert torch.equal(columns[block.positives[:, 0]], positives[rows])
+        assert torch.equal(columns[block.places(negatives)], negatives[rows])
         for i, row in enumerate(rows.tolist()):
             mask = torch.ones(len(columns), dtype=torch.bool) if block.pool is None else block.pool[block.sequence[i]]
             met = set(columns[mask].tolist()) - {positives[row].item()}
