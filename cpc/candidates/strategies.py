@@ -54,7 +54,7 @@ def allowed_matrix(
         if group_id is None or lender_group_id is None or bool((group_id < 0).any() or (lender_group_id < 0).any()):
             raise ValueError(
                 f"negatives={strategy!r} needs the speaker of every sequence; give the manifest a 'speaker' column or "
-                "choose negatives='mixed'"
+                "choose another strategy (model.loss.init_args.negatives)"
             )
         speaker = rearrange(group_id, "b -> b 1") == rearrange(lender_group_id, "s -> 1 s")
     return _RULES[strategy](same, speaker)

@@ -6,7 +6,7 @@ sequences of a batch; and the parts of a model, `Contrastive` and `ClassTableLos
 """
 
 from cpc.losses.bank_loss import bank_loss
-from cpc.losses.class_loss import candidate_loss, class_loss
+from cpc.losses.class_loss import class_loss
 from cpc.losses.class_table_loss import ClassTableLoss
 from cpc.losses.contrast import contrast
 from cpc.losses.contrastive import Contrastive
@@ -25,7 +25,6 @@ __all__ = [
     "Objective",
     "RowLosses",
     "bank_loss",
-    "candidate_loss",
     "class_loss",
     "contrast",
     "info_nce",

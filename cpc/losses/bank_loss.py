@@ -14,6 +14,7 @@ from cpc.candidates.samplers import Draw
 from cpc.losses.class_loss import candidate_loss, check_places, tie_width
 from cpc.losses.partition import log_partition
 from cpc.losses.result import RowLosses
+from cpc.losses.slopes import Shifts
 
 
 def bank_loss(
@@ -74,14 +75,9 @@ def bank_loss(
     if sequence_id is not None:
         own, of_drawn = rearrange(sequence_id, "q -> q 1"), bank.sequence_id[draw.ids.to(bank.sequence_id.device)]
         log_count = torch.where((own == of_drawn.to(own.device)) & (own >= 0), torch.inf, log_count)
-    found = candidate_loss(
-        queries,
-        bank.latents[draw.ids.to(bank.latents.device)].to(queries.device),
-        queries.new_zeros(len(queries), 1),
-        form="softmax",
-        targets=rearrange(positives, "m d -> m 1 d"),
-        log_count=log_count,
-    )
+    shifts = Shifts(log_count, queries.new_zeros(len(queries), 1))
+    drawn = bank.latents[draw.ids.to(bank.latents.device)].to(queries.device)
+    found = candidate_loss(queries, drawn, None, (rearrange(positives, "m d -> m 1 d"), None), shifts)
     num_met = found.num_candidates - 1
     accuracy = torch.where(num_met > 0, found.accuracy, torch.nan)
     return RowLosses(found.loss, found.loss_nats, num_negatives + 1, accuracy, num_met, draw.ids.shape[-1])
@@ -91,7 +87,7 @@ def _exact(
     queries: Tensor, positives: Tensor, bank: LatentBank, num_negatives: Tensor, sequence_id: Tensor | None
 ) -> RowLosses:
     positive_scores = torch.einsum("md,md->m", queries, positives)
-    rounding = tie_width(queries, positives.norm(dim=1, keepdim=True))
+    rounding = tie_width(queries, positives.norm(dim=1, keepdim=True))[:, 0]
     log_odds, highest, num_ties = log_partition(queries, bank, positive_scores, rounding, sequence_id)
     loss_nats = F.softplus(log_odds)  # log(1 + Z / exp s+), which stays precise where the loss is tiny
     accuracy = torch.where(highest > positive_scores + rounding, 0.0, 1 / (1 + num_ties.float()))

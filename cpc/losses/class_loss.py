@@ -4,7 +4,6 @@ M queries (rows), T targets of each, n classes, N of them drawn, D dims.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from einops import rearrange
@@ -15,6 +14,7 @@ from cpc.candidates.samplers import NO_TARGET, Draw
 from cpc.losses.objectives import correction_of, objective_of
 from cpc.losses.plan import Block
 from cpc.losses.result import RowLosses
+from cpc.losses.slopes import Shifts
 from cpc.losses.tiled_loss import Given, only_met, tiled_loss
 
 
@@ -106,102 +106,70 @@ def loss_on_table(
     of_targets = torch.where(is_target, 0.0, torch.inf)
     form = form or objective_of(objective).form
     if draw is None:
-        bias = biases(None)
-        found = candidate_loss(
-            queries, vectors(None), of_targets, form=form, own=present, candidate_bias=bias, weight=weight
-        )
+        found = candidate_loss(queries, vectors(None), biases(None), present, Shifts(None, of_targets), form, weight)
         return found._replace(objective=objective)
-    log_count: Tensor = draw.log_count_sampled
-    options: dict[str, Any] = {}
-    if "keep" in objective_of(objective).hits:
-        options["hits"] = hits_among(draw.ids, targets)
+    log_count, term_weight = draw.log_count_sampled, None
     if correction == "posterior":
         of_targets = torch.where(is_target, draw.log_count_targets.reshape(targets.shape), torch.inf)
     elif correction == "none" or form != "softmax":
         if correction == "importance":
-            options["term_weight"] = (-log_count).exp()
+            term_weight = (-log_count).exp()
         log_count = torch.where(log_count < torch.inf, 0.0, torch.inf)
-    found = candidate_loss(
-        queries,
-        vectors(draw.ids),
-        of_targets,
-        form=form,
-        targets=vectors(present),
-        target_bias=biases(present),
-        candidate_bias=biases(draw.ids),
-        log_count=log_count,
-        weight=weight,
-        **options,
+    hits = hits_among(draw.ids, targets) if "keep" in objective_of(objective).hits else None
+    shifts = Shifts(log_count, of_targets, term_weight, hits)
+    ids, of_present = draw.ids, (vectors(present), biases(present))
+    return candidate_loss(queries, vectors(ids), biases(ids), of_present, shifts, form, weight)._replace(
+        objective=objective
     )
-    return found._replace(objective=objective)
 
 
 def candidate_loss(
     queries: Float[Tensor, "M D"],
     candidates: Float[Tensor, "N D"] | Float[Tensor, "M N D"],
-    log_count_targets: Float[Tensor, "M T"],
-    *,
-    form: str,
-    targets: Float[Tensor, "M T D"] | None = None,
-    own: Int[Tensor, "M T"] | None = None,
-    log_count: Float[Tensor, " N"] | Float[Tensor, "M N"] | None = None,
-    term_weight: Float[Tensor, " N"] | Float[Tensor, "M N"] | None = None,
-    hits: Bool[Tensor, "M N"] | None = None,
-    target_bias: Float[Tensor, "M T"] | None = None,
-    candidate_bias: Float[Tensor, " N"] | Float[Tensor, "M N"] | None = None,
+    bias: Float[Tensor, " N"] | Float[Tensor, "M N"] | None,
+    targets: tuple[Float[Tensor, "M T D"], Float[Tensor, "M T"] | None] | Int[Tensor, "M T"],
+    shifts: Shifts,
+    form: str = "softmax",
     weight: Float[Tensor, " M"] | None = None,
 ) -> RowLosses:
-    """Contrast targets with candidates, given as vectors: from a table, a bank, or anywhere.
+    """Contrast targets with candidates, given as vectors: from a table, a bank, or anywhere; F = query . vector + bias.
 
-    F = query . vector + bias, and the loss sees G = F - log count, which gets no gradient. Scores and sums are float32
-    (float64 for float64 queries) whatever the autocast dtype. Rows are ranked by F, as classes are without a sampler.
+    Scores and sums are float32 (float64 for float64 queries) whatever the autocast dtype. Rows are ranked by F, as
+    classes are without a sampler.
 
     Args:
         queries: divided by the temperature already.
         candidates: those that all rows meet, or each row's own.
-        log_count_targets: of each row's targets; +inf: the row has fewer.
+        bias: of the candidates.
+        targets: vectors of each row's targets and their biases; or their places, if they are among the candidates.
+        shifts: what is subtracted from scores, and who is not there.
         form: a name in `cpc.losses.slopes.TERMS`.
-        targets: the vectors of each row's targets.
-        own: in place of those, where the targets are among the candidates; the row does not meet them as such.
-        log_count: of the candidates; +inf: the row does not meet it. None: 0.
-        term_weight: of the candidates' terms in a logistic loss; None: 1.
-        hits: candidates that are targets of the row and were kept: the accuracy passes them over; None: none.
-        target_bias: added to the targets' scores.
-        candidate_bias: added to the candidates'.
         weight: of each row in `loss`; None: 1 / M.
     """
     dtype = torch.float64 if queries.dtype == torch.float64 else torch.float32
-    num_targets, num_rows = (log_count_targets < torch.inf).sum(1), len(queries)
-    queries, candidates = queries.to(dtype), candidates.to(dtype)
-    if own is not None:
-        num_candidates = torch.full_like(num_targets, candidates.shape[-2])
-    elif log_count is None:
-        num_candidates = num_targets + candidates.shape[-2]
+    queries, candidates, bias = queries.to(dtype), candidates.to(dtype), None if bias is None else bias.to(dtype)
+    log_count, log_count_targets, *_ = shifts
+    assert log_count_targets is not None
+    is_target = log_count_targets < torch.inf
+    if isinstance(targets, Tensor):
+        own, target_scores, target_bias = targets, None, None if bias is None else bias[targets]
+        lengths = candidates.detach().norm(dim=-1)[targets]
+        num_candidates = torch.full_like(is_target.sum(1), len(candidates))
     else:
-        is_met = log_count < torch.inf
-        num_candidates = num_targets + is_met.sum(-1)
+        vectors, target_bias = targets
+        assert log_count is not None
+        own, vectors, is_met = None, only_met(vectors.to(dtype), lambda: is_target), log_count < torch.inf
         shared = is_met.ndim == candidates.ndim  # [M, N] with [N, D]
         candidates = only_met(candidates, lambda: is_met.any(0) if shared else is_met)
-    bias = None if candidate_bias is None else candidate_bias.to(dtype)
-    if targets is None:
-        target_scores, lengths = None, candidates.detach().norm(dim=-1)[own]
-        target_bias = None if bias is None else bias[own]
-    else:
-        targets = only_met(targets.to(dtype), lambda: log_count_targets < torch.inf)
-        lengths = targets.detach().norm(dim=-1)
+        lengths = vectors.detach().norm(dim=-1)
+        num_candidates = is_target.sum(1) + is_met.sum(-1)
         with torch.autocast(queries.device.type, enabled=False):
-            target_scores = torch.einsum("md,mtd->mt", queries, targets)
+            target_scores = torch.einsum("md,mtd->mt", queries, vectors)
         target_scores = target_scores if target_bias is None else target_scores + target_bias
-    given = Given(
-        [Block(positives=own)],
-        queries.new_full((num_rows,), 1 / num_rows) if weight is None else weight.to(dtype),
-        form,
-        log_count=None if log_count is None else log_count.to(dtype),
-        log_count_targets=log_count_targets.to(dtype),
-        term_weight=None if term_weight is None else term_weight.to(dtype),
-        hits=hits,
-        tie_width=tie_width(queries, lengths, target_bias),
-    )
+    shifts = Shifts(*(each if each is None or each.dtype == torch.bool else each.to(dtype) for each in shifts))
+    shifts = shifts._replace(tie_width=tie_width(queries, lengths, target_bias))
+    weight = queries.new_full((len(queries),), 1 / len(queries)) if weight is None else weight.to(dtype)
+    given = Given([Block(positives=own)], weight, form, shifts=shifts)
     loss, loss_nats, accuracy = tiled_loss(queries, candidates, given, bias, target_scores)
     return RowLosses(loss, loss_nats, num_candidates, accuracy)
 
@@ -209,17 +177,11 @@ def candidate_loss(
 @torch.no_grad()
 def tie_width(
     queries: Float[Tensor, "M D"], lengths: Float[Tensor, "M T"], bias: Float[Tensor, "M T"] | None = None
-) -> Float[Tensor, " M"]:
-    """How far scores may lie from the targets' and yet be equal: products of different shapes round differently.
-
-    Args:
-        queries: what is scored.
-        lengths: of the targets' vectors.
-        bias: of the targets.
-    """
-    largest = queries.norm(dim=1) * lengths.amax(1)
+) -> Float[Tensor, "M 1"]:
+    """How far scores may lie from those of targets, of given lengths, and tie: different products round differently."""
+    largest = queries.norm(dim=1, keepdim=True) * lengths.amax(1, keepdim=True)
     if bias is not None:
-        largest = largest + bias.abs().amax(1)
+        largest = largest + bias.abs().amax(1, keepdim=True)
     return 16 * torch.finfo(queries.dtype).eps * largest
 
 

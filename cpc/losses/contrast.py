@@ -80,35 +80,14 @@ def contrast_planned(
     generator: torch.Generator | None = None,
     compute: str = "float32",
 ) -> Contrast:
-    """`contrast` of a batch that is planned, as often as there are queries to contrast: for every direction of time.
-
-    Args:
-        queries: W_k c_t, steps first.
-        latents: z of the sequences that lend candidates.
-        planned: who meets whom, on the host.
-        num_negatives: as for `contrast`, and so are all others.
-        shared_across_steps: likewise.
-        generator: likewise.
-        compute: likewise.
-    """
+    """`contrast` of a batch that is planned, on the host: for each direction of time the same plan."""
     device = latents.device
-    there, excess, negatives, num_met = planned.on(device), None, None, planned.num_negatives
+    there, excess, negatives = planned.on(device), None, None
     if num_negatives is not None:
-        excess = draw_excess_nats(num_negatives, num_met).to(device, non_blocking=True)
+        excess = draw_excess_nats(num_negatives, planned.num_negatives).to(device, non_blocking=True)
         negatives = planned.draw(num_negatives, generator, shared_across_steps, device)
-        num_met = torch.full_like(num_met, num_negatives)
-    row = loss_of_rows(
-        rearrange(queries, "k b t d -> (b t k) d"),
-        rearrange(latents, "s t d -> (s t) d"),
-        there.positives,
-        there.blocks,
-        query=there.query,
-        weight=there.weight,
-        num_candidates=(num_met + 1).to(device, non_blocking=True),
-        is_met=there.is_met,
-        negatives=negatives,
-        compute=compute,
-    )
+    of_rows, of_candidates = rearrange(queries, "k b t d -> (b t k) d"), rearrange(latents, "s t d -> (s t) d")
+    row = loss_of_rows(of_rows, of_candidates, there, negatives, compute)
     return summed(row, there.step, there.sequence, *planned.size[:2], excess)
 
 

@@ -77,12 +77,14 @@ class Contrastive(LossPart):
     ) -> None:
         super().__init__(skip_steps)
         if negatives not in STRATEGIES:
-            raise ValueError(f"negatives={negatives!r} is not one of {', '.join(STRATEGIES)}")
+            raise ValueError(f"model.loss.init_args.negatives={negatives!r} is not one of {', '.join(STRATEGIES)}")
         _check_auxiliary(auxiliary_negatives or {}, negatives)
         if num_negatives is not None and num_negatives < 1:
-            raise ValueError(f"num_negatives={num_negatives} must be at least 1, or None for all candidates")
+            raise ValueError(
+                f"model.loss.init_args.num_negatives={num_negatives} must be at least 1, or None for all candidates"
+            )
         if compute not in COMPUTE:
-            raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")
+            raise ValueError(f"model.loss.init_args.compute={compute!r} is not one of {', '.join(COMPUTE)}")
         self.negatives = negatives
         self.num_negatives = num_negatives
         self.shared_across_steps = shared_across_steps
@@ -140,17 +142,16 @@ class Contrastive(LossPart):
 
 
 def _check_auxiliary(shares: dict[str, float], negatives: str) -> None:
+    option = "model.loss.init_args.auxiliary_negatives"
     for strategy, share in shares.items():
         if strategy not in STRATEGIES:
-            raise ValueError(f"auxiliary_negatives names {strategy!r}, which is not one of {', '.join(STRATEGIES)}")
+            raise ValueError(f"{option} names {strategy!r}, which is not one of {', '.join(STRATEGIES)}")
         if strategy == negatives:
-            raise ValueError(
-                f"auxiliary_negatives names {strategy!r}, which is negatives itself: name another strategy"
-            )
+            raise ValueError(f"{option} names {strategy!r}, which is negatives itself: name another strategy")
         if not share > 0:
-            raise ValueError(f"auxiliary_negatives gives {strategy!r} the share {share}: shares must be positive")
+            raise ValueError(f"{option} gives {strategy!r} the share {share}: shares must be positive")
     if sum(shares.values()) >= 1:
         raise ValueError(
-            f"the shares in auxiliary_negatives sum to {sum(shares.values()):g}: below 1 a part is left for "
+            f"the shares in {option} sum to {sum(shares.values()):g}: below 1 a part is left for "
             f"negatives={negatives!r}, whose bound is watched"
         )

@@ -8,8 +8,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.candidates.draws import draw_negatives
-from cpc.losses.plan import Block, blocks, is_met_of, num_negatives_of
+from cpc.losses.plan import Block, Plan, blocks, plan_of_blocks
 from cpc.losses.products import Products, RoundedProducts
 from cpc.losses.result import RowLosses
 from cpc.losses.tiled_loss import Given, only_met, tiled_loss
@@ -75,74 +74,44 @@ def info_nce(
         queries, candidates, positives, query_sequence, candidate_sequence, allowed, valid, log_count, negatives
     )
     check_values(queries, candidates, positives, negatives, num_negatives, temperature)
-    device = queries.device
-    host = torch.device("cpu")
-    on_host = (None if each is None else each.to(host) for each in (allowed, valid, query_sequence, candidate_sequence))
-    allowed, valid, sequence, of_candidate = on_host
-    places = positives.to(host)
+    given = (query_sequence, candidate_sequence, allowed, valid)
+    sequence, of_candidate, allowed, valid = (None if each is None else each.cpu() for each in given)
+    places = positives.cpu()
     pool = torch.ones(1, len(candidates), dtype=torch.bool) if allowed is None else allowed[:, of_candidate]  # [B, N]
     pool = pool if valid is None else pool & valid
-    sequence = torch.zeros_like(places) if sequence is None else sequence
-    num_met, is_met = num_negatives_of(pool, sequence, places), is_met_of(pool, sequence, places)
-    if negatives is not None:  # from the pool or not
-        num_met = torch.full_like(num_met, negatives.shape[1])
-        of_pool = [Block(positives=rearrange(places, "m -> m 1"))]
-    else:
-        of_pool = blocks(pool, allowed, sequence, of_candidate, places)
-    if bool((num_met < 1).any()):
+    rows, nothing = torch.arange(len(places)), torch.zeros_like(places)
+    sequence = nothing if sequence is None else sequence
+    if negatives is None:
+        of_blocks = blocks(pool, allowed, sequence, of_candidate, places)
+    else:  # from the pool or not
+        of_blocks = [Block(positives=rearrange(places, "m -> m 1"))]
+    planned = plan_of_blocks(rows, nothing, sequence, places, pool, of_blocks, (1, 1, len(rows)))
+    is_alone = planned.num_negatives < 1
+    if negatives is None and bool(is_alone.any()):
         raise ValueError(
-            f"{int((num_met < 1).sum())} of {len(positives)} rows have no negative: their loss is 0 and teaches "
-            "nothing; allow more sequences or put more of them in the batch"
+            f"{int(is_alone.sum())} of {len(rows)} rows have no negative: their loss is 0 and teaches nothing; allow "
+            "more sequences or put more of them in the batch"
         )
     if num_negatives is not None and negatives is None:
-        negatives = draw_negatives(pool, sequence, places, num_negatives, generator, device)
-        num_met = torch.full_like(num_met, num_negatives)
+        negatives = planned.draw(num_negatives, generator, device=queries.device)
     # scores are float32 whatever the queries' dtype: so is the division
     is_one = not isinstance(temperature, Tensor) and temperature == 1
     dtype = _score_dtype(queries)
     temperature = temperature.to(dtype) if isinstance(temperature, Tensor) else temperature
-    return loss_of_rows(
-        queries if is_one else queries.to(dtype) / temperature,
-        candidates,
-        positives,
-        [block.on(device) for block in of_pool],
-        weight=torch.full(positives.shape, 1 / len(positives), device=device, dtype=torch.float64),
-        num_candidates=(num_met + 1).to(device),
-        is_met=is_met.to(device),
-        bias=None if log_count is None else -log_count.to(dtype),
-        negatives=negatives,
-        compute=compute,
-    )
+    scaled = queries if is_one else queries.to(dtype) / temperature
+    bias = None if log_count is None else -log_count.to(dtype)
+    return loss_of_rows(scaled, candidates, planned.on(queries.device), negatives, compute, bias)
 
 
 def loss_of_rows(
     queries: Float[Tensor, "Q D"],
     candidates: Float[Tensor, "N D"],
-    positives: Int[Tensor, " M"],
-    of_blocks: list[Block],
-    *,
-    weight: Float[Tensor, " M"],
-    num_candidates: Int[Tensor, " M"],
-    is_met: Bool[Tensor, " N"],
+    planned: Plan,
     negatives: Int[Tensor, "M R"] | None,
     compute: str,
-    query: Int[Tensor, " M"] | None = None,
     bias: Float[Tensor, " N"] | None = None,
 ) -> RowLosses:
-    """InfoNCE of rows that are planned: nothing here depends on values, or waits for a GPU.
-
-    Args:
-        queries: those that `query` names; None: one for each row.
-        candidates: latents.
-        positives: index of each row's positive among the candidates.
-        of_blocks: who meets whom (`cpc.losses.plan`).
-        weight: of each row in the loss.
-        num_candidates: N of each row.
-        is_met: candidates that any row meets, where none are drawn.
-        negatives: those drawn.
-        compute: as in `info_nce`.
-        query: of each row.
-        bias: added to the scores.
+    """`info_nce` of rows that are planned: nothing here depends on values, or waits for a GPU; `bias` adds to scores.
 
     Raises:
         ValueError: on an unknown `compute`, or one that rounds float64.
@@ -153,14 +122,18 @@ def loss_of_rows(
     if dtype == torch.float64 and compute != "float32":
         raise ValueError(f"compute={compute!r} rounds operands, but the queries are float64: pass float32 ones")
 
-    def of_met() -> Tensor:
+    def is_met() -> Tensor:
         if negatives is None:
-            return is_met
-        return torch.zeros_like(is_met).index_fill(0, torch.cat([negatives.flatten(), positives]), True)
+            return planned.is_met
+        return torch.zeros_like(planned.is_met).index_fill(0, torch.cat([negatives.flatten(), planned.positives]), True)
 
-    given = Given(of_blocks, weight.to(dtype), query=query, negatives=negatives, products=COMPUTE[compute])
-    loss, loss_nats, accuracy = tiled_loss(queries, only_met(candidates.to(dtype), of_met), given, bias)
-    return RowLosses(loss, loss_nats, num_candidates, accuracy)
+    num_negatives = planned.num_negatives
+    if negatives is not None:
+        num_negatives = torch.full_like(num_negatives, negatives.shape[1])
+    weight, products = planned.weight.to(dtype), COMPUTE[compute]
+    given = Given(planned.blocks, weight, query=planned.query, negatives=negatives, products=products)
+    loss, loss_nats, accuracy = tiled_loss(queries, only_met(candidates.to(dtype), is_met), given, bias)
+    return RowLosses(loss, loss_nats, num_negatives + 1, accuracy)
 
 
 def _score_dtype(queries: Tensor) -> torch.dtype:

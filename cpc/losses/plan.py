@@ -182,24 +182,31 @@ def plan(
     lenders = sequences if lenders is None else lenders
     check_rows(strategy, *sequences, skip_steps=skip_steps, lenders=lenders, first=first)
     query, step, sequence, target = rows_of(sequences.num_valid, num_latents, num_steps, skip_steps)
-    positives = first * num_latents + target
     allowed = allowed_matrix(strategy, sequences.sequence_id, sequences.group_id, *lenders[1:])
     is_valid = torch.arange(num_latents) < rearrange(lenders.num_valid, "s -> s 1")
     of_candidate = repeat(torch.arange(len(is_valid)), "s -> (s t)", t=num_latents)
     pool = allowed[:, of_candidate] & rearrange(is_valid, "s t -> (s t)")
-    num_rows = torch.bincount(step, minlength=num_steps)
-    return Plan(
-        query,
-        step,
-        sequence,
-        positives,
-        1 / (num_rows[step] * (num_rows > 0).sum()).double(),  # no row: no sequence of this batch is that long
-        pool,
-        num_negatives_of(pool, sequence, positives),
-        is_met_of(pool, sequence, positives),
-        blocks(pool, allowed, sequence, of_candidate, positives),
-        (num_steps, len(sequences.num_valid), num_latents),
-    )
+    size = (num_steps, len(sequences.num_valid), num_latents)
+    of_blocks = blocks(pool, allowed, sequence, of_candidate, first * num_latents + target)
+    return plan_of_blocks(query, step, sequence, first * num_latents + target, pool, of_blocks, size)
+
+
+def plan_of_blocks(
+    query: Int[Tensor, " M"],
+    step: Int[Tensor, " M"],
+    sequence: Int[Tensor, " M"],
+    positives: Int[Tensor, " M"],
+    pool: Bool[Tensor, "B N"],
+    of_blocks: list[Block],
+    size: tuple[int, int, int],
+) -> Plan:
+    """What follows from rows and pools; see `Plan`."""
+    num_rows = torch.bincount(step, minlength=size[0])
+    weight = 1 / (num_rows[step] * (num_rows > 0).sum()).double()  # no row: no sequence of this batch is that long
+    num_negatives = pool.sum(1)[sequence] - pool[sequence, positives].long()
+    is_met = pool[sequence.unique()].any(0)
+    is_met[positives] = True
+    return Plan(query, step, sequence, positives, weight, pool, num_negatives, is_met, of_blocks, size)
 
 
 def rows_of(num_valid: Int[Tensor, " B"], num_latents: int, num_steps: int, skip_steps: int = 0) -> tuple[Tensor, ...]:
@@ -282,18 +289,6 @@ def _block(pool: Tensor, members: Tensor, sequence: Tensor, positives: Tensor) -
     is_whole = bool(of_block[members].all())
     own = rearrange(place[positives[rows]], "m -> m 1")
     return Block(rows, columns, own, None if is_whole else of_block, sequence[rows], place)
-
-
-def num_negatives_of(pool: Tensor, sequence: Tensor, positives: Tensor) -> Int[Tensor, " M"]:
-    """How many negatives each row may meet."""
-    return pool.sum(1)[sequence] - pool[sequence, positives].long()
-
-
-def is_met_of(pool: Tensor, sequence: Tensor, positives: Tensor) -> Bool[Tensor, " N"]:
-    """The candidates that any row meets."""
-    is_met = pool[sequence.unique()].any(0)
-    is_met[positives] = True
-    return is_met
 
 
 def on_host(*ids: Tensor | None) -> Iterator[Tensor | None]:

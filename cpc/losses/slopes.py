@@ -10,7 +10,7 @@ M rows, N candidates, T targets. A score of minus infinity belongs to a candidat
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,14 +19,31 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
-class Terms(NamedTuple):
-    """A tile's losses and their derivatives.
+class Shifts(NamedTuple):
+    """How scores F become what a loss sees, G = F - log count, and which count; nothing in here gets a gradient.
 
     Attributes:
-        loss: `[M, 1]`.
-        factor: `[M, 1]`: slopes are d loss / d score up to this factor of each row.
-        slopes: `[M, N]`, of candidates.
-        of_targets: `[M, T]`, slopes of targets.
+        log_count: `[N]` or `[M, N]`, of candidates; +inf: the row does not meet it.
+        log_count_targets: `[M, T]`, of targets; +inf: the row has fewer.
+        term_weight: of the candidates' terms in a logistic loss, of the shape of `log_count`; None: 1.
+        hits: `[M, N]`, candidates that are targets of the row and were kept: the accuracy passes them over.
+        tie_width: `[M, 1]`, how far apart scores may lie and yet tie; None: they are equal.
+    """
+
+    log_count: Tensor | None = None
+    log_count_targets: Tensor | None = None
+    term_weight: Tensor | None = None
+    hits: Tensor | None = None
+    tie_width: Tensor | None = None
+
+    def of(self, rows: Any) -> "Shifts":
+        """Those of some rows, with `[1, N]` for what all rows share."""
+        return Shifts(*(each if each is None else each[None] if each.ndim == 1 else each[rows] for each in self))
+
+
+class Terms(NamedTuple):
+    """A tile's losses `[M, 1]` and their derivatives, but for a factor `[M, 1]` of each row, by the scores of
+    candidates `[M, N]` and targets `[M, T]`.
     """
 
     loss: Tensor
@@ -38,37 +55,27 @@ class Terms(NamedTuple):
 def tile_terms(
     form: str,
     scores: Float[Tensor, "M N"],
-    *,
+    shifts: Shifts,
     own: Int[Tensor, "M T"] | None = None,
     targets: Float[Tensor, "M T"] | None = None,
-    pool: Bool[Tensor, "B N"] | None = None,
-    sequence: Int[Tensor, " M"] | None = None,
-    log_count: Float[Tensor, "_ N"] | None = None,
-    log_count_targets: Float[Tensor, "M T"] | None = None,
-    weight: Float[Tensor, "_ N"] | None = None,
-    hits: Bool[Tensor, "M N"] | None = None,
-    tie_width: Float[Tensor, "M 1"] | float = 0.0,
+    is_met: Bool[Tensor, "M N"] | None = None,
 ) -> tuple[Float[Tensor, " M"], Terms]:
     """Accuracy, losses and slopes of a tile; overwrites the scores. Slopes of `own` targets are among the candidates'.
 
     Args:
         form: a name in `TERMS`.
         scores: of the candidates.
+        shifts: of these rows.
         own: places of a row's targets among the candidates, which it does not meet as such.
         targets: the targets' scores where they have no such places.
-        pool: which candidates a sequence's rows meet besides their own; None: all.
-        sequence: each row's row of `pool`.
-        log_count: subtracted from the candidates' scores, once rows are ranked; +inf: the row does not meet it.
-        log_count_targets: the same of targets; +inf: the row has fewer.
-        weight: of the candidates' terms in a logistic loss.
-        hits: candidates that are targets of the row and were kept: the accuracy passes them over.
-        tie_width: see `ranks`.
+        is_met: candidates that a row meets besides its own; None: all.
     """
+    log_count, log_count_targets, weight, hits, tie_width = shifts
     if own is not None:
         targets = scores.gather(1, own)
     assert targets is not None
-    if pool is not None:
-        scores.masked_fill_(~pool[sequence], -torch.inf)
+    if is_met is not None:
+        scores.masked_fill_(~is_met, -torch.inf)
     if own is not None:
         scores.scatter_(1, own, -torch.inf)
     if log_count is not None:
@@ -76,7 +83,7 @@ def tile_terms(
     if log_count_targets is not None:
         targets = targets.masked_fill(log_count_targets == torch.inf, -torch.inf)
     others = scores if hits is None else scores.masked_fill(hits, -torch.inf)
-    accuracy, best = ranks(targets.amax(1, keepdim=True), others, tie_width)
+    accuracy, best = ranks(targets.amax(1, keepdim=True), others, 0.0 if tie_width is None else tie_width)
     if log_count is not None:
         scores -= log_count
         best = scores.amax(1, keepdim=True)
@@ -88,12 +95,7 @@ def tile_terms(
     return accuracy, terms
 
 
-def softmax_terms(
-    scores: Float[Tensor, "M N"],
-    targets: Float[Tensor, "M T"],
-    best: Float[Tensor, "M 1"],
-    weight: Float[Tensor, "_ N"] | None = None,
-) -> Terms:
+def softmax_terms(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> Terms:
     """-log of the softmax over targets and candidates, in the mean over the row's targets; overwrites the scores.
 
     With several targets the wanted distribution is uniform over them, as in TensorFlow's `sampled_softmax_loss`.
@@ -118,12 +120,7 @@ def softmax_terms(
     return Terms(loss + (log_targets - mean_target), torch.ones_like(factor), shares.mul_(factor), of_targets)
 
 
-def softmax_of_odds_terms(
-    scores: Float[Tensor, "M N"],
-    targets: Float[Tensor, "M T"],
-    best: Float[Tensor, "M 1"],
-    weight: Float[Tensor, "_ N"] | None = None,
-) -> Terms:
+def softmax_of_odds_terms(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> Terms:
     """`softmax_terms` of scores F that are log odds, F = log(P / (1 - P)): of log P = log sigmoid(F)."""
     log_p, log_p_targets, best = F.logsigmoid(scores), F.logsigmoid(targets), F.logsigmoid(best)
     loss, factor, slopes, of_targets = softmax_terms(log_p, log_p_targets, best, weight)
@@ -131,12 +128,7 @@ def softmax_of_odds_terms(
     return Terms(loss, factor, slopes * torch.sigmoid(-scores), of_targets * torch.sigmoid(-targets))
 
 
-def logistic_terms(
-    scores: Float[Tensor, "M N"],
-    targets: Float[Tensor, "M T"],
-    best: Float[Tensor, "M 1"],
-    weight: Float[Tensor, "_ N"] | None = None,
-) -> Terms:
+def logistic_terms(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> Terms:
     """Sum of log(1 + exp -G) over targets and of log(1 + exp G) over candidates; overwrites the scores.
 
     Every target is a positive of its own, as in the literature; TensorFlow's `nce_loss` spreads one positive over them.

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from cpc.losses.plan import Block
 from cpc.losses.products import Products
-from cpc.losses.slopes import tile_terms
+from cpc.losses.slopes import Shifts, tile_terms
 from cpc.losses.tiles import tiles_of
 
 
@@ -31,11 +31,7 @@ class Given(NamedTuple):
         form: a name in `cpc.losses.slopes.TERMS`.
         query: `[M]`, the query that each row is about; None: its own.
         negatives: `[M, R]`, places of drawn negatives among the candidates; None: all candidates are met.
-        log_count: `[N]` or `[M, N]`, subtracted from candidates' scores; +inf: the row does not meet it.
-        log_count_targets: `[M, T]`, the same of targets; +inf: the row has fewer.
-        term_weight: of the candidates' terms in a logistic loss, of the shape of `log_count`; None: 1.
-        hits: `[M, N]`, candidates that are targets of the row and were kept; None: none.
-        tie_width: `[M]`, how far apart scores may lie and yet tie; None: they are equal.
+        shifts: of scores (`cpc.losses.slopes`).
         products: how matrices are multiplied (`cpc.losses.products`).
     """
 
@@ -44,11 +40,7 @@ class Given(NamedTuple):
     form: str = "softmax"
     query: Tensor | None = None
     negatives: Tensor | None = None
-    log_count: Tensor | None = None
-    log_count_targets: Tensor | None = None
-    term_weight: Tensor | None = None
-    hits: Tensor | None = None
-    tie_width: Tensor | None = None
+    shifts: Shifts = Shifts()
     products: type[Products] = Products
 
 
@@ -118,19 +110,15 @@ class _TiledLoss(torch.autograd.Function):
                 rows = tile if block.rows is None else block.rows[tile]
                 query = rows if given.query is None else given.query[rows]
                 of_rows = queries[query].to(candidates.dtype)
-                accuracy[rows], terms = tile_terms(
-                    given.form,
-                    tiles.scores(of_rows, tile),
-                    own=None if own is None else own[tile] if drawn is None else torch.zeros_like(own[tile]),
-                    targets=None if target_scores is None else target_scores[rows],
-                    pool=block.pool if drawn is None else None,
-                    sequence=None if block.sequence is None else block.sequence[tile],
-                    log_count=_of_rows(given.log_count, rows),
-                    log_count_targets=None if given.log_count_targets is None else given.log_count_targets[rows],
-                    weight=_of_rows(given.term_weight, rows),
-                    hits=None if given.hits is None else given.hits[rows],
-                    tie_width=0.0 if given.tie_width is None else rearrange(given.tie_width[rows], "m -> m 1"),
-                )
+                is_met = own_of_tile = None
+                if own is not None:
+                    own_of_tile = own[tile] if drawn is None else torch.zeros_like(own[tile])  # drawn: in front
+                if block.pool is not None and block.sequence is not None and drawn is None:
+                    is_met = block.pool[block.sequence[tile]]
+                targets = None if target_scores is None else target_scores[rows]
+                scores = tiles.scores(of_rows, tile)
+                shifts = given.shifts.of(rows)
+                accuracy[rows], terms = tile_terms(given.form, scores, shifts, own_of_tile, targets, is_met)
                 loss_nats[rows] = terms.loss[:, 0]
                 weight = rearrange(given.weight[rows], "m -> m 1") * terms.factor
                 if of_queries is not None:
@@ -158,10 +146,3 @@ class _TiledLoss(torch.autograd.Function):
         is_one = gradients[0].device.type == "cpu" and gradients[0] == 1
         found = [(next(saved) if is_one else next(saved) * gradients[0]) if has else None for has in ctx.has_gradient]
         return None if found[0] is None else found[0].to(ctx.query_dtype), *found[1:], None
-
-
-def _of_rows(of_candidates: Tensor | None, rows: Any) -> Tensor | None:
-    """`[1, N]` or `[m, N]`: of shared candidates, or of a tile's rows."""
-    if of_candidates is None or of_candidates.ndim == 2:
-        return None if of_candidates is None else of_candidates[rows]
-    return rearrange(of_candidates, "n -> 1 n")

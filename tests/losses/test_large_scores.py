@@ -9,7 +9,9 @@ from torch import Tensor
 
 from cpc.candidates import LatentBank
 from cpc.candidates.samplers import Draw
-from cpc.losses import bank_loss, candidate_loss, class_loss, info_nce
+from cpc.losses import bank_loss, class_loss, info_nce
+from cpc.losses.class_loss import candidate_loss
+from cpc.losses.slopes import Shifts
 
 N = 1000
 PLACES = torch.arange(3)
@@ -76,7 +78,8 @@ def test_the_gradient_of_a_tiny_loss_is_the_negatives_and_the_positives() -> Non
 def test_several_targets_at_large_scores() -> None:
     """Two targets and two candidates score 1e4 alike: log 4."""
     vectors = torch.full((1, 2, 1), 100.0)
-    found = candidate_loss(vectors[:, 0], vectors[0], torch.zeros(1, 2), form="softmax", targets=vectors)
+    shifts = Shifts(torch.zeros(2), torch.zeros(1, 2))
+    found = candidate_loss(vectors[:, 0], vectors[0], None, (vectors, None), shifts)
     assert found.loss.item() == pytest.approx(math.log(4), rel=1e-6)
 
 
