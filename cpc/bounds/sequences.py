@@ -77,6 +77,7 @@ def scored_rows(
     num_steps, num_sequences, num_latents, _ = queries.shape
     sequences = Sequences.of((num_sequences, num_latents), num_valid, sequence_id, group_id)
     planned = plan(strategy, sequences, num_latents, num_steps, skip_steps)
+    assert planned.query is not None
     pool, device = planned.pool, latents.device
     kept = torch.zeros_like(pool)
     if with_baseline:

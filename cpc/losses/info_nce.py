@@ -70,26 +70,34 @@ def info_nce(
         >>> bool(torch.isclose(result.loss, torch.tensor(3.0).log())), result.accuracy.tolist()
         (True, [0.3333333432674408, 0.3333333432674408, 0.3333333432674408])
     """
-    check_shapes(
-        queries, candidates, positives, query_sequence, candidate_sequence, allowed, valid, log_count, negatives
+    check_lengths(
+        queries,
+        candidates,
+        positives=(positives, len(queries)),
+        negatives=(negatives, len(queries)),
+        query_sequence=(query_sequence, len(queries)),
+        candidate_sequence=(candidate_sequence, len(candidates)),
+        valid=(valid, len(candidates)),
+        log_count=(log_count, len(candidates)),
     )
-    check_values(queries, candidates, positives, negatives, num_negatives, temperature)
+    _check_sequences(query_sequence, candidate_sequence, allowed)
+    _check_values(queries, candidates, positives, negatives, num_negatives, temperature)
     given = (query_sequence, candidate_sequence, allowed, valid)
     sequence, of_candidate, allowed, valid = (None if each is None else each.cpu() for each in given)
     places = positives.cpu()
     pool = torch.ones(1, len(candidates), dtype=torch.bool) if allowed is None else allowed[:, of_candidate]  # [B, N]
     pool = pool if valid is None else pool & valid
-    rows, nothing = torch.arange(len(places)), torch.zeros_like(places)
+    nothing = torch.zeros_like(places)
     sequence = nothing if sequence is None else sequence
     if negatives is None:
         of_blocks = blocks(pool, allowed, sequence, of_candidate, places)
     else:  # from the pool or not
         of_blocks = [Block(positives=rearrange(places, "m -> m 1"))]
-    planned = plan_of_blocks(rows, nothing, sequence, places, pool, of_blocks, (1, 1, len(rows)))
+    planned = plan_of_blocks(None, nothing, sequence, places, pool, of_blocks, (1, 1, len(places)))
     is_alone = planned.num_negatives < 1
     if negatives is None and bool(is_alone.any()):
         raise ValueError(
-            f"{int(is_alone.sum())} of {len(rows)} rows have no negative: their loss is 0 and teaches nothing; allow "
+            f"{int(is_alone.sum())} of {len(places)} rows have no negative: their loss is 0 and teaches nothing; allow "
             "more sequences or put more of them in the batch"
         )
     if num_negatives is not None and negatives is None:
@@ -99,7 +107,7 @@ def info_nce(
     dtype = _score_dtype(queries)
     temperature = temperature.to(dtype) if isinstance(temperature, Tensor) else temperature
     scaled = queries if is_one else queries.to(dtype) / temperature
-    bias = None if log_count is None else -log_count.to(dtype)
+    bias = None if log_count is None else -log_count.detach().to(dtype)
     return loss_of_rows(scaled, candidates, planned.on(queries.device), negatives, compute, bias)
 
 
@@ -140,37 +148,25 @@ def _score_dtype(queries: Tensor) -> torch.dtype:
     return torch.float64 if queries.dtype == torch.float64 else torch.float32
 
 
-def check_shapes(
-    queries: Tensor,
-    candidates: Tensor,
-    positives: Tensor,
-    query_sequence: Tensor | None,
-    candidate_sequence: Tensor | None,
-    allowed: Tensor | None,
-    valid: Tensor | None,
-    log_count: Tensor | None,
-    negatives: Tensor | None,
-) -> None:
-    """Refuse lengths that do not go together, naming the argument."""
-    num_rows, num_candidates = len(queries), len(candidates)
-    if num_rows == 0:
+def check_lengths(queries: Tensor, candidates: Tensor, **lengths: tuple[Tensor | None, int]) -> None:
+    """Refuse lengths that do not go together, naming the argument.
+
+    Raises:
+        ValueError: with what was given, and what it needs.
+    """
+    if len(queries) == 0:
         raise ValueError("no queries: every sequence is too short for this prediction step")
     if queries.shape[1] != candidates.shape[1]:
         raise ValueError(f"queries have {queries.shape[1]} channels, candidates {candidates.shape[1]}")
-    lengths = {
-        "positives": (positives, num_rows),
-        "negatives": (negatives, num_rows),
-        "query_sequence": (query_sequence, num_rows),
-        "candidate_sequence": (candidate_sequence, num_candidates),
-        "valid": (valid, num_candidates),
-        "log_count": (log_count, num_candidates),
-    }
     for name, (given, expected) in lengths.items():
         if given is not None and len(given) != expected:
             raise ValueError(
-                f"{name} has {len(given)} entries, but there are {num_rows} queries and {num_candidates} candidates: "
-                f"it needs {expected}"
+                f"{name} has {len(given)} entries, but there are {len(queries)} queries and {len(candidates)} "
+                f"candidates: it needs {expected}"
             )
+
+
+def _check_sequences(query_sequence: Tensor | None, candidate_sequence: Tensor | None, allowed: Tensor | None) -> None:
     if (allowed is None) != (query_sequence is None) or (allowed is None) != (candidate_sequence is None):
         raise ValueError(
             "allowed, query_sequence and candidate_sequence go together: whose latents a sequence meets, and who "
@@ -185,7 +181,7 @@ def check_shapes(
             )
 
 
-def check_values(
+def _check_values(
     queries: Tensor,
     candidates: Tensor,
     positives: Tensor,
@@ -193,7 +189,6 @@ def check_values(
     num_negatives: int | None,
     temperature: float | Tensor,
 ) -> None:
-    """Refuse devices, dtypes, indices and numbers that make no loss."""
     if len({queries.device, candidates.device, positives.device}) > 1:
         raise ValueError(
             f"queries, candidates and positives are on {queries.device}, {candidates.device} and {positives.device}; "

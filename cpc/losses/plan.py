@@ -95,7 +95,7 @@ class Plan(NamedTuple):
     """The rows of a batch, in the order (b t k), and the candidates of each.
 
     Attributes:
-        query: `[M]` place of each row's query in the order (b t k).
+        query: `[M]` place of each row's query in the order (b t k); None: each has its own.
         step: `[M]` place of the row's step among the K.
         sequence: `[M]` b.
         positives: `[M]` index of z_{t+k} among the candidates.
@@ -107,7 +107,7 @@ class Plan(NamedTuple):
         size: K, B and T.
     """
 
-    query: Tensor
+    query: Tensor | None
     step: Tensor
     sequence: Tensor
     positives: Tensor
@@ -124,7 +124,7 @@ class Plan(NamedTuple):
             return self
         moved: dict[str, Any] = {"blocks": [each.on(device) for each in self.blocks]}
         for name, each in zip(self._fields, self[:8], strict=False):
-            moved[name] = each.to(device, non_blocking=True)
+            moved[name] = None if each is None else each.to(device, non_blocking=True)
         return self._replace(**moved)
 
     def draw(
@@ -146,6 +146,7 @@ class Plan(NamedTuple):
         drawn = draw_negatives(self.pool, self.sequence, self.positives, num, generator, device)
         if not shared_across_steps:
             return drawn
+        assert self.query is not None
         num_steps, _, num_latents = self.size
         time, place = torch.unique_consecutive(self.query // num_steps, return_inverse=True)
         shared = draw_negatives(self.pool, time // num_latents, None, num, generator, device)[place.to(drawn.device)]
@@ -192,7 +193,7 @@ def plan(
 
 
 def plan_of_blocks(
-    query: Int[Tensor, " M"],
+    query: Int[Tensor, " M"] | None,
     step: Int[Tensor, " M"],
     sequence: Int[Tensor, " M"],
     positives: Int[Tensor, " M"],

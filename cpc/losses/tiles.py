@@ -58,9 +58,9 @@ class Tiles:
     def add_candidate_gradient(self, slopes: Tensor, queries: Tensor, total: Tensor) -> None:
         """Add slopes times queries to `total`, of the candidates' shape; queries come with the rows' weights."""
 
-    @abstractmethod
     def add_bias_gradient(self, slopes: Tensor, weight: Tensor, total: Tensor) -> None:
-        """Add slopes times weight `[m, 1]` to `total`, of the bias's shape."""
+        """Add slopes times weight `[m, 1]` to `total`, of the bias's shape; of drawn candidates biases have none."""
+        raise NotImplementedError
 
 
 class SharedTiles(Tiles):
@@ -106,9 +106,6 @@ class SelectedTiles(SharedTiles):
     def add_candidate_gradient(self, slopes: Tensor, queries: Tensor, total: Tensor) -> None:  # noqa: D102
         super().add_candidate_gradient(self._spread(slopes), queries, total)
 
-    def add_bias_gradient(self, slopes: Tensor, weight: Tensor, total: Tensor) -> None:  # noqa: D102
-        super().add_bias_gradient(self._spread(slopes), weight, total)
-
     def _spread(self, slopes: Tensor) -> Tensor:
         """Slopes among those of all candidates, which takes the place of the scores, once a tile."""
         if self.of_tile.numel() > 0:
@@ -139,9 +136,6 @@ class GatheredTiles(Tiles):
     def add_candidate_gradient(self, slopes: Tensor, queries: Tensor, total: Tensor) -> None:  # noqa: D102
         torch.mul(rearrange(slopes, "m r -> m r 1"), rearrange(queries, "m d -> m 1 d"), out=self.vectors)
         total.index_add_(0, self.of_tile.flatten(), rearrange(self.vectors, "m r d -> (m r) d"))
-
-    def add_bias_gradient(self, slopes: Tensor, weight: Tensor, total: Tensor) -> None:  # noqa: D102
-        total.index_add_(0, self.of_tile.flatten(), (slopes * weight).flatten())
 
 
 class OwnTiles(Tiles):
