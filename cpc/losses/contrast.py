@@ -124,19 +124,20 @@ def class_contrast(
         )
     num_valid = Sequences.of((num_sequences, num_places), num_valid).num_valid
     labels, found, steps, places = labels.cpu(), [], [], []
-    for step, (asked, k) in enumerate(zip(queries, ahead, strict=True)):
+    for number, (asked, k) in enumerate(zip(queries, ahead, strict=True)):
         of_places = labels[:, k - 1 : k - 1 + num_places]
         rows = is_row(of_places, num_valid).flatten().nonzero()[:, 0]
         if len(rows) == 0:
             continue
         met = rearrange(asked, "b t d -> (b t) d")[rows.to(queries.device, non_blocking=True)]
         found.append(find(met, of_places.flatten()[rows]))
-        steps.append(torch.full_like(rows, step))
+        steps.append(torch.full_like(rows, number))
         places.append(rows)
     if not found:
         raise ValueError("no place of the batch has a known class ahead of it: there is nothing to be found")
-    of_step, of_sequence = torch.cat(steps).to(queries.device), (torch.cat(places) // num_places).to(queries.device)
-    return summed(mean_over_steps(found), of_step, of_sequence, num_steps, num_sequences)
+    of_rows = (torch.cat(steps), torch.cat(places) // num_places)
+    step, sequence = (each.to(queries.device, non_blocking=True) for each in of_rows)
+    return summed(mean_over_steps(found), step, sequence, num_steps, num_sequences)
 
 
 def is_row(of_places: Int[Tensor, "B T"], num_valid: Int[Tensor, " B"] | None = None) -> Bool[Tensor, "B T"]:
