@@ -19,7 +19,7 @@ from benchmarks.machine import machine_state, median_seconds, peak_extra_mib
 from cpc.allocator import keep_freed_memory
 from cpc.candidates import LatentBank
 from cpc.candidates.samplers import Sampler, TwoLevel, Uniform
-from cpc.losses import BankLoss, bank_loss
+from cpc.losses import RowLosses, bank_loss
 
 DIM, NUM_CLUSTERS, TEMPERATURE = 64, 1000, 0.1
 
@@ -54,21 +54,21 @@ def main() -> None:
     two_level.refresh(bank.latents)
     refresh_seconds = time.perf_counter() - start
 
-    def with_draws(sampler: Sampler) -> BankLoss:
+    def with_draws(sampler: Sampler) -> RowLosses:
         draw = sampler.sample(queries, options.draws, nowhere, "keep", generator)
         return bank_loss(queries, positives, bank, draw, temperature=TEMPERATURE)
 
-    def with_all() -> BankLoss:
+    def with_all() -> RowLosses:
         return bank_loss(queries, positives, bank, temperature=TEMPERATURE)
 
     uniform = Uniform(len(bank), replacement=True)
-    losses: dict[str, Callable[[], BankLoss]] = {
+    losses: dict[str, Callable[[], RowLosses]] = {
         "all": with_all,
         "two-level": lambda: with_draws(two_level),
         "uniform": lambda: with_draws(uniform),
     }
 
-    def step(loss: Callable[[], BankLoss]) -> None:
+    def step(loss: Callable[[], RowLosses]) -> None:
         for each in (queries, positives):
             each.requires_grad_().grad = None
         loss().loss.backward()

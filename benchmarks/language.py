@@ -28,7 +28,7 @@ from cpc.allocator import keep_freed_memory
 from cpc.candidates.kernels import KernelMap, Quadratic, RandomFourier
 from cpc.candidates.samplers import SoftmaxSampler
 from cpc.data.store.records import read_records
-from cpc.losses import ClassLoss, ClassTableLoss
+from cpc.losses import ClassTableLoss, RowLosses
 from cpc.pretraining.command import parse, pretrain
 from cpc.processor import prepare_processor
 
@@ -88,7 +88,7 @@ class AbsoluteSoftmax(ClassTableLoss):
         generator: torch.Generator | None = None,
         weight: Tensor | None = None,
         refreshes: bool = True,
-    ) -> ClassLoss:
+    ) -> RowLosses:
         """Among the candidates drawn."""
         if self.sampler is None:
             return self.exact(queries, targets)
@@ -101,7 +101,7 @@ class AbsoluteSoftmax(ClassTableLoss):
         scores = torch.cat([of_target[:, None], candidates - draw.log_count_sampled], 1)
         return _found(scores, torch.zeros_like(targets), 1 + (draw.log_count_sampled < torch.inf).sum(1))
 
-    def exact(self, queries: Tensor, targets: Tensor, weight: Tensor | None = None) -> ClassLoss:
+    def exact(self, queries: Tensor, targets: Tensor, weight: Tensor | None = None) -> RowLosses:
         """Among all classes."""
         scores = self._absolute(self.table.normalised(queries) @ self.table.vectors().T)
         return _found(scores, targets, torch.full_like(targets, self.table.num_classes))
@@ -110,10 +110,10 @@ class AbsoluteSoftmax(ClassTableLoss):
         return (products / self.table.temperature).abs()
 
 
-def _found(scores: Tensor, places: Tensor, num_candidates: Tensor) -> ClassLoss:
+def _found(scores: Tensor, places: Tensor, num_candidates: Tensor) -> RowLosses:
     loss_nats = torch.nn.functional.cross_entropy(scores, places, reduction="none")
     is_best = (scores.argmax(1) == places).float()
-    return ClassLoss(loss_nats.mean(), loss_nats.detach(), num_candidates, is_best)
+    return RowLosses(loss_nats.mean(), loss_nats.detach(), num_candidates, is_best)
 
 
 def sampler(path: str, **init_args: Any) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from cpc.contexts.grid import check_latents
 from cpc.data.batch import Batch
-from cpc.losses.contrast import Contrast
 from cpc.losses.contrastive import Contrastive
 from cpc.losses.loss_part import LossPart, Measure
+from cpc.losses.result import Contrast
 from cpc.predictors import Output, Step
 
 
@@ -53,10 +53,15 @@ class CPC(nn.Module):
         self.is_initialised: Tensor
         self.register_buffer("is_initialised", torch.zeros((), dtype=torch.bool))
 
-    def forward(self, x: Num[Tensor, "B ..."], state: Any = None) -> Output:
-        """Encode observations; pass the last `state` on to continue sequences rather than begin them."""
+    def encode(self, x: Num[Tensor, "B ..."], state: Any = None) -> tuple[Tensor, Tensor, Any]:
+        """Latents, contexts and the state to go on from: all that probes read."""
         latents = self.encoder(x)  # z: [B, T, D]
         contexts, state = self.context(latents, state)  # c: [B, T, C]
+        return latents, contexts, state
+
+    def forward(self, x: Num[Tensor, "B ..."], state: Any = None) -> Output:
+        """Encode observations and predict; pass the last `state` on to continue sequences rather than begin them."""
+        latents, contexts, state = self.encode(x, state)
         of_directions = zip(self.predictors, self.context.by_direction(contexts).items(), strict=True)
         queries = {direction: predict(c) for predict, (direction, c) in of_directions}  # q = W_k c: [K, B, T, D]
         return Output(latents, contexts, queries, state)
@@ -74,13 +79,13 @@ class CPC(nn.Module):
     def contrast(
         self, output: Output, batch: Batch, generator: torch.Generator | None = None, measure: Measure | None = None
     ) -> Contrast:
-        """The loss of an output at hand.
+        """The loss of an output at hand, what the model makes of `batch.x`.
 
         Args:
-            output: what the model makes of `batch.x`.
+            output: of the model.
             batch: whose observations these are; its samples are converted to latents here, and nowhere else.
             generator: source of the draws.
-            measure: with another strategy and number of negatives than in training.
+            measure: another strategy and number of negatives than in training.
         """
         return self.loss_part(output, self.in_latents(batch), generator, measure)
 

@@ -18,9 +18,6 @@ import pytest
 import soundfile
 import torch
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its kernels are tested on the CPU
-
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_network() -> Iterator[None]:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cpc.losses.contrast import Contrast
+from cpc.losses.result import Contrast
 
 SUMMED = Contrast._fields[1:]  # rows, loss, log N, N, accuracy, the draws' excess
 

@@ -15,8 +15,8 @@ from cpc.bounds.advice import advice, is_saturated
 from cpc.bounds.averages import averages, products_of
 from cpc.bounds.gaussian import information_at_reading_nats, is_biased
 from cpc.candidates import MOST_DRAW_EXCESS_NATS, bounds_information, reading_of
-from cpc.losses.contrast import Contrast
 from cpc.losses.objectives import FULL_SOFTMAX, OBJECTIVES
+from cpc.losses.result import Contrast
 from cpc.predictors import Step
 
 SCHEMA = 1

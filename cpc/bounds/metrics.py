@@ -15,7 +15,7 @@ from torchmetrics.utilities import dim_zero_cat
 from cpc.bounds.averages import SUMMED, averages, products_of
 from cpc.bounds.bound import Bound
 from cpc.bounds.estimators import Reading
-from cpc.losses.contrast import Contrast
+from cpc.losses.result import Contrast
 from cpc.predictors import Step
 
 

@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.bounds.estimators import split_by_sequence
-from cpc.candidates import allowed_matrix, check_num_valid, draw_negatives
-from cpc.losses.contrast import check_rows
+from cpc.candidates import draw_negatives
+from cpc.losses.plan import Sequences, plan
 
 
 class ScoredRows(NamedTuple):
@@ -53,7 +53,7 @@ def scored_rows(
 ) -> Iterator[tuple[int, ScoredRows]]:
     """The place of a step and the scores of its rows in one sequence, one sequence after the other.
 
-    Rows and candidates are those of `cpc.losses.contrast`, with the same arguments. Drawn negatives are of the same
+    Rows and candidates are those that `cpc.losses.contrast` plans. Drawn negatives are of the same
     distribution, not the same draws, and each counts once however often it is drawn: distinct draws are independent
     where the pool is, so that lower bounds stay such for any number of draws. Each step draws for itself; that a model
     shares draws across steps makes no difference to any one step. One sequence's scores are there at a time: T x (B T)
@@ -75,31 +75,26 @@ def scored_rows(
         ValueError: as `contrast`, or if a baseline would have the candidates of fewer than two sequences.
     """
     num_steps, num_sequences, num_latents, _ = queries.shape
-    device = latents.device
-    if num_valid is None:
-        num_valid = torch.full((num_sequences,), num_latents, device=device)
-    check_num_valid(num_valid, num_latents)
-    if sequence_id is None:
-        sequence_id = torch.arange(num_sequences, device=device)
-    check_rows(strategy, num_valid, sequence_id, group_id, skip_steps)
-    is_valid = torch.arange(num_latents, device=device) < rearrange(num_valid, "b -> b 1")
-    pool = repeat(allowed_matrix(strategy, sequence_id, group_id), "q b -> q (b t)", t=num_latents)
-    pool = pool & rearrange(is_valid, "b t -> (b t)")
+    sequences = Sequences.of((num_sequences, num_latents), num_valid, sequence_id, group_id)
+    planned = plan(strategy, sequences, num_latents, num_steps, skip_steps)
+    assert planned.query is not None
+    pool, device = planned.pool, latents.device
     kept = torch.zeros_like(pool)
     if with_baseline:
-        kept, pool = split_by_sequence(pool, repeat(sequence_id, "b -> (b t)", t=num_latents))
+        kept, pool = split_by_sequence(pool, repeat(sequences.sequence_id, "b -> (b t)", t=num_latents))
     columns = rearrange(latents, "b t d -> (b t) d").double()
+    flat = rearrange(queries, "k b t d -> (b t k) d")
     for place in range(num_steps):
-        ahead = skip_steps + place + 1
         for b in range(num_sequences):
-            num_rows = int(num_valid[b]) - ahead
-            if num_rows < 1:
+            of_rows = ((planned.step == place) & (planned.sequence == b)).nonzero()[:, 0]
+            if len(of_rows) == 0:
                 continue
-            positives = b * num_latents + ahead + torch.arange(num_rows, device=device)
-            scores = queries[place, b, :num_rows].double() @ columns.T
-            candidates, baseline = (repeat(each[b], "n -> m n", m=num_rows) for each in (pool, kept))
+            positives = planned.positives[of_rows]
+            scores = flat[planned.query[of_rows].to(device)].double() @ columns.T
+            candidates, baseline = (repeat(each[b], "n -> m n", m=len(of_rows)) for each in (pool, kept))
             if num_negatives is not None:
                 drawn = draw_negatives(pool, torch.full_like(positives, b), positives, num_negatives, generator)
                 candidates = torch.zeros_like(candidates).scatter(1, drawn, True)
             is_positive = torch.zeros_like(candidates).scatter(1, rearrange(positives, "m -> m 1"), True)
-            yield place, ScoredRows(scores, positives, candidates, baseline & ~is_positive)
+            met = (each.to(device) for each in (positives, candidates, baseline & ~is_positive))
+            yield place, ScoredRows(scores, *met)

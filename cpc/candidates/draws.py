@@ -17,6 +17,7 @@ def draw_negatives(
     positives: Int[Tensor, " M"] | None,
     num_negatives: int,
     generator: torch.Generator | None = None,
+    device: torch.device | None = None,
 ) -> Int[Tensor, "M R"]:
     """Draw `num_negatives` candidates per row, uniformly and with replacement, never the row's positive.
 
@@ -32,6 +33,7 @@ def draw_negatives(
             None excludes nothing.
         num_negatives: R.
         generator: source of the draws, on the CPU, so that the model's own generator is left alone.
+        device: where the draws go, without waiting for it if all else is on the CPU; None: that of `pool`.
 
     Raises:
         ValueError: if a row has no candidate to draw.
@@ -41,15 +43,21 @@ def draw_negatives(
     if positives is not None:
         positive_in_pool = pool[query_sequence, positives]
         num_eligible = num_eligible - positive_in_pool.long()
+        place = (pool.cumsum(1) - 1)[query_sequence, positives]  # [M]: where in `members` the positive is
+        behind = torch.where(positive_in_pool, place, pool.shape[1])
     if bool((num_eligible < 1).any()):
         raise ValueError(f"{int((num_eligible < 1).sum())} of {len(query_sequence)} rows have no negative to draw")
 
     uniform = torch.rand(len(query_sequence), num_negatives, generator=generator, dtype=torch.float64)
-    draws = (uniform.to(pool.device) * rearrange(num_eligible, "m -> m 1")).long()
+    device = pool.device if device is None else device
+
+    def there(of_rows: Tensor) -> Tensor:
+        return rearrange(of_rows, "m -> m 1").to(device, non_blocking=True)
+
+    draws = (uniform.to(device, non_blocking=True) * there(num_eligible)).long()
     if positives is not None:
-        place = (pool.cumsum(1) - 1)[query_sequence, positives]  # [M]: where in `members` the positive stands
-        draws += rearrange(positive_in_pool, "m -> m 1") & (draws >= rearrange(place, "m -> m 1"))
-    return members[rearrange(query_sequence, "m -> m 1"), draws]
+        draws += draws >= there(behind)
+    return members.to(device, non_blocking=True)[there(query_sequence), draws]
 
 
 def draw_excess_nats(num_negatives: int, num_eligible: Int[Tensor, " M"]) -> Float[Tensor, " M"]:

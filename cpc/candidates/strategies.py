@@ -1,6 +1,7 @@
 """Negative strategies: whose latents a sequence is compared with (Table 2 of van den Oord et al. 2018).
 
-B sequences of a batch. Row b of an `allowed` matrix says which sequences lend their latents to the queries of b.
+B sequences that are predicted, S that lend candidates. Row b of an `allowed` matrix says which sequences lend their
+latents to the queries of b.
 """
 
 from collections.abc import Callable
@@ -25,29 +26,37 @@ MOST_DRAW_EXCESS_NATS = 0.1
 
 
 def allowed_matrix(
-    strategy: str, sequence_id: Int[Tensor, " B"], group_id: Int[Tensor, " B"] | None = None
-) -> Bool[Tensor, "B B"]:
+    strategy: str,
+    sequence_id: Int[Tensor, " B"],
+    group_id: Int[Tensor, " B"] | None = None,
+    lender_sequence_id: Int[Tensor, " S"] | None = None,
+    lender_group_id: Int[Tensor, " S"] | None = None,
+) -> Bool[Tensor, "B S"]:
     """Which sequences (columns) give candidates to the queries of which (rows).
 
     Args:
         strategy: a name in `STRATEGIES`.
         sequence_id: sequences that may overlap share an id: windows of one file, columns of one image.
         group_id: the speaker; needed by the same-speaker strategies, -1 where unknown.
+        lender_sequence_id: of the sequences that give candidates; None: the same sequences.
+        lender_group_id: their speakers.
 
     Raises:
         ValueError: on an unknown strategy, or a same-speaker strategy without speakers.
     """
     if strategy not in _RULES:
         raise ValueError(f"negatives={strategy!r} is not one of {', '.join(STRATEGIES)}")
-    same = rearrange(sequence_id, "b -> b 1") == rearrange(sequence_id, "c -> 1 c")
-    if group_id is None or bool((group_id < 0).any()):
-        if strategy.startswith("same_speaker"):
+    if lender_sequence_id is None:
+        lender_sequence_id, lender_group_id = sequence_id, group_id
+    same = rearrange(sequence_id, "b -> b 1") == rearrange(lender_sequence_id, "s -> 1 s")
+    speaker = same
+    if strategy.startswith("same_speaker"):
+        if group_id is None or lender_group_id is None or bool((group_id < 0).any() or (lender_group_id < 0).any()):
             raise ValueError(
                 f"negatives={strategy!r} needs the speaker of every sequence; give the manifest a 'speaker' column or "
-                "choose negatives='mixed'"
+                "choose another strategy (model.loss.init_args.negatives)"
             )
-        return _RULES[strategy](same, same)
-    speaker = rearrange(group_id, "b -> b 1") == rearrange(group_id, "c -> 1 c")
+        speaker = rearrange(group_id, "b -> b 1") == rearrange(lender_group_id, "s -> 1 s")
     return _RULES[strategy](same, speaker)
 
 

@@ -7,12 +7,13 @@ import torch
 from einops import rearrange
 
 from cpc.bounds import BoundTally
-from cpc.candidates import LatentBank, check_num_valid
+from cpc.candidates import LatentBank
 from cpc.data.drawn import DrawnCorpus
 from cpc.data.modality import HeldOutBatches
 from cpc.losses import Contrast, bank_loss
-from cpc.losses.contrast import side_by_side
 from cpc.losses.contrastive import Predictions, predictions
+from cpc.losses.plan import rows_of
+from cpc.losses.result import side_by_side
 from cpc.model import CPC
 
 _HELD_OUT = "mixed_excluding"  # uniform batches, as the bank's own
@@ -80,29 +81,20 @@ def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundT
 
 def bank_contrast(predicted: Predictions, bank: LatentBank, skip_steps: int = 0) -> Contrast:
     """`cpc.losses.contrast` with a bank in place of the batch: no gradients, and no draws."""
-    queries, latents, num_valid, sequence_id, _ = predicted
-    assert sequence_id is not None
+    queries, latents, sequences = predicted
     num_steps, num_sequences, num_latents, _ = queries.shape
-    if num_valid is None:
-        num_valid = torch.full((num_sequences,), num_latents, device=latents.device)
-    check_num_valid(num_valid, num_latents)
-    time = torch.arange(num_latents, device=latents.device)
+    query, step, sequence, target = rows_of(sequences.num_valid, num_latents, num_steps, skip_steps)
+    flat, targets = rearrange(queries, "k s t d -> (s t k) d"), rearrange(latents, "s t d -> (s t) d")
     sums = torch.zeros(6, num_steps, num_sequences, device=latents.device)
     losses = []
-    for step in range(num_steps):
-        ahead = skip_steps + step + 1
-        sequence, row = (time + ahead < rearrange(num_valid, "s -> s 1")).nonzero().unbind(1)
-        if len(row) == 0:
-            continue
-        found = bank_loss(
-            queries[step, sequence, row],
-            latents[sequence, row + ahead],
-            bank,
-            sequence_id=sequence_id[sequence],
-        )
+    for place in step.unique().tolist():
+        rows = step == place
+        of_row = sequence[rows]
+        ids = sequences.sequence_id[of_row].to(latents.device)
+        found = bank_loss(flat[query[rows]], targets[target[rows]], bank, sequence_id=ids)
         counts = found.num_candidates.float()
         ones, zeros = torch.ones_like(counts), torch.zeros_like(counts)
         of_rows = torch.stack([ones, found.loss_nats.float(), counts.log(), counts, found.accuracy, zeros])
-        sums[:, step].index_add_(1, sequence, of_rows.to(sums))
+        sums[:, place].index_add_(1, of_row.to(latents.device), of_rows.to(sums))
         losses.append(found.loss)
     return Contrast(torch.stack(losses).mean() if losses else sums.new_zeros(()), *sums)

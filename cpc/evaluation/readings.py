@@ -66,7 +66,9 @@ class HeldOutReadings:
         for direction, predicted in enumerate(predictions(output, self.model.in_latents(batch))):
             for with_baseline in sorted(set(kinds.values())):
                 for place, rows in scored_rows(
-                    **predicted._asdict(),
+                    predicted.queries,
+                    predicted.latents,
+                    **predicted.sequences._asdict(),
                     strategy=measure.strategy,
                     num_negatives=measure.num_negatives,
                     skip_steps=self.model.loss_part.skip_steps,

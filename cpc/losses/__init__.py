@@ -1,28 +1,30 @@
-"""How scores become a loss."""
+"""How scores become a loss.
 
-from cpc.losses.bank_loss import BankLoss, bank_loss
-from cpc.losses.candidate_loss import ClassLoss, candidate_loss
+From below: `plan` (who meets whom), `products` and `tiles` (scores), `slopes` (losses and derivatives), `tiled_loss`
+(the sum of it, with gradients); then `info_nce`, `class_loss` and `bank_loss` for anyone's tensors, `contrast` for the
+sequences of a batch; and the parts of a model, `Contrastive` and `ClassTableLoss`.
+"""
+
+from cpc.losses.bank_loss import bank_loss
 from cpc.losses.class_loss import class_loss
 from cpc.losses.class_table_loss import ClassTableLoss
-from cpc.losses.contrast import Contrast, contrast
+from cpc.losses.contrast import contrast
 from cpc.losses.contrastive import Contrastive
-from cpc.losses.info_nce import InfoNCE, info_nce
+from cpc.losses.info_nce import info_nce
 from cpc.losses.loss_part import LossPart, Measure
 from cpc.losses.objectives import OBJECTIVES, Objective
+from cpc.losses.result import Contrast, RowLosses
 
 __all__ = [
     "OBJECTIVES",
-    "BankLoss",
-    "ClassLoss",
     "ClassTableLoss",
     "Contrast",
     "Contrastive",
-    "InfoNCE",
     "LossPart",
     "Measure",
     "Objective",
+    "RowLosses",
     "bank_loss",
-    "candidate_loss",
     "class_loss",
     "contrast",
     "info_nce",

@@ -11,8 +11,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers import NO_TARGET, Draw
-from cpc.losses.candidate_loss import ClassLoss, Shifts, candidate_loss
 from cpc.losses.objectives import correction_of, objective_of
+from cpc.losses.plan import Block
+from cpc.losses.result import RowLosses
+from cpc.losses.slopes import Shifts
+from cpc.losses.tiled_loss import Given, only_met, tiled_loss
 
 
 def class_loss(
@@ -26,7 +29,7 @@ def class_loss(
     bias: Float[Tensor, " n"] | None = None,
     temperature: float | Tensor = 1.0,
     weight: Float[Tensor, " M"] | None = None,
-) -> ClassLoss:
+) -> RowLosses:
     """The loss of finding each query's targets among the classes, or among those drawn.
 
     F(x, y) = q . c_y / temperature + bias_y. A softmax takes the distribution that is uniform over a row's targets for
@@ -92,7 +95,7 @@ def loss_on_table(
     correction: str,
     weight: Float[Tensor, " M"] | None,
     form: str | None = None,
-) -> ClassLoss:
+) -> RowLosses:
     """`class_loss` of checked arguments, for tables that know how to look up classes: by ids, or all where None.
 
     A form may be named in place of the objective's own.
@@ -100,40 +103,86 @@ def loss_on_table(
     is_target = targets != NO_TARGET
     # an empty place adds a gradient of zero to a class: let it be one that gets a gradient in any case
     present = torch.where(is_target, targets, targets.amax(1, keepdim=True))
-    ids = None if draw is None else draw.ids
-    return candidate_loss(
-        queries,
-        vectors(present),
-        vectors(ids),
-        form=form or objective_of(objective).form,
-        shifts=_shifts(is_target, present, targets, draw, objective, correction),
-        target_bias=biases(present),
-        candidate_bias=biases(ids),
-        weight=weight,
+    of_targets = torch.where(is_target, 0.0, torch.inf)
+    form = form or objective_of(objective).form
+    if draw is None:
+        found = candidate_loss(queries, vectors(None), biases(None), present, Shifts(None, of_targets), form, weight)
+        return found._replace(objective=objective)
+    log_count, term_weight = draw.log_count_sampled, None
+    if correction == "posterior":
+        of_targets = torch.where(is_target, draw.log_count_targets.reshape(targets.shape), torch.inf)
+    elif correction == "none" or form != "softmax":
+        if correction == "importance":
+            term_weight = (-log_count).exp()
+        log_count = torch.where(log_count < torch.inf, 0.0, torch.inf)
+    hits = hits_among(draw.ids, targets) if "keep" in objective_of(objective).hits else None
+    shifts = Shifts(log_count, of_targets, term_weight, hits)
+    ids, of_present = draw.ids, (vectors(present), biases(present))
+    return candidate_loss(queries, vectors(ids), biases(ids), of_present, shifts, form, weight)._replace(
+        objective=objective
     )
 
 
-def _shifts(
-    is_target: Bool[Tensor, "M T"],
-    present: Int[Tensor, "M T"],
-    targets: Int[Tensor, "M T"],
-    draw: Draw | None,
-    objective: str,
-    correction: str,
-) -> Shifts:
-    of_targets = torch.where(is_target, 0.0, torch.inf)
-    if draw is None:
-        return Shifts(of_targets, own=present)
-    form, accepted, _ = objective_of(objective)
-    hits = hits_among(draw.ids, targets) if "keep" in accepted else None
-    log_count = draw.log_count_sampled
-    if correction == "posterior":
-        of_targets = torch.where(is_target, draw.log_count_targets.reshape(targets.shape), torch.inf)
-        return Shifts(of_targets, log_count, hits=hits)
-    if correction == "importance" and form == "softmax":
-        return Shifts(of_targets, log_count, hits=hits)
-    met = torch.where(log_count < torch.inf, 0.0, torch.inf)
-    return Shifts(of_targets, met, (-log_count).exp() if correction == "importance" else None, hits=hits)
+def candidate_loss(
+    queries: Float[Tensor, "M D"],
+    candidates: Float[Tensor, "N D"] | Float[Tensor, "M N D"],
+    bias: Float[Tensor, " N"] | Float[Tensor, "M N"] | None,
+    targets: tuple[Float[Tensor, "M T D"], Float[Tensor, "M T"] | None] | Int[Tensor, "M T"],
+    shifts: Shifts,
+    form: str = "softmax",
+    weight: Float[Tensor, " M"] | None = None,
+) -> RowLosses:
+    """Contrast targets with candidates, given as vectors: from a table, a bank, or anywhere; F = query . vector + bias.
+
+    Scores and sums are float32 (float64 for float64 queries) whatever the autocast dtype. Rows are ranked by F, as
+    classes are without a sampler.
+
+    Args:
+        queries: divided by the temperature already.
+        candidates: those that all rows meet, or each row's own.
+        bias: of the candidates.
+        targets: vectors of each row's targets and their biases; or their places, if they are among the candidates.
+        shifts: what is subtracted from scores, and who is not there.
+        form: a name in `cpc.losses.slopes.TERMS`.
+        weight: of each row in `loss`; None: 1 / M.
+    """
+    dtype = torch.float64 if queries.dtype == torch.float64 else torch.float32
+    queries, candidates, bias = queries.to(dtype), candidates.to(dtype), None if bias is None else bias.to(dtype)
+    log_count, log_count_targets, *_ = shifts
+    assert log_count_targets is not None
+    is_target = log_count_targets < torch.inf
+    if isinstance(targets, Tensor):
+        own, target_scores, target_bias = targets, None, None if bias is None else bias[targets]
+        lengths = candidates.detach().norm(dim=-1)[targets]
+        num_candidates = torch.full_like(is_target.sum(1), len(candidates))
+    else:
+        vectors, target_bias = targets
+        assert log_count is not None
+        own, vectors, is_met = None, only_met(vectors.to(dtype), lambda: is_target), log_count < torch.inf
+        shared = is_met.ndim == candidates.ndim  # [M, N] with [N, D]
+        candidates = only_met(candidates, lambda: is_met.any(0) if shared else is_met)
+        lengths = vectors.detach().norm(dim=-1)
+        num_candidates = is_target.sum(1) + is_met.sum(-1)
+        with torch.autocast(queries.device.type, enabled=False):
+            target_scores = torch.einsum("md,mtd->mt", queries, vectors)
+        target_scores = target_scores if target_bias is None else target_scores + target_bias
+    shifts = Shifts(*(each if each is None or each.dtype == torch.bool else each.to(dtype) for each in shifts))
+    shifts = shifts._replace(tie_width=tie_width(queries, lengths, target_bias))
+    weight = queries.new_full((len(queries),), 1 / len(queries)) if weight is None else weight.to(dtype)
+    given = Given([Block(positives=own)], weight, form, shifts=shifts)
+    loss, loss_nats, accuracy = tiled_loss(queries, candidates, given, bias, target_scores)
+    return RowLosses(loss, loss_nats, num_candidates, accuracy)
+
+
+@torch.no_grad()
+def tie_width(
+    queries: Float[Tensor, "M D"], lengths: Float[Tensor, "M T"], bias: Float[Tensor, "M T"] | None = None
+) -> Float[Tensor, "M 1"]:
+    """How far scores may lie from those of targets, of given lengths, and tie: different products round differently."""
+    largest = queries.norm(dim=1, keepdim=True) * lengths.amax(1, keepdim=True)
+    if bias is not None:
+        largest = largest + bias.abs().amax(1, keepdim=True)
+    return 16 * torch.finfo(queries.dtype).eps * largest
 
 
 def hits_among(ids: Int[Tensor, "*M N"], targets: Int[Tensor, "M T"]) -> Bool[Tensor, "M N"]:

@@ -15,12 +15,11 @@ from torch import Tensor
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers import NO_TARGET, Draw, Hits, QuerySampler, Sampler
 from cpc.data.batch import Batch
-from cpc.losses.candidate_loss import ClassLoss
-from cpc.losses.class_contrast import class_contrast
 from cpc.losses.class_loss import as_sets, check_draw, loss_on_table
-from cpc.losses.contrast import Contrast
+from cpc.losses.contrast import class_contrast
 from cpc.losses.loss_part import LossPart, Measure
 from cpc.losses.objectives import FULL_SOFTMAX, correction_of, hits_of, learns_log_odds, objective_of
+from cpc.losses.result import Contrast, RowLosses
 from cpc.predictors import Output
 
 _log = logging.getLogger(__name__)
@@ -146,7 +145,7 @@ class ClassTableLoss(LossPart):
     def forward(
         self, output: Output, batch: Batch, generator: torch.Generator | None = None, measure: Measure | None = None
     ) -> Contrast:
-        """Find the class of what follows from every place: see `cpc.losses.class_contrast`."""
+        """Find the class of what follows from every place: see `cpc.losses.contrast.class_contrast`."""
         strategy = self.objective if measure is None else measure.strategy
         if strategy not in (FULL_SOFTMAX, self.objective):
             raise ValueError(f"strategy={strategy!r}: classes are told by {self.objective} or {FULL_SOFTMAX}")
@@ -154,7 +153,7 @@ class ClassTableLoss(LossPart):
         if not is_exact:
             self._refresh()  # once for all steps
 
-        def find(queries: Tensor, targets: Tensor) -> ClassLoss:
+        def find(queries: Tensor, targets: Tensor) -> RowLosses:
             if is_exact:
                 return self.exact(queries, targets)
             return self.of_rows(queries, targets, generator, refreshes=False)
@@ -170,13 +169,13 @@ class ClassTableLoss(LossPart):
         generator: torch.Generator | None = None,
         weight: Float[Tensor, " M"] | None = None,
         refreshes: bool = True,
-    ) -> ClassLoss:
+    ) -> RowLosses:
         """The training loss; see `class_loss`.
 
         Args:
             queries: what classes are scored with. The sampler gets them as they are multiplied: of length 1 where the
                 table is normalised, not divided by the temperature, before the 1 that biases are met by.
-            targets: `[M]` or `[M, T]`, -1 where a row has fewer than T.
+            targets: `[M]` or `[M, T]`, -1 where a row has fewer than T; on the host no GPU has to wait for their check.
             generator: source of the draws.
             weight: of each row in the loss; None: 1 / M.
             refreshes: count this loss, and show a sampler that follows the query the table if its turn has come; False
@@ -185,8 +184,8 @@ class ClassTableLoss(LossPart):
         Raises:
             ValueError: as `class_loss` and the sampler say.
         """
-        targets = as_sets(targets, len(queries), self.table.num_classes)
-        draw = None
+        on_host = as_sets(targets, len(queries), self.table.num_classes)
+        targets, draw = on_host.to(queries.device, non_blocking=True), None
         if self.sampler is not None:
             assert self.num_sampled is not None
             assert self.hits is not None
@@ -196,7 +195,7 @@ class ClassTableLoss(LossPart):
             draw = self.sampler.sample(shown, self.num_sampled, targets, self.hits, generator)
             if self.updates_between and self.training:
                 self.is_met[draw.ids] = True
-                present = targets[targets != NO_TARGET]
+                present = on_host[on_host != NO_TARGET].to(self.is_met.device)
                 self.is_met[present] = True
                 self.last_targets = present, self.table.weight.detach()[present]
         check_draw(draw, targets, self.objective, self.correction)
@@ -270,7 +269,7 @@ class ClassTableLoss(LossPart):
 
     def exact(
         self, queries: Float[Tensor, "M D"], targets: Int[Tensor, "M ..."], weight: Float[Tensor, " M"] | None = None
-    ) -> ClassLoss:
+    ) -> RowLosses:
         """The full softmax's loss, whatever the objective: the log of the perplexity; a tile of rows at a time.
 
         Sampled objectives without a correction learn log(P / Q) (docs/theory.md): the log of the expected counts Q is
@@ -280,7 +279,7 @@ class ClassTableLoss(LossPart):
         Raises:
             ValueError: as `check_exact`, and on queries or targets that do not fit the table.
         """
-        targets = as_sets(targets, len(queries), self.table.num_classes)
+        targets = as_sets(targets, len(queries), self.table.num_classes).to(queries.device, non_blocking=True)
         form = "softmax_of_odds" if learns_log_odds(self.objective) else "softmax"
         learned_against = self._learned_against(queries.device)
         return self._loss(queries, targets, None, "full_softmax", "none", weight, learned_against, form)
@@ -317,7 +316,7 @@ class ClassTableLoss(LossPart):
         weight: Tensor | None,
         log_count: Tensor | None = None,
         form: str | None = None,
-    ) -> ClassLoss:
+    ) -> RowLosses:
         if queries.shape[1] != self.table.dim:
             raise ValueError(f"queries have {queries.shape[1]} dims, the table's classes {self.table.dim}")
         scaled = self.table.normalised(queries) / self.table.temperature

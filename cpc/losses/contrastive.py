@@ -8,36 +8,43 @@ from typing import Literal, NamedTuple
 
 import torch
 from einops import repeat
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from cpc.candidates.strategies import STRATEGIES
 from cpc.contexts.grid import columns
 from cpc.data.batch import Batch
-from cpc.losses.contrast import Contrast, contrast, side_by_side
+from cpc.losses.contrast import contrast_planned
 from cpc.losses.info_nce import COMPUTE
 from cpc.losses.loss_part import LossPart, Measure
+from cpc.losses.plan import Plan, Sequences, on_host, plan
+from cpc.losses.result import Contrast, side_by_side
 from cpc.predictors import Output
 
 
 class Predictions(NamedTuple):
-    """Of one direction of time: queries, the latents that they predict, and whose these are, as `contrast` takes it."""
+    """Of one direction of time: queries, the latents that they predict, and whose these are."""
 
     queries: Float[Tensor, "K S T D"]
     latents: Float[Tensor, "S T D"]
-    num_valid: Int[Tensor, " S"] | None
-    sequence_id: Int[Tensor, " S"] | None
-    group_id: Int[Tensor, " S"] | None
+    sequences: Sequences
 
 
 def predictions(output: Output, batch: Batch) -> Iterator[Predictions]:
-    """For each direction of time; the columns of an image share its identity. `num_valid` counts latents."""
+    """For each direction of time; the columns of an image share its identity. `num_valid` counts latents.
+
+    Identities come to the host once; directions of one size share what follows from them.
+    """
+    ids = list(on_host(batch.num_valid, batch.sequence_id, batch.group_id))
+    by_size: dict[tuple[int, int], Sequences] = {}
     for direction, queries in output.queries.items():
         latents = columns(output.latents, direction)
-        each = len(latents) // len(output.latents)
-        ids = (batch.num_valid, batch.sequence_id, batch.group_id)
-        num_valid, sequence_id, group_id = (None if i is None else repeat(i, "b -> (b s)", s=each) for i in ids)
-        yield Predictions(queries, latents, num_valid, sequence_id, group_id)
+        size = (len(latents), latents.shape[1])
+        if size not in by_size:
+            each = len(latents) // len(output.latents)
+            of_columns = (None if i is None else repeat(i, "b -> (b s)", s=each) for i in ids)
+            by_size[size] = Sequences.of(size, *of_columns)
+        yield Predictions(queries, latents, by_size[size])
 
 
 class Contrastive(LossPart):
@@ -70,12 +77,14 @@ class Contrastive(LossPart):
     ) -> None:
         super().__init__(skip_steps)
         if negatives not in STRATEGIES:
-            raise ValueError(f"negatives={negatives!r} is not one of {', '.join(STRATEGIES)}")
+            raise ValueError(f"model.loss.init_args.negatives={negatives!r} is not one of {', '.join(STRATEGIES)}")
         _check_auxiliary(auxiliary_negatives or {}, negatives)
         if num_negatives is not None and num_negatives < 1:
-            raise ValueError(f"num_negatives={num_negatives} must be at least 1, or None for all candidates")
+            raise ValueError(
+                f"model.loss.init_args.num_negatives={num_negatives} must be at least 1, or None for all candidates"
+            )
         if compute not in COMPUTE:
-            raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")
+            raise ValueError(f"model.loss.init_args.compute={compute!r} is not one of {', '.join(COMPUTE)}")
         self.negatives = negatives
         self.num_negatives = num_negatives
         self.shared_across_steps = shared_across_steps
@@ -100,15 +109,20 @@ class Contrastive(LossPart):
         """
         strategies = self.training_strategies if measure is None else (measure.strategy,)
         num_negatives = self.num_negatives if measure is None else measure.num_negatives
+        plans: dict[tuple[int, str], Plan] = {}  # directions of one size share them
         of_directions = []
-        for of_direction in predictions(output, batch):
+        for queries, latents, sequences in predictions(output, batch):
+            for strategy in strategies:
+                if (id(sequences), strategy) not in plans:
+                    planned = plan(strategy, sequences, latents.shape[1], len(queries), self.skip_steps)
+                    plans[id(sequences), strategy] = planned
             of_bound, *auxiliary = (
-                contrast(
-                    **of_direction._asdict(),
-                    strategy=strategy,
+                contrast_planned(
+                    queries,
+                    latents,
+                    plans[id(sequences), strategy],
                     num_negatives=num_negatives,
                     shared_across_steps=self.shared_across_steps,
-                    skip_steps=self.skip_steps,
                     generator=generator,
                     compute=self.compute,
                 )
@@ -128,17 +142,16 @@ class Contrastive(LossPart):
 
 
 def _check_auxiliary(shares: dict[str, float], negatives: str) -> None:
+    option = "model.loss.init_args.auxiliary_negatives"
     for strategy, share in shares.items():
         if strategy not in STRATEGIES:
-            raise ValueError(f"auxiliary_negatives names {strategy!r}, which is not one of {', '.join(STRATEGIES)}")
+            raise ValueError(f"{option} names {strategy!r}, which is not one of {', '.join(STRATEGIES)}")
         if strategy == negatives:
-            raise ValueError(
-                f"auxiliary_negatives names {strategy!r}, which is negatives itself: name another strategy"
-            )
+            raise ValueError(f"{option} names {strategy!r}, which is negatives itself: name another strategy")
         if not share > 0:
-            raise ValueError(f"auxiliary_negatives gives {strategy!r} the share {share}: shares must be positive")
+            raise ValueError(f"{option} gives {strategy!r} the share {share}: shares must be positive")
     if sum(shares.values()) >= 1:
         raise ValueError(
-            f"the shares in auxiliary_negatives sum to {sum(shares.values()):g}: below 1 a part is left for "
+            f"the shares in {option} sum to {sum(shares.values()):g}: below 1 a part is left for "
             f"negatives={negatives!r}, whose bound is watched"
         )

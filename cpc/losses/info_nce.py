@@ -3,35 +3,17 @@
 M queries (rows), N candidates, D latent dim, B sequences, R drawn negatives.
 """
 
-from typing import NamedTuple
-
 import torch
+from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.candidates.draws import draw_negatives
-from cpc.losses.blocks import blocks, only_met
-from cpc.losses.checks import check_shapes, check_values
-from cpc.losses.fused import MeanInfoNCE
+from cpc.losses.plan import Block, Plan, blocks, plan_of_blocks
 from cpc.losses.products import Products, RoundedProducts
+from cpc.losses.result import RowLosses
+from cpc.losses.tiled_loss import Given, only_met, tiled_loss
 
 COMPUTE: dict[str, type[Products]] = {"float32": Products, "bf16": RoundedProducts}
-
-
-class InfoNCE(NamedTuple):
-    """The loss of each row with its company; only `loss` carries gradients.
-
-    Attributes:
-        loss: scalar, nats: the mean of `loss_nats`.
-        loss_nats: `[M]`, minus the log probability of the positive among the row's candidates.
-        num_candidates: `[M]`, N of each row, the positive included.
-        accuracy: `[M]`, [no negative scores higher] / (1 + ties): equal scores give exactly 1/N.
-    """
-
-    loss: Tensor
-    loss_nats: Tensor
-    num_candidates: Tensor
-    accuracy: Tensor
 
 
 def info_nce(
@@ -43,13 +25,13 @@ def info_nce(
     candidate_sequence: Int[Tensor, " N"] | None = None,
     allowed: Bool[Tensor, "B B"] | None = None,
     valid: Bool[Tensor, " N"] | None = None,
-    log_q: Float[Tensor, " N"] | None = None,
+    log_count: Float[Tensor, " N"] | None = None,
     num_negatives: int | None = None,
     generator: torch.Generator | None = None,
     negatives: Int[Tensor, "M R"] | None = None,
     temperature: float | Tensor = 1.0,
     compute: str = "float32",
-) -> InfoNCE:
+) -> RowLosses:
     """Contrast each query's positive with the other candidates: eq. 4 of van den Oord et al. 2018 (arXiv:1807.03748).
 
     L = -log( exp s(q, z+) / sum over candidates of exp s(q, z) ) with s(q, z) = q . z / temperature, where q = W_k c
@@ -65,8 +47,8 @@ def info_nce(
         candidate_sequence: which sequence (column of `allowed`) each candidate belongs to.
         allowed: whose latents a sequence is compared with (`cpc.candidates.allowed_matrix`); None: everyone's.
         valid: candidates that exist; None: all.
-        log_q: log expected count of each candidate in the drawn set, subtracted from every score
-            (the posterior correction of sampled softmax).
+        log_count: log expected count of each candidate in the drawn set, subtracted from every score (the posterior
+            correction of sampled softmax).
         num_negatives: draw so many negatives per row, uniformly with replacement, instead of taking all.
         generator: source of those draws.
         negatives: the negatives of each row, instead of drawing them here, as places among the candidates; from the
@@ -77,7 +59,7 @@ def info_nce(
             products with negatives so few that their vectors are gathered (`cpc.losses.tiles`).
 
     Returns:
-        `InfoNCE`, reduced to the mean over rows in `.loss`.
+        `RowLosses`, reduced to the mean over rows in `.loss`.
 
     Raises:
         ValueError: on shapes, dtypes or devices that do not fit each other, or a row without negatives.
@@ -88,107 +70,145 @@ def info_nce(
         >>> bool(torch.isclose(result.loss, torch.tensor(3.0).log())), result.accuracy.tolist()
         (True, [0.3333333432674408, 0.3333333432674408, 0.3333333432674408])
     """
-    check_shapes(queries, candidates, positives, query_sequence, candidate_sequence, allowed, valid, log_q, negatives)
-    check_values(queries, candidates, positives, negatives, num_negatives, temperature)
-    if allowed is None or query_sequence is None:
-        query_sequence = torch.zeros_like(positives)
-    pool = _pool(candidates, candidate_sequence, allowed, valid)  # [B, N]
+    check_lengths(
+        queries,
+        candidates,
+        positives=(positives, len(queries)),
+        negatives=(negatives, len(queries)),
+        query_sequence=(query_sequence, len(queries)),
+        candidate_sequence=(candidate_sequence, len(candidates)),
+        valid=(valid, len(candidates)),
+        log_count=(log_count, len(candidates)),
+    )
+    _check_sequences(query_sequence, candidate_sequence, allowed)
+    _check_values(queries, candidates, positives, negatives, num_negatives, temperature)
+    given = (query_sequence, candidate_sequence, allowed, valid)
+    sequence, of_candidate, allowed, valid = (None if each is None else each.cpu() for each in given)
+    places = positives.cpu()
+    pool = torch.ones(1, len(candidates), dtype=torch.bool) if allowed is None else allowed[:, of_candidate]  # [B, N]
+    pool = pool if valid is None else pool & valid
+    nothing = torch.zeros_like(places)
+    sequence = nothing if sequence is None else sequence
+    if negatives is None:
+        of_blocks = blocks(pool, allowed, sequence, of_candidate, places)
+    else:  # from the pool or not
+        of_blocks = [Block(positives=rearrange(places, "m -> m 1"))]
+    planned = plan_of_blocks(None, nothing, sequence, places, pool, of_blocks, (1, 1, len(places)))
+    is_alone = planned.num_negatives < 1
+    if negatives is None and bool(is_alone.any()):
+        raise ValueError(
+            f"{int(is_alone.sum())} of {len(places)} rows have no negative: their loss is 0 and teaches nothing; allow "
+            "more sequences or put more of them in the batch"
+        )
     if num_negatives is not None and negatives is None:
-        negatives = draw_negatives(pool, query_sequence, positives, num_negatives, generator)
-    weight = torch.full(positives.shape, 1 / len(positives), device=positives.device, dtype=torch.float64)
-    sequences = Sequences(allowed, query_sequence, candidate_sequence)
+        negatives = planned.draw(num_negatives, generator, device=queries.device)
     # scores are float32 whatever the queries' dtype: so is the division
     is_one = not isinstance(temperature, Tensor) and temperature == 1
     dtype = _score_dtype(queries)
     temperature = temperature.to(dtype) if isinstance(temperature, Tensor) else temperature
     scaled = queries if is_one else queries.to(dtype) / temperature
-    return info_nce_of_rows(
-        scaled,
-        candidates,
-        positives,
-        query=None,
-        weight=weight,
-        pool=pool,
-        sequences=sequences,
-        bias=None if log_q is None else -log_q,
-        negatives=negatives,
-        compute=compute,
-    )
+    bias = None if log_count is None else -log_count.detach().to(dtype)
+    return loss_of_rows(scaled, candidates, planned.on(queries.device), negatives, compute, bias)
 
 
-class Sequences(NamedTuple):
-    """`allowed` `[B, B]` or None, and who belongs to which of its rows `[M]` and columns `[N]`."""
-
-    allowed: Tensor | None
-    of_row: Tensor
-    of_candidate: Tensor | None
-
-
-def info_nce_of_rows(
+def loss_of_rows(
     queries: Float[Tensor, "Q D"],
     candidates: Float[Tensor, "N D"],
-    positives: Int[Tensor, " M"],
-    *,
-    query: Int[Tensor, " M"] | None,
-    weight: Float[Tensor, " M"],
-    pool: Bool[Tensor, "B N"],
-    sequences: Sequences,
+    planned: Plan,
     negatives: Int[Tensor, "M R"] | None,
     compute: str,
     bias: Float[Tensor, " N"] | None = None,
-) -> InfoNCE:
-    """`info_nce` of those queries that `query` names, with a weight for each row instead of a plain mean.
-
-    `bias` is added to the scores.
+) -> RowLosses:
+    """`info_nce` of rows that are planned: nothing here depends on values, or waits for a GPU; `bias` adds to scores.
 
     Raises:
-        ValueError: on an unknown `compute`, or a row without negatives.
+        ValueError: on an unknown `compute`, or one that rounds float64.
     """
     if compute not in COMPUTE:
         raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")
-    if negatives is None:
-        num_candidates = pool.sum(1)[sequences.of_row] - pool[sequences.of_row, positives].long() + 1
-    else:
-        num_candidates = torch.full_like(positives, negatives.shape[1] + 1)
-    if bool((num_candidates < 2).any()):
-        raise ValueError(
-            f"{int((num_candidates < 2).sum())} of {len(positives)} rows have no negative: their loss is 0 and "
-            "teaches nothing; allow more sequences or put more of them in the batch"
-        )
     dtype = _score_dtype(queries)
     if dtype == torch.float64 and compute != "float32":
         raise ValueError(f"compute={compute!r} rounds operands, but the queries are float64: pass float32 ones")
 
     def is_met() -> Tensor:
         if negatives is None:
-            found = pool[sequences.of_row.unique()].any(0)
-        else:
-            found = torch.zeros_like(pool[0])
-            found[negatives.flatten()] = True
-        found[positives] = True
-        return found
+            return planned.is_met
+        return torch.zeros_like(planned.is_met).index_fill(0, torch.cat([negatives.flatten(), planned.positives]), True)
 
-    with torch.autocast(queries.device.type, enabled=False):
-        loss, loss_nats, accuracy = MeanInfoNCE.apply(
-            queries,
-            only_met(candidates.to(dtype), is_met),
-            query,
-            weight.to(dtype),
-            None if bias is None else bias.to(dtype),
-            blocks(pool, sequences.allowed, sequences.of_row, sequences.of_candidate, positives, negatives),
-            COMPUTE[compute],
-        )
-    return InfoNCE(loss, loss_nats, num_candidates, accuracy)
+    num_negatives = planned.num_negatives
+    if negatives is not None:
+        num_negatives = torch.full_like(num_negatives, negatives.shape[1])
+    weight, products = planned.weight.to(dtype), COMPUTE[compute]
+    given = Given(planned.blocks, weight, query=planned.query, negatives=negatives, products=products)
+    loss, loss_nats, accuracy = tiled_loss(queries, only_met(candidates.to(dtype), is_met), given, bias)
+    return RowLosses(loss, loss_nats, num_negatives + 1, accuracy)
 
 
 def _score_dtype(queries: Tensor) -> torch.dtype:
     return torch.float64 if queries.dtype == torch.float64 else torch.float32
 
 
-def _pool(
-    candidates: Tensor, candidate_sequence: Tensor | None, allowed: Tensor | None, valid: Tensor | None
-) -> Tensor:
-    """`[B, N]`, or `[1, N]` without sequences: the candidates that each sequence's queries may meet."""
-    everyone = torch.ones(1, len(candidates), dtype=torch.bool, device=candidates.device)
-    pool = everyone if allowed is None else allowed[:, candidate_sequence]
-    return pool if valid is None else pool & valid
+def check_lengths(queries: Tensor, candidates: Tensor, **lengths: tuple[Tensor | None, int]) -> None:
+    """Refuse lengths that do not go together, naming the argument.
+
+    Raises:
+        ValueError: with what was given, and what it needs.
+    """
+    if len(queries) == 0:
+        raise ValueError("no queries: every sequence is too short for this prediction step")
+    if queries.shape[1] != candidates.shape[1]:
+        raise ValueError(f"queries have {queries.shape[1]} channels, candidates {candidates.shape[1]}")
+    for name, (given, expected) in lengths.items():
+        if given is not None and len(given) != expected:
+            raise ValueError(
+                f"{name} has {len(given)} entries, but there are {len(queries)} queries and {len(candidates)} "
+                f"candidates: it needs {expected}"
+            )
+
+
+def _check_sequences(query_sequence: Tensor | None, candidate_sequence: Tensor | None, allowed: Tensor | None) -> None:
+    if (allowed is None) != (query_sequence is None) or (allowed is None) != (candidate_sequence is None):
+        raise ValueError(
+            "allowed, query_sequence and candidate_sequence go together: whose latents a sequence meets, and who "
+            "belongs to whom; give all three or none"
+        )
+    if allowed is not None and query_sequence is not None and candidate_sequence is not None:
+        needed = (int(query_sequence.max()) + 1, int(candidate_sequence.max()) + 1)
+        if allowed.ndim != 2 or allowed.dtype != torch.bool or any(map(int.__lt__, allowed.shape, needed)):
+            raise ValueError(
+                f"allowed is {allowed.dtype} {tuple(allowed.shape)}, but the sequences of queries and candidates need "
+                f"torch.bool of at least {needed}: a row for each sequence of queries, a column for each of candidates"
+            )
+
+
+def _check_values(
+    queries: Tensor,
+    candidates: Tensor,
+    positives: Tensor,
+    negatives: Tensor | None,
+    num_negatives: int | None,
+    temperature: float | Tensor,
+) -> None:
+    if len({queries.device, candidates.device, positives.device}) > 1:
+        raise ValueError(
+            f"queries, candidates and positives are on {queries.device}, {candidates.device} and {positives.device}; "
+            "move them to one device"
+        )
+    for name, indices in (("positives", positives), ("negatives", negatives)):
+        if indices is not None and (int(indices.min()) < 0 or int(indices.max()) >= len(candidates)):
+            raise ValueError(
+                f"{name} index the {len(candidates)} candidates, got values from {int(indices.min())} to "
+                f"{int(indices.max())}"
+            )
+    if queries.dtype != candidates.dtype and torch.float64 in (queries.dtype, candidates.dtype):
+        raise ValueError(
+            f"queries are {queries.dtype}, candidates {candidates.dtype}: float64 goes with float64 alone; convert one"
+        )
+    if negatives is not None and bool((negatives == rearrange(positives, "m -> m 1")).any()):
+        raise ValueError("negatives hold a row's own positive: it would be scored twice; draw another in its place")
+    if num_negatives is not None and num_negatives < 1:
+        raise ValueError(f"num_negatives={num_negatives} must be at least 1, or None for all candidates")
+    if isinstance(temperature, Tensor) and temperature.numel() != 1:
+        raise ValueError(f"temperature {tuple(temperature.shape)} must be a number or a tensor of one element")
+    if not temperature > 0:
+        raise ValueError(f"temperature={temperature} must be positive")

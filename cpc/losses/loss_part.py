@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from cpc.data.batch import Batch
-from cpc.losses.contrast import Contrast
+from cpc.losses.result import Contrast
 from cpc.predictors import Output
 
 
@@ -41,7 +41,7 @@ class LossPart(nn.Module):
     def __init__(self, skip_steps: int = 0) -> None:
         super().__init__()
         if skip_steps < 0:
-            raise ValueError(f"skip_steps={skip_steps} must not be negative")
+            raise ValueError(f"model.loss.init_args.skip_steps={skip_steps} must not be negative")
         self.skip_steps = skip_steps
 
     @property

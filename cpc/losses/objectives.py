@@ -4,7 +4,7 @@ F is the score q . c of a class c, Q its expected count in the drawn set, G what
 what each of them learns.
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from cpc.candidates.samplers import Hits
 
@@ -61,16 +61,13 @@ def learns_log_odds(name: str) -> bool:
     return form == "logistic" and "keep" not in hits
 
 
-def correction_of(name: str, correction: str | None) -> str:
+def correction_of(name: str, correction: str | None) -> Correction:
     """The correction asked for, or the objective's usual one where it is None.
 
     Raises:
         ValueError: if the objective does not accept it.
     """
-    accepted = objective_of(name).corrections
-    if correction is not None and correction not in accepted:
-        raise ValueError(f"correction={correction!r}: {name} accepts {', '.join(accepted)}")
-    return correction or accepted[0]
+    return _accepted(name, "correction", objective_of(name).corrections, correction)
 
 
 def hits_of(name: str, hits: str | None) -> Hits:
@@ -79,10 +76,10 @@ def hits_of(name: str, hits: str | None) -> Hits:
     Raises:
         ValueError: if the objective does not accept it, or draws nothing.
     """
-    accepted = objective_of(name).hits
-    if not accepted:
-        raise ValueError(f"objective={name!r} meets every class and draws none: there are no hits")
-    for each in accepted:
-        if hits is None or each == hits:
-            return each
-    raise ValueError(f"hits={hits!r}: {name} accepts {', '.join(accepted)}")
+    return _accepted(name, "hits", objective_of(name).hits, hits)
+
+
+def _accepted(name: str, option: str, accepted: tuple[Any, ...], asked: str | None) -> Any:
+    if asked is not None and asked not in accepted:
+        raise ValueError(f"{option}={asked!r}: {name} accepts {', '.join(accepted) or 'none: it draws no candidates'}")
+    return asked or accepted[0]

@@ -1,13 +1,16 @@
-"""From a tile of scores to log odds and to d loss / d score, which InfoNCE's gradients are made of.
+"""From a tile of scores to losses, ranks, and d loss / d score, which gradients are made of: every form of loss.
 
-The positive has probability p and log odds log((1 - p) / p) against it: log of the negatives' sum of exp s, less the
-positive's score. The loss is their softplus, and a score's slope is 1 - p times its share of the negatives' sum, or -1
-for the positive. Written so, large scores cancel before anything is added, and tiny losses keep their digits.
+In a softmax the target has probability p and log odds log((1 - p) / p) against it: log of the others' sum of exp s,
+less the target's score. The loss is their softplus, and a score's slope is 1 - p times its share of the others' sum,
+or -1 for the target. Written so, large scores cancel before anything is added, and tiny losses keep their digits.
 
-M rows, N candidates, S = 1 + R selected scores of the positive and R drawn negatives.
+No step here waits for a GPU: shapes are known beforehand, and nothing is asked of values there.
+
+M rows, N candidates, T targets. A score of minus infinity belongs to a candidate or target that is not there.
 """
 
-import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,54 +18,139 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-# `triton`: cpc/losses/triton_slopes.py instead of the torch code of `against_all`, on a GPU (docs/decisions/losses.md).
-KERNEL = os.environ.get("CPC_LOSS_KERNEL", "torch")
-if KERNEL not in ("torch", "triton"):
-    raise ValueError(f"the environment's CPC_LOSS_KERNEL={KERNEL} is not one of torch, triton")
+
+class Shifts(NamedTuple):
+    """How scores F become what a loss sees, G = F - log count, and which count; nothing in here gets a gradient.
+
+    Attributes:
+        log_count: `[N]` or `[M, N]`, of candidates; +inf: the row does not meet it.
+        log_count_targets: `[M, T]`, of targets; +inf: the row has fewer.
+        term_weight: of the candidates' terms in a logistic loss, of the shape of `log_count`; None: 1.
+        hits: `[M, N]`, candidates that are targets of the row and were kept: the accuracy passes them over.
+        tie_width: `[M, 1]`, how far apart scores may lie and yet tie; None: they are equal.
+    """
+
+    log_count: Tensor | None = None
+    log_count_targets: Tensor | None = None
+    term_weight: Tensor | None = None
+    hits: Tensor | None = None
+    tie_width: Tensor | None = None
+
+    def of(self, rows: Any) -> "Shifts":
+        """Those of some rows, with `[1, N]` for what all rows share."""
+        return Shifts(*(each if each is None else each[None] if each.ndim == 1 else each[rows] for each in self))
 
 
-def against_all(
+class Terms(NamedTuple):
+    """A tile's losses `[M, 1]` and their derivatives, but for a factor `[M, 1]` of each row, by the scores of
+    candidates `[M, N]` and targets `[M, T]`.
+    """
+
+    loss: Tensor
+    factor: Tensor
+    slopes: Tensor
+    of_targets: Tensor
+
+
+def tile_terms(
+    form: str,
     scores: Float[Tensor, "M N"],
-    positive: Int[Tensor, " M"],
-    pool: Bool[Tensor, "B N"] | None,
-    sequence: Int[Tensor, " M"],
-) -> tuple[Float[Tensor, " M"], Float[Tensor, " M"], Float[Tensor, "M N"]]:
-    """Log odds and accuracy of every row, and slopes without the factor 1 - p; slopes take the scores' memory.
+    shifts: Shifts,
+    own: Int[Tensor, "M T"] | None = None,
+    targets: Float[Tensor, "M T"] | None = None,
+    is_met: Bool[Tensor, "M N"] | None = None,
+) -> tuple[Float[Tensor, " M"], Terms]:
+    """Accuracy, losses and slopes of a tile; overwrites the scores. Slopes of `own` targets are among the candidates'.
 
     Args:
-        scores: of all candidates.
-        positive: each row's place among them.
-        pool: which candidates a sequence's rows meet besides their positives; None: all.
-        sequence: each row's row of `pool`.
+        form: a name in `TERMS`.
+        scores: of the candidates.
+        shifts: of these rows.
+        own: places of a row's targets among the candidates, which it does not meet as such.
+        targets: the targets' scores where they have no such places.
+        is_met: candidates that a row meets besides its own; None: all.
     """
-    if KERNEL == "triton" and scores.dtype == torch.float32 and (scores.is_cuda or "TRITON_INTERPRET" in os.environ):
-        from cpc.losses import triton_slopes
+    log_count, log_count_targets, weight, hits, tie_width = shifts
+    if own is not None:
+        targets = scores.gather(1, own)
+    assert targets is not None
+    if is_met is not None:
+        scores.masked_fill_(~is_met, -torch.inf)
+    if own is not None:
+        scores.scatter_(1, own, -torch.inf)
+    if log_count is not None:
+        scores.masked_fill_(log_count == torch.inf, -torch.inf)
+    if log_count_targets is not None:
+        targets = targets.masked_fill(log_count_targets == torch.inf, -torch.inf)
+    others = scores if hits is None else scores.masked_fill(hits, -torch.inf)
+    accuracy, best = ranks(targets.amax(1, keepdim=True), others, 0.0 if tie_width is None else tie_width)
+    if log_count is not None:
+        scores -= log_count
+        best = scores.amax(1, keepdim=True)
+    if log_count_targets is not None:
+        targets = targets - log_count_targets
+    terms = TERMS[form](scores, targets, best, weight)
+    if own is not None:
+        terms.slopes.scatter_add_(1, own, terms.of_targets)
+    return accuracy, terms
 
-        return triton_slopes.against_all(scores, positive, pool, sequence)
-    positive = rearrange(positive, "m -> m 1")
-    positive_score = scores.gather(1, positive)
-    if pool is not None:
-        scores.masked_fill_(~pool[sequence], -torch.inf)
-    scores.scatter_(1, positive, -torch.inf)
-    best_negative = scores.amax(1, keepdim=True)
-    accuracy = rank_accuracy(positive_score, best_negative, scores)
+
+def softmax_terms(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> Terms:
+    """-log of the softmax over targets and candidates, in the mean over the row's targets; overwrites the scores.
+
+    With several targets the wanted distribution is uniform over them, as in TensorFlow's `sampled_softmax_loss`.
+    """
+    assert weight is None, "in a softmax the weight of a term is a shift of its score"
+    is_alone = best == -torch.inf  # none of the row's candidates is left: the loss is its targets' alone
+    scores[:, :1].masked_fill_(is_alone, 0)
     shares, log_total = softmax_in_place(scores)
-    log_odds = log_odds_against(positive_score, best_negative, log_total)
-    return rearrange(log_odds, "m 1 -> m"), accuracy, shares.scatter_(1, positive, -1.0)
+    shares[:, :1].masked_fill_(is_alone, 0)
+    if targets.shape[1] == 1:
+        loss, factor = loss_and_factor(log_odds_against(targets, best, log_total))
+        return Terms(loss, factor, shares, -torch.ones_like(targets))
+    is_target = targets > -torch.inf
+    wanted = is_target.to(scores) / is_target.sum(1, keepdim=True)
+    best_target = targets.amax(1, keepdim=True)
+    targets = targets - best_target  # large scores cancel before anything is added
+    log_targets = targets.logsumexp(1, keepdim=True)
+    mean_target = torch.where(is_target, targets * wanted, 0).sum(1, keepdim=True)
+    loss, factor = loss_and_factor(log_odds_against(best_target, best, log_total - log_targets))
+    among = torch.softmax(targets, 1)
+    of_targets = (among - wanted) - among * factor
+    return Terms(loss + (log_targets - mean_target), torch.ones_like(factor), shares.mul_(factor), of_targets)
 
 
-def against_drawn(
-    scores: Float[Tensor, "M S"],
-) -> tuple[Float[Tensor, " M"], Float[Tensor, " M"], Float[Tensor, "M S"]]:
-    """The same for the scores of the positive, in front, and of drawn negatives, which may repeat."""
-    positive_score, negative_scores = scores[:, :1].clone(), scores[:, 1:]
-    best_negative = negative_scores.amax(1, keepdim=True)
-    accuracy = rank_accuracy(positive_score, best_negative, negative_scores)
-    scores[:, 0] = -torch.inf
-    shares, log_total = softmax_in_place(scores)
-    shares[:, 0] = -1.0
-    log_odds = log_odds_against(positive_score, best_negative, log_total)
-    return rearrange(log_odds, "m 1 -> m"), accuracy, shares
+def softmax_of_odds_terms(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> Terms:
+    """`softmax_terms` of scores F that are log odds, F = log(P / (1 - P)): of log P = log sigmoid(F)."""
+    log_p, log_p_targets, best = F.logsigmoid(scores), F.logsigmoid(targets), F.logsigmoid(best)
+    loss, factor, slopes, of_targets = softmax_terms(log_p, log_p_targets, best, weight)
+    # d log P / dF = 1 - P
+    return Terms(loss, factor, slopes * torch.sigmoid(-scores), of_targets * torch.sigmoid(-targets))
+
+
+def logistic_terms(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> Terms:
+    """Sum of log(1 + exp -G) over targets and of log(1 + exp G) over candidates; overwrites the scores.
+
+    Every target is a positive of its own, as in the literature; TensorFlow's `nce_loss` spreads one positive over them.
+    """
+    of_candidates = F.softplus(scores)
+    if weight is not None:
+        of_candidates *= weight
+    is_target = targets > -torch.inf
+    loss = of_candidates.sum(1, keepdim=True)
+    loss = loss + torch.where(is_target, F.softplus(-targets), 0).sum(1, keepdim=True)
+    slopes = scores.sigmoid_()
+    if weight is not None:
+        slopes *= weight
+    of_targets = torch.where(is_target, -torch.sigmoid(-targets), 0)
+    return Terms(loss, torch.ones_like(loss), without_denormals(slopes), of_targets)
+
+
+TERMS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor | None], Terms]] = {
+    "softmax": softmax_terms,
+    "softmax_of_odds": softmax_of_odds_terms,
+    "logistic": logistic_terms,
+}
 
 
 def log_odds_against(
@@ -75,28 +163,30 @@ def log_odds_against(
     return ((best - positive_score) + log_total).masked_fill(positive_score == torch.inf, torch.nan)
 
 
-def loss_and_factor(log_odds: Float[Tensor, " M"]) -> tuple[Float[Tensor, " M"], Float[Tensor, " M"]]:
+def loss_and_factor(log_odds: Float[Tensor, "*M"]) -> tuple[Float[Tensor, "*M"], Float[Tensor, "*M"]]:
     """-log p and 1 - p, the factor of a row's slopes."""
     return F.softplus(log_odds), without_denormals(log_odds.sigmoid(), _OF_TWO)
 
 
-def rank_accuracy(
-    positive_score: Float[Tensor, "M 1"],
-    best_negative: Float[Tensor, "M 1"],
-    negative_scores: Float[Tensor, "M N"],
+def ranks(
+    target_score: Float[Tensor, "M 1"],
+    scores: Float[Tensor, "M N"],
     tie_width: Float[Tensor, "M 1"] | float = 0.0,
-) -> Float[Tensor, " M"]:
-    """[no negative higher] / (1 + ties); only rows whose best negative ties with the positive count their ties.
+) -> tuple[Float[Tensor, " M"], Float[Tensor, "M 1"]]:
+    """[no other score is higher] / (1 + ties), and the best of the others.
 
     Scores tie that differ by no more than the width: zero where both come from the same product.
     """
-    lowest, highest = positive_score - tie_width, positive_score + tie_width
-    accuracy = rearrange((best_negative < lowest).float(), "m 1 -> m")
-    tied = ((best_negative >= lowest) & (best_negative <= highest)).nonzero()[:, 0]
+    best = scores.amax(1, keepdim=True)
+    lowest, highest = target_score - tie_width, target_score + tie_width
+    accuracy = rearrange((best < lowest).float(), "m 1 -> m")
+    is_tied = rearrange((best >= lowest) & (best <= highest), "m 1 -> m")
+    if scores.device.type != "cpu":  # to ask which rows tie would make it wait: all count
+        return torch.where(is_tied, 1 / (1 + (scores >= lowest).sum(1).float()), accuracy), best
+    tied = is_tied.nonzero()[:, 0]
     if len(tied) > 0:
-        num_ties = (negative_scores[tied] >= lowest[tied]).sum(1)
-        accuracy[tied] = 1 / (1 + num_ties.float())
-    return accuracy
+        accuracy[tied] = 1 / (1 + (scores[tied] >= lowest[tied]).sum(1).float())
+    return accuracy, best
 
 
 def softmax_in_place(scores: Float[Tensor, "M N"]) -> tuple[Float[Tensor, "M N"], Float[Tensor, "M 1"]]:

@@ -8,7 +8,7 @@ import torch
 from cpc.data.drawn import identities
 from cpc.data.modality import Training
 from cpc.data.streams.stream import naming
-from cpc.losses.contrast import check_rows
+from cpc.losses.plan import check_rows
 from cpc.model import CPC
 
 NUM_CHECKED_BATCHES = 1000  # a quarter of a second

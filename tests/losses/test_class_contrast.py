@@ -11,7 +11,7 @@ from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers import SoftmaxSampler
 from cpc.data.batch import Batch
 from cpc.losses.class_table_loss import ClassTableLoss
-from cpc.losses.contrast import Contrast
+from cpc.losses.result import Contrast
 from cpc.predictors import Output, Step
 
 

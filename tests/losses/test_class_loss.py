@@ -123,7 +123,7 @@ def test_tiles_of_any_size_agree(objective: str, size: int, monkeypatch: pytest.
     def outcome() -> list[Tensor]:
         queries, classes, bias = (each.requires_grad_() for each in problem())
         found = class_loss(queries, classes, TARGETS, draw, objective=objective, bias=bias)
-        return [*(each.detach() for each in found), *torch.autograd.grad(found.loss, (queries, classes, bias))]
+        return [*(each.detach() for each in found[:4]), *torch.autograd.grad(found.loss, (queries, classes, bias))]
 
     whole = outcome()
     monkeypatch.setattr(tiles, "TILE_ROWS", size)

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from cpc.candidates import LatentBank
 from cpc.candidates.samplers import Draw
-from cpc.losses import bank_loss, candidate_loss, class_loss, info_nce, slopes
-from cpc.losses.candidate_loss import Shifts
+from cpc.losses import bank_loss, class_loss, info_nce
+from cpc.losses.class_loss import candidate_loss
+from cpc.losses.slopes import Shifts
 
 N = 1000
 PLACES = torch.arange(3)
@@ -20,31 +21,25 @@ def by_info_nce(queries: Tensor, vectors: Tensor) -> Tensor:
     return info_nce(queries, vectors, PLACES).loss_nats
 
 
-def by_triton(queries: Tensor, vectors: Tensor) -> Tensor:
-    kernel = pytest.importorskip("cpc.losses.triton_slopes", reason="needs Triton")
-    log_odds, _, _ = kernel.against_all(queries @ vectors.T, PLACES, None, PLACES)
-    return slopes.loss_and_factor(log_odds)[0]
-
-
 def by_draws(queries: Tensor, vectors: Tensor) -> Tensor:
     negatives = torch.arange(N - 1).expand(3, -1)
     return info_nce(queries, vectors, PLACES, negatives=negatives + (negatives >= PLACES[:, None])).loss_nats
 
 
 def by_bank(queries: Tensor, vectors: Tensor) -> Tensor:
-    return bank_loss(queries, vectors[PLACES], LatentBank(vectors), targets=PLACES).loss_nats
+    return bank_loss(queries, vectors[PLACES], LatentBank(vectors, torch.arange(N)), sequence_id=PLACES).loss_nats
 
 
 def by_draws_from_the_bank(queries: Tensor, vectors: Tensor) -> Tensor:
     draw = Draw(torch.arange(N), torch.zeros(N), torch.zeros(3))
-    return bank_loss(queries, vectors[PLACES], LatentBank(vectors), draw, targets=PLACES).loss_nats
+    return bank_loss(queries, vectors[PLACES], LatentBank(vectors, torch.arange(N)), draw, sequence_id=PLACES).loss_nats
 
 
 def by_full_softmax(queries: Tensor, vectors: Tensor) -> Tensor:
     return class_loss(queries, vectors, PLACES, objective="full_softmax").loss_nats
 
 
-LOSSES = [by_info_nce, by_triton, by_draws, by_bank, by_draws_from_the_bank, by_full_softmax]
+LOSSES = [by_info_nce, by_draws, by_bank, by_draws_from_the_bank, by_full_softmax]
 
 
 @pytest.mark.parametrize(("entry", "dim"), [(100.0, 1), (12.0, 512)])
@@ -82,13 +77,12 @@ def test_the_gradient_of_a_tiny_loss_is_the_negatives_and_the_positives() -> Non
 
 def test_several_targets_at_large_scores() -> None:
     """Two targets and two candidates score 1e4 alike: log 4."""
-    shifts = Shifts(torch.zeros(1, 2), torch.zeros(2))
     vectors = torch.full((1, 2, 1), 100.0)
-    found = candidate_loss(torch.full((1, 1), 100.0), vectors, vectors[0], form="softmax", shifts=shifts)
+    shifts = Shifts(torch.zeros(2), torch.zeros(1, 2))
+    found = candidate_loss(vectors[:, 0], vectors[0], None, (vectors, None), shifts)
     assert found.loss.item() == pytest.approx(math.log(4), rel=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, in Triton's interpreter
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_positive_that_overflowed_is_no_loss_of_zero(loss: Callable[..., Tensor]) -> None:
     vectors = torch.ones(N, 1)

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from cpc.candidates import LatentBank
 from cpc.candidates.samplers import Draw
-from cpc.losses import bank_loss, candidate_loss, contrast, info_nce
-from cpc.losses.candidate_loss import Shifts
+from cpc.losses import bank_loss, contrast, info_nce
+from cpc.losses.class_loss import candidate_loss
+from cpc.losses.slopes import Shifts
 from cpc.losses.tiles import GATHER_BEYOND
 
 Found = tuple[Tensor, list[Tensor]]
@@ -113,7 +114,7 @@ def test_classes(value: float, form: str, own: bool) -> None:
     shifts = shifts.expand(2, -1) if own else shifts
 
     def loss(queries: Tensor, targets: Tensor, candidates: Tensor) -> Tensor:
-        return candidate_loss(queries, targets, candidates, form=form, shifts=Shifts(target_shifts, shifts)).loss
+        return candidate_loss(queries, candidates, None, (targets, None), Shifts(shifts, target_shifts), form).loss
 
     queries, targets = random(2, 4), random(2, 2, 4, seed=1)
     candidates = random(2, 3, 4, seed=2) if own else random(3, 4, seed=2)

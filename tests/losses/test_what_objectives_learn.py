@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from cpc.candidates.samplers import Draw
-from cpc.losses import OBJECTIVES, ClassLoss, class_loss
+from cpc.losses import OBJECTIVES, RowLosses, class_loss
 
 P = torch.tensor([0.45, 0.3, 0.2, 0.05], dtype=torch.float64)
 COINS = torch.tensor([0.3, 0.7, 0.5, 0.2], dtype=torch.float64)  # inclusion of each class by its own coin
@@ -56,7 +56,7 @@ def with_replacement(hits: str, num: int) -> Iterator[Outcome]:
                 yield Outcome(target, drawn, math.log(num * float(PROPOSAL[target])), probability)
 
 
-def loss_of(outcomes: list[Outcome], scores: Tensor, objective: str, correction: str | None = None) -> ClassLoss:
+def loss_of(outcomes: list[Outcome], scores: Tensor, objective: str, correction: str | None = None) -> RowLosses:
     """The expected loss, with each row's, for one score per class."""
     width = max(len(outcome.drawn) for outcome in outcomes)
     padded = [outcome.drawn + [(0, math.inf)] * (width - len(outcome.drawn)) for outcome in outcomes]

@@ -83,7 +83,7 @@ def embed_images(
         )
         x = images.__getitems__([(0, 0)]).x.to(device)
         with torch.autocast(x.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-            latents, contexts, *_ = model(x)
+            latents, contexts, _ = model.encode(x)
         grid = contexts if features == "c" else latents
         return rearrange(grid.float(), "1 h w d -> h w d").cpu().numpy()
 

@@ -57,7 +57,7 @@ def learnt_features(
         rows = range(start, min(start + _BATCH_IMAGES, len(images.images)))
         x = images.__getitems__([(row, 0) for row in rows]).x.to(device)
         with torch.autocast(x.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-            latents, contexts, *_ = model(x)
+            latents, contexts, _ = model.encode(x)
         for readout in readouts:
             values = _read(readout, latents, contexts)
             if readout not in found:

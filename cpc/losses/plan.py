@@ -1,0 +1,299 @@
+"""Who meets whom in a batch: planned once, on the host, from identities, lengths and the strategy; no score is needed.
+
+What follows is arithmetic with shapes that the plan knows. Sequences that are predicted and sequences that lend
+candidates are two arguments, so that candidates of other processes can be planned for as well.
+
+K steps, B sequences that are predicted, S that lend candidates, T latents of each, M rows, N = S T candidates, R drawn
+negatives; m and n count a block's.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from cpc.candidates.draws import draw_negatives
+from cpc.candidates.strategies import allowed_matrix, check_num_valid
+
+# Gathering a block's vectors costs about a tenth of its three products.
+_WORTHWHILE_SHARE = 0.9
+
+
+class Sequences(NamedTuple):
+    """Sequences on the host.
+
+    Attributes:
+        num_valid: how many latents of each are signal: the rest is padding, neither target nor candidate.
+        sequence_id: sequences that may overlap share one.
+        group_id: the speaker, -1 where unknown; None: all unknown.
+    """
+
+    num_valid: Tensor
+    sequence_id: Tensor
+    group_id: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        size: tuple[int, int],
+        num_valid: Int[Tensor, " B"] | None = None,
+        sequence_id: Int[Tensor, " B"] | None = None,
+        group_id: Int[Tensor, " B"] | None = None,
+    ) -> "Sequences":
+        """The sequences of a batch: None stands for whole ones, distinct ones, unknown speakers.
+
+        Args:
+            size: B and T.
+            num_valid: latents of each.
+            sequence_id: of each.
+            group_id: of each.
+
+        Raises:
+            ValueError: if `num_valid` counts more latents than there are.
+        """
+        num_sequences, num_latents = size
+        num_valid, sequence_id, group_id = on_host(num_valid, sequence_id, group_id)
+        if num_valid is None:
+            num_valid = torch.full((num_sequences,), num_latents)
+        check_num_valid(num_valid, num_latents)
+        return cls(num_valid, torch.arange(num_sequences) if sequence_id is None else sequence_id, group_id)
+
+
+class Block(NamedTuple):
+    """Rows and the candidates that they meet.
+
+    Attributes:
+        rows: `[m]` numbers of rows; None: all of them, in order.
+        columns: `[n]` indices of candidates; None: all of them, in order.
+        positives: `[m, 1]` place of each row's positive among the columns (`[m, T]` of T targets); None: it has none.
+        pool: `[B, n]` the columns that each sequence's rows may meet besides their positives; None: all.
+        sequence: `[m]` the row of `pool` that belongs to each row.
+        place: `[N]` of a candidate among the columns; None: all are, in order.
+    """
+
+    rows: Tensor | None = None
+    columns: Tensor | None = None
+    positives: Tensor | None = None
+    pool: Tensor | None = None
+    sequence: Tensor | None = None
+    place: Tensor | None = None
+
+    def on(self, device: torch.device) -> "Block":
+        """The same on a device, without waiting for it."""
+        return Block(*(each if each is None else each.to(device, non_blocking=True) for each in self))
+
+    def places(self, negatives: Int[Tensor, "M R"]) -> Int[Tensor, "m R"]:
+        """Where negatives of all rows, which are in the pool, stand among this block's columns."""
+        negatives = negatives if self.rows is None else negatives[self.rows]
+        return negatives if self.place is None else self.place[negatives]
+
+
+class Plan(NamedTuple):
+    """The rows of a batch, in the order (b t k), and the candidates of each.
+
+    Attributes:
+        query: `[M]` place of each row's query in the order (b t k); None: each has its own.
+        step: `[M]` place of the row's step among the K.
+        sequence: `[M]` b.
+        positives: `[M]` index of z_{t+k} among the candidates.
+        weight: `[M]` of each row in the unweighted mean over steps of the mean over rows.
+        pool: `[B, N]` candidates that a sequence's rows meet besides their positives.
+        num_negatives: `[M]` how many these are.
+        is_met: `[N]` candidates that any row meets.
+        blocks: the score matrix, parted.
+        size: K, B and T.
+    """
+
+    query: Tensor | None
+    step: Tensor
+    sequence: Tensor
+    positives: Tensor
+    weight: Tensor
+    pool: Tensor
+    num_negatives: Tensor
+    is_met: Tensor
+    blocks: list[Block]
+    size: tuple[int, int, int]
+
+    def on(self, device: torch.device) -> "Plan":
+        """The same on a device, without waiting for it."""
+        if device.type == "cpu":
+            return self
+        moved: dict[str, Any] = {"blocks": [each.on(device) for each in self.blocks]}
+        for name, each in zip(self._fields, self[:8], strict=False):
+            moved[name] = None if each is None else each.to(device, non_blocking=True)
+        return self._replace(**moved)
+
+    def draw(
+        self,
+        num: int,
+        generator: torch.Generator | None = None,
+        shared_across_steps: bool = False,
+        device: torch.device | None = None,
+    ) -> Int[Tensor, "M R"]:
+        """Negatives of each row, uniformly with replacement; ask the plan that is on the host.
+
+        Args:
+            num: R.
+            generator: source of the draws.
+            shared_across_steps: draw once per (b, t) for all steps, as CPC_audio does; where that is z_{t+k} itself it
+                is drawn anew for that step, so that each step's draws stay uniform over its negatives.
+            device: where the draws go; None: they stay.
+        """
+        drawn = draw_negatives(self.pool, self.sequence, self.positives, num, generator, device)
+        if not shared_across_steps:
+            return drawn
+        assert self.query is not None
+        num_steps, _, num_latents = self.size
+        time, place = torch.unique_consecutive(self.query // num_steps, return_inverse=True)
+        shared = draw_negatives(self.pool, time // num_latents, None, num, generator, device)[place.to(drawn.device)]
+        positives = rearrange(self.positives, "m -> m 1").to(drawn.device, non_blocking=True)
+        return torch.where(shared == positives, drawn, shared)
+
+
+def plan(
+    strategy: str,
+    sequences: Sequences,
+    num_latents: int,
+    num_steps: int,
+    skip_steps: int = 0,
+    *,
+    lenders: Sequences | None = None,
+    first: int = 0,
+) -> Plan:
+    """Plan a batch: a row for every step and every t where z_t and z_{t+k} are valid.
+
+    Candidates are all valid latents of the allowed sequences, the same set for every k, plus the positive.
+
+    Args:
+        strategy: whose latents a sequence is compared with, a name in `cpc.candidates.STRATEGIES`.
+        sequences: those that are predicted.
+        num_latents: T.
+        num_steps: K.
+        skip_steps: the first step is k = skip_steps + 1.
+        lenders: those that lend candidates; None: `sequences` themselves.
+        first: where `sequences` begin among the lenders: those of an earlier process come before.
+
+    Raises:
+        ValueError: as `check_rows`.
+    """
+    lenders = sequences if lenders is None else lenders
+    check_rows(strategy, *sequences, skip_steps=skip_steps, lenders=lenders, first=first)
+    query, step, sequence, target = rows_of(sequences.num_valid, num_latents, num_steps, skip_steps)
+    allowed = allowed_matrix(strategy, sequences.sequence_id, sequences.group_id, *lenders[1:])
+    is_valid = torch.arange(num_latents) < rearrange(lenders.num_valid, "s -> s 1")
+    of_candidate = repeat(torch.arange(len(is_valid)), "s -> (s t)", t=num_latents)
+    pool = allowed[:, of_candidate] & rearrange(is_valid, "s t -> (s t)")
+    size = (num_steps, len(sequences.num_valid), num_latents)
+    of_blocks = blocks(pool, allowed, sequence, of_candidate, first * num_latents + target)
+    return plan_of_blocks(query, step, sequence, first * num_latents + target, pool, of_blocks, size)
+
+
+def plan_of_blocks(
+    query: Int[Tensor, " M"] | None,
+    step: Int[Tensor, " M"],
+    sequence: Int[Tensor, " M"],
+    positives: Int[Tensor, " M"],
+    pool: Bool[Tensor, "B N"],
+    of_blocks: list[Block],
+    size: tuple[int, int, int],
+) -> Plan:
+    """What follows from rows and pools; see `Plan`."""
+    num_rows = torch.bincount(step, minlength=size[0])
+    weight = 1 / (num_rows[step] * (num_rows > 0).sum()).double()  # no row: no sequence of this batch is that long
+    num_negatives = pool.sum(1)[sequence] - pool[sequence, positives].long()
+    is_met = pool[sequence.unique()].any(0)
+    is_met[positives] = True
+    return Plan(query, step, sequence, positives, weight, pool, num_negatives, is_met, of_blocks, size)
+
+
+def rows_of(num_valid: Int[Tensor, " B"], num_latents: int, num_steps: int, skip_steps: int = 0) -> tuple[Tensor, ...]:
+    """Of each row: its place (b t k), that of its step among the K, b, and z_{t+k}'s place (b t).
+
+    One row per sequence, time and step, in the order in which a bilinear predictor lays its queries out.
+    """
+    ahead = skip_steps + torch.arange(1, num_steps + 1)
+    time = rearrange(torch.arange(num_latents), "t -> 1 t 1")
+    query = (time + ahead < rearrange(num_valid, "b -> b 1 1")).flatten().nonzero()[:, 0]
+    position, step = query // num_steps, query % num_steps
+    return query, step, position // num_latents, position + ahead[step]
+
+
+def check_rows(
+    strategy: str,
+    num_valid: Int[Tensor, " B"],
+    sequence_id: Int[Tensor, " B"],
+    group_id: Int[Tensor, " B"] | None = None,
+    skip_steps: int = 0,
+    lenders: Sequences | None = None,
+    first: int = 0,
+) -> None:
+    """Refuse a batch that cannot be contrasted, from its identities alone.
+
+    Raises:
+        ValueError: if no sequence is longer than the first step, or the strategy leaves a row without negatives.
+    """
+    longest = int(num_valid.max())
+    if longest < 2 + skip_steps:
+        raise ValueError(
+            f"the longest sequence has {longest} latents, a prediction {1 + skip_steps} ahead needs at least "
+            f"{2 + skip_steps}: use longer windows (data.window_samples) or larger images (data.image_size), or leave "
+            "such short files out"
+        )
+    lenders = Sequences(num_valid, sequence_id, group_id) if lenders is None else lenders
+    allowed = allowed_matrix(strategy, sequence_id, group_id, *lenders[1:])
+    num_negatives = (allowed * lenders.num_valid).sum(1) - allowed.diagonal(first)[: len(num_valid)].long()
+    alone = (num_negatives < 1) & (num_valid > 1 + skip_steps)
+    if bool(alone.any()):
+        raise ValueError(
+            f"negatives={strategy!r} leaves {int(alone.sum())} of {len(alone)} sequences of a batch without a single "
+            "negative: raise data.batch_size, or, for a same-speaker strategy, choose data.sampler=same_speaker, "
+            "which puts several sequences of a speaker in each batch"
+        )
+
+
+def blocks(
+    pool: Bool[Tensor, "B N"],
+    allowed: Bool[Tensor, "B S"] | None,
+    sequence: Int[Tensor, " M"],
+    of_candidate: Int[Tensor, " N"] | None,
+    positives: Int[Tensor, " M"],
+) -> list[Block]:
+    """Part the score matrix into blocks that hold every positive and every candidate of their rows' pools.
+
+    Sequences that meet the latents of the same sequences, their own positives' included, share a block: what a strategy
+    shuts out is not scored. Where that saves next to nothing there is one block with everything.
+    """
+    is_whole = bool(pool.all())
+    whole = Block(positives=rearrange(positives, "m -> m 1"), pool=None if is_whole else pool, sequence=sequence)
+    if is_whole or allowed is None or of_candidate is None:
+        return [whole]
+    meets = allowed.clone()
+    meets[sequence, of_candidate[positives]] = True
+    pattern = torch.unique(meets, dim=0, return_inverse=True)[1]
+    parts = [_block(pool, pattern == each, sequence, positives) for each in torch.unique(pattern[sequence]).tolist()]
+    num_scores = sum(part.positives.numel() * part.columns.numel() for part in parts)  # type: ignore[union-attr]
+    return parts if num_scores < _WORTHWHILE_SHARE * len(positives) * pool.shape[1] else [whole]
+
+
+def _block(pool: Tensor, members: Tensor, sequence: Tensor, positives: Tensor) -> Block:
+    """The block of the sequences marked as `members` `[B]`."""
+    rows = members[sequence].nonzero()[:, 0]
+    is_column = pool[members].any(0)
+    is_column[positives[rows]] = True
+    columns = is_column.nonzero()[:, 0]
+    place = is_column.cumsum(0) - 1
+    of_block = pool[:, columns]
+    is_whole = bool(of_block[members].all())
+    own = rearrange(place[positives[rows]], "m -> m 1")
+    return Block(rows, columns, own, None if is_whole else of_block, sequence[rows], place)
+
+
+def on_host(*ids: Tensor | None) -> Iterator[Tensor | None]:
+    """The tensors, of one shape each, on the CPU by one transfer: a GPU is waited for once."""
+    given = [each for each in ids if each is not None]
+    moved = iter(torch.stack(given).cpu() if any(each.device.type != "cpu" for each in given) else given)
+    return (None if each is None else next(moved) for each in ids)

@@ -1,0 +1,115 @@
+"""Who meets whom: in blocks, for candidates of several processes, and apart from all arithmetic."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from einops import repeat
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cpc.candidates import STRATEGIES, ClassTable, allowed_matrix
+from cpc.data.batch import Batch
+from cpc.losses import ClassTableLoss, contrast
+from cpc.losses.plan import Sequences, blocks, plan
+from cpc.predictors import Output
+
+B, T = 6, 8
+GROUPS = torch.tensor([0, 0, 0, 1, 1, 1])
+SEQUENCE = repeat(torch.arange(B), "b -> (b t)", t=T)
+
+
+def strategy_blocks(strategy: str) -> list:
+    allowed = allowed_matrix(strategy, torch.arange(B), GROUPS)
+    rows = (torch.arange(B * T) % T < T - 2).nonzero()[:, 0]
+    return blocks(allowed[:, SEQUENCE], allowed, SEQUENCE[rows], SEQUENCE, rows + 2)
+
+
+def test_shut_out_sequences_are_not_scored() -> None:
+    """sequence_only scores a sixth of the matrix, a speaker's rows half of it; the others need nearly all."""
+    sizes = {
+        strategy: [
+            (len(b.positives), B * T if b.columns is None else len(b.columns)) for b in strategy_blocks(strategy)
+        ]
+        for strategy in STRATEGIES
+    }
+    whole = [(B * (T - 2), B * T)]
+    assert sizes["mixed"] == sizes["mixed_excluding"] == whole
+    assert sizes["same_speaker"] == sizes["same_speaker_excluding"] == [(3 * (T - 2), 3 * T)] * 2
+    assert sizes["sequence_only"] == [(T - 2, T)] * B
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000))
+def test_every_row_keeps_its_positive_its_pool_and_its_draws(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    num_rows, num_candidates = 12, 20
+    allowed = torch.rand(4, 4, generator=generator) < 0.4
+    row_sequence = torch.randint(4, (num_rows,), generator=generator)
+    candidate_sequence = torch.randint(4, (num_candidates,), generator=generator)
+    pool = allowed[:, candidate_sequence] & (torch.rand(num_candidates, generator=generator) < 0.8)
+    positives = torch.randint(num_candidates, (num_rows,), generator=generator)
+    has_pool = pool[row_sequence].any(1)
+    row_sequence, positives = row_sequence[has_pool], positives[has_pool]
+    if len(positives) == 0:
+        return
+    negatives = torch.multinomial(pool[row_sequence].float(), 3, replacement=True, generator=generator)
+    seen = torch.zeros(len(positives), dtype=torch.long)
+    for block in blocks(pool, allowed, row_sequence, candidate_sequence, positives):
+        rows = torch.arange(len(positives)) if block.rows is None else block.rows
+        columns = torch.arange(num_candidates) if block.columns is None else block.columns
+        seen[rows] += 1
+        assert torch.equal(columns[block.positives[:, 0]], positives[rows])
+        assert torch.equal(columns[block.places(negatives)], negatives[rows])
+        for i, row in enumerate(rows.tolist()):
+            mask = torch.ones(len(columns), dtype=torch.bool) if block.pool is None else block.pool[block.sequence[i]]
+            met = set(columns[mask].tolist()) - {positives[row].item()}
+            assert met == set(pool[row_sequence[row]].nonzero()[:, 0].tolist()) - {positives[row].item()}
+    assert (seen == 1).all()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_processes_plan_their_parts_of_the_whole(strategy: str) -> None:
+    """Two processes of three sequences each, with everyone's latents as candidates, together have the rows of one."""
+    everyone = Sequences(torch.tensor([6, 2, 5, 6, 4, 6]), torch.tensor([0, 1, 1, 2, 3, 2]), GROUPS % 2)
+    whole = plan(strategy, everyone, 6, 3)
+    for rank in range(2):
+        own = Sequences(*(each[3 * rank : 3 * rank + 3] for each in everyone))
+        part = plan(strategy, own, 6, 3, lenders=everyone, first=3 * rank)
+        mine = whole.sequence // 3 == rank
+        assert torch.equal(part.positives, whole.positives[mine])
+        assert torch.equal(part.step, whole.step[mine])
+        assert torch.equal(part.num_negatives, whole.num_negatives[mine])
+        assert torch.equal(part.pool, whole.pool[3 * rank : 3 * rank + 3])
+
+
+@pytest.fixture
+def _no_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which torch has not for tensors without values."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+
+
+@pytest.mark.usefixtures("_no_autocast")
+@pytest.mark.parametrize("options", [{}, {"num_negatives": 3}, {"num_negatives": 3, "shared_across_steps": True}])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_arithmetic_asks_nothing_of_values(strategy: str, options: dict) -> None:
+    """Tensors that hold no values have shapes alone: who looked at one, as a GPU would have to wait for, would fail."""
+    queries = torch.empty(2, B, T, 4, device="meta", requires_grad=True)
+    latents = torch.empty(B, T, 4, device="meta", requires_grad=True)
+    num_valid = torch.tensor([8, 8, 3, 8, 5, 8])
+    found = contrast(queries, latents, strategy=strategy, num_valid=num_valid, group_id=GROUPS, **options)
+    found.loss.backward()
+    assert queries.grad.shape == queries.shape
+    assert latents.grad.shape == latents.shape
+    assert found.accuracy.shape == (2, B)
+
+
+@pytest.mark.usefixtures("_no_autocast")
+def test_nor_does_that_of_all_classes() -> None:
+    loss = ClassTableLoss(ClassTable(11, 4, has_bias=True), "full_softmax").to("meta")
+    x = torch.empty(2, 5, 4, device="meta")
+    labels = torch.tensor([[1, 2, -100, 3, 4, 0], [10, 9, 8, 7, 6, 5]])
+    queries = torch.empty(2, 2, 5, 4, device="meta", requires_grad=True)
+    batch = Batch.of(x)._replace(labels=labels, num_valid=torch.tensor([5, 3]))
+    loss(Output(x, x, {"": queries}, None), batch).loss.backward()
+    assert queries.grad.shape == queries.shape
