@@ -87,6 +87,7 @@ def _run(name: str, arguments: list[str], typed: dict[str, str]) -> None:
     module, _, function_name = place.partition(":")
     function = getattr(import_module(module), function_name)
     options = Options(function, f"cpc {name}", f"{words[0].upper()}{words[1:]}.")
+    typed |= options.typed
     note = _add_data_options(options, arguments) if options.takes_more else ""
     typed |= options.typed
     values = options.parse(arguments, note)

@@ -1,0 +1,169 @@
+"""A modality of one's own, in one file: sequences of vectors, pretrained and measured through the real commands."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from jaxtyping import Int
+from torch import Tensor
+
+from cpc.checkpoint import load_pretrained, read_config
+from cpc.cli import main
+from cpc.data.batch import Batch
+from cpc.data.drawn import Drawn, DrawnCorpus
+from cpc.data.store.records import read_records
+from cpc.evaluation import recorded_data
+
+PACKAGE = __name__.partition(".")[0]
+NUM_WALKS, LENGTH, DIM = 60, 12, 3
+SPLITS = ["train"] * 40 + ["valid"] * 10 + ["test"] * 10
+
+
+@dataclass(kw_only=True)
+class Walks(Drawn):
+    """Random walks that drift up or down.
+
+    Args:
+        source: an npz file with `walks`, `[n, T, I]`, `split` and `drift`.
+        noise: standard deviation of what is added in training.
+    """
+
+    name = "vectors"
+    unit = "walks"
+    local_options: ClassVar[tuple[str, ...]] = (*Drawn.local_options, "noise")
+
+    source: str
+    noise: float = 0.0
+
+    def open(self, encoder: Any, *, to_train: bool = False) -> "WalkCorpus":
+        """The walks of the file."""
+        return WalkCorpus(self.source, self.noise)
+
+    def class_names(self, corpus: Any, task: str) -> list[str]:
+        """Whether a walk drifts up or down."""
+        return ["down", "up"]
+
+
+class WalkCorpus(DrawnCorpus):
+    """The walks of a file."""
+
+    def __init__(self, source: str, noise: float) -> None:
+        self.noise = noise
+        with np.load(source) as arrays:
+            self.walks, self.split, self.drift = (arrays[name] for name in ("walks", "split", "drift"))
+
+    def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
+        """Every split must be there."""
+        for split in splits:
+            if split not in self.split:
+                raise ValueError(f"there are no walks of split {split!r}, only of {', '.join(set(self.split))}")
+
+    def statistics(self, split: str | None) -> tuple[float, float]:
+        """Over all numbers of a split."""
+        walks = self.walks[self.rows(split)]
+        return float(walks.mean()), float(walks.std())
+
+    def windows(self, split: str | None, *, is_training: bool = False) -> "WalkWindows":
+        """Whole walks, with noise in training."""
+        return WalkWindows(self, self.rows(split), split, self.noise if is_training else 0.0)
+
+    def rows(self, split: str | None) -> np.ndarray:
+        """Of one split."""
+        return np.flatnonzero(np.ones(len(self.split), bool) if split is None else self.split == split)
+
+
+class WalkWindows:
+    """The walks of a split."""
+
+    num_values, num_latents = LENGTH * DIM, LENGTH
+
+    def __init__(self, corpus: WalkCorpus, rows: np.ndarray, split: str | None, noise: float) -> None:
+        self.corpus, self.sequence_ids, self.split, self.noise = corpus, rows, split, noise
+        self.group_ids = np.full(len(rows), -1)
+        self.draws = {"num_slots": np.ones(len(rows), int), "num_starts": 2**20, "made_from": {"walks": len(rows)}}
+
+    def __getitems__(self, drawn: list[tuple[int, int]]) -> Batch:
+        """Noise follows the key of the draw."""
+        rows = self.sequence_ids[[row for row, _ in drawn]]
+        x = torch.stack(
+            [
+                torch.from_numpy(self.corpus.walks[row]) + self._noise(key)
+                for row, (_, key) in zip(rows, drawn, strict=True)
+            ]
+        )
+        labels = torch.from_numpy(self.corpus.drift[rows])[:, None].expand(-1, LENGTH)
+        return Batch(x.float(), self.num_valid(drawn), torch.from_numpy(rows), torch.full((len(rows),), -1), labels)
+
+    def num_valid(self, drawn: list[tuple[int, int]]) -> Int[Tensor, " B"]:
+        """No walk is padded."""
+        return torch.full((len(drawn),), LENGTH)
+
+    def _noise(self, key: int) -> Tensor:
+        return self.noise * torch.randn(LENGTH, DIM, generator=torch.Generator().manual_seed(key))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng, drift = np.random.default_rng(0), np.arange(NUM_WALKS) % 2
+    steps = rng.normal(size=(NUM_WALKS, LENGTH, DIM)) + (drift - 0.5)[:, None, None]
+    path = tmp_path_factory.mktemp("walks") / "walks.npz"
+    np.savez(path, walks=steps.cumsum(1), split=SPLITS, drift=drift)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run_dir(source: Path) -> Path:
+    config = {
+        "model": {
+            "encoder": {"class_path": "cpc.encoders.VectorEncoder", "init_args": {"input_dim": DIM, "dim": 8}},
+            "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": 8}},
+            "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 2}},
+            "learning_rate": 3e-3,
+        },
+        "data": {
+            "class_path": f"{__name__}.Walks",
+            "init_args": {"source": str(source), "batch_size": 10, "noise": 0.1},
+        },
+        "trainer": {"max_steps": 60, "accelerator": "cpu", "enable_progress_bar": False, "logger": False},
+        "eval_every_steps": 30,
+        "checkpoint_every_steps": 30,
+    }
+    path = source.with_name("config.yaml")
+    path.write_text(yaml.safe_dump(config))
+    main(["pretrain", "--config", str(path), "--run_dir", str(source.parent / "run"), "--data.eval_batches", "1"])
+    return source.parent / "run"
+
+
+def test_it_trains_and_resumes(run_dir: Path, source: Path) -> None:
+    losses = [line["loss_nats"][0] for line in read_records(run_dir / "bound.jsonl") if line["split"] == "valid"]
+    assert losses[-1] < losses[0]
+    options = ["--config", str(run_dir / "config.yaml"), "--run_dir", str(run_dir), "--ckpt_path", "last"]
+    main(["pretrain", *options, "--trainer.max_steps", "64"])
+    assert read_records(run_dir / "bound.jsonl")[-1]["step"] == 64
+    encoder = load_pretrained(run_dir).encoder
+    assert recorded_data(read_config(run_dir), source, trusted_packages=("cpc", PACKAGE)).open(encoder).noise == 0.0
+
+
+def test_evaluate_measures_it(run_dir: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["evaluate", str(run_dir), "--data", str(source), "--negatives", "mixed_excluding", "--split", "test"]
+    main([*command, "--trusted_packages", "cpc", PACKAGE, "--batch_size", "5", "--num_batches", "2"])
+    (bound,) = json.loads((run_dir / "bound.json").read_text())["bounds"]
+    assert bound["num_candidates"] == [1 + 4 * LENGTH] * 2
+    assert bound["mi_bound_nats"][0] > 0.5
+    with pytest.raises(SystemExit):
+        main(command)
+    assert f"outside the trusted packages cpc; if you trust its origin, give --trusted_packages cpc {PACKAGE}" in (
+        capsys.readouterr().err
+    )
+    for option, message in (
+        (["--window_samples", "3"], "is a model of vectors, whose data have no"),
+        (["--split", "dev"], "split 'dev'"),
+    ):
+        with pytest.raises(SystemExit):
+            main([*command, "--trusted_packages", "cpc", PACKAGE, *option])
+        assert message in capsys.readouterr().err
