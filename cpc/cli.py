@@ -7,14 +7,11 @@ import re
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from cpc import __version__
 from cpc.allocator import keep_freed_memory
 from cpc.quickstart import RECIPES
 
-AUDIO_PROBE_OPTIONS = ("alignments", "pool", "train_minutes", "scratch_dir", "dtype")
-IMAGE_PROBE_OPTIONS = ("label_shares",)
 STRATEGY_NAMES = ("mixed", "same_speaker", "mixed_excluding", "same_speaker_excluding", "sequence_only")
 ESTIMATOR_NAMES = ("info_nce", "nwj", "tuba", "interpolated", "dv", "mine", "js", "smile", "leave_one_out")
 READABLE_NAMES = tuple(name for name in ESTIMATOR_NAMES if name not in ("mine", "leave_one_out"))
@@ -99,95 +96,20 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _probe(options: argparse.Namespace) -> None:
-    from cpc.checkpoint import read_config
-    from cpc.probes.comparison import Extraction
-    from cpc.probes.linear import ProbeProtocol
+    from cpc.probes.report import probe
     from cpc.processor import prepare_processor
 
     prepare_processor()
-    modality = read_config(options.model).get("modality", "audio")
-    if modality not in ("audio", "image"):
-        raise ValueError(f"{options.model} is a model of {modality}: probes are for models of audio and image")
-    foreign = AUDIO_PROBE_OPTIONS if modality == "image" else IMAGE_PROBE_OPTIONS
-    given = [f"--{name}" for name in foreign if getattr(options, name) is not None]
-    if given:
-        raise ValueError(f"{', '.join(given)}: {options.model} is a model of {modality}, where this says nothing")
-    report = (_probe_images if modality == "image" else _probe_audio)(
-        options,
-        protocol=ProbeProtocol(hidden=options.hidden, hidden_dim=options.hidden_dim, num_seeds=options.num_seeds),
-        extraction=Extraction(
-            device=options.device,
-            precision=options.precision,
-            max_ram_bytes=round(1e9 * options.max_ram_gb),
-            scratch_dir=options.scratch_dir,
-            dtype=options.dtype or "float32",
-            cache_dir=options.cache_dir,
-            skip_bad=options.skip_bad,
-        ),
-        out=options.out or options.model / "probe.json",
-    )
-    print(f"{report}\nwritten to {options.out or options.model / 'probe.json'}")
-
-
-def _probe_audio(options: argparse.Namespace, **shared: Any) -> str:
-    from cpc.probes.report import BASELINES, format_report, probe_report
-    from cpc.probes.supervised import SupervisedProtocol
-
-    report = probe_report(
-        options.model,
-        options.data,
-        options.task,
-        features=options.features or ("c", "z", "mfcc"),
-        baselines=BASELINES if options.baselines is None else options.baselines,
-        alignments=options.alignments,
-        pool=options.pool,
-        train_split=options.train_split,
-        test_split=options.test_split,
-        train_minutes=options.train_minutes,
-        supervised=SupervisedProtocol(seconds=options.supervised_seconds, precision=options.precision),
-        **shared,
-    )
-    return format_report(report)
-
-
-def _probe_images(options: argparse.Namespace, **shared: Any) -> str:
-    from cpc.probes.images.network import NetworkProtocol
-    from cpc.probes.images.report import DEFAULT_BASELINES, format_image_report, probe_images
-
-    if options.task != ["class"]:
-        raise ValueError(f"--task {' '.join(options.task)}: images are probed for their class: --task class")
-    report = probe_images(
-        options.model,
-        options.data,
-        features=options.features or ("z", "z_grid", "c"),
-        baselines=DEFAULT_BASELINES if options.baselines is None else options.baselines,
-        train_split=options.train_split,
-        test_split=options.test_split or "test",
-        label_shares=options.label_shares,
-        network=NetworkProtocol(seconds=options.supervised_seconds, precision=options.precision),
-        **shared,
-    )
-    return format_image_report(report)
+    probe(options.model, **{name: value for name, value in vars(options).items() if name not in ("run", "model")})
 
 
 def _embed(options: argparse.Namespace) -> None:
-    from cpc.checkpoint import read_config
     from cpc.probes.embed import embed
-    from cpc.probes.images.embed import embed_images
     from cpc.processor import prepare_processor
 
     prepare_processor()
-    is_of_images = read_config(options.model).get("modality") == "image"
-    written = (embed_images if is_of_images else embed)(
-        options.model,
-        options.paths,
-        options.out,
-        features=options.features,
-        format=options.format,
-        skip_bad=options.skip_bad,
-        overwrite=options.overwrite,
-        device=options.device,
-        precision=options.precision,
+    written = embed(
+        options.model, **{name: value for name, value in vars(options).items() if name not in ("run", "model")}
     )
     print(f"{len(written)} files written to {options.out}")
 
@@ -394,20 +316,20 @@ def _parser() -> argparse.ArgumentParser:
     probe.add_argument(
         "--features",
         nargs="+",
-        choices=("c", "z", "mfcc", "logmel", "z_grid", "c_grid"),
+        choices=("c", "z", "z_grid", "c_grid", "mfcc", "logmel", "pixels", "hog"),
         help="what to probe; if not given, c z mfcc, and for images z z_grid c (means over the grid, or all of it)",
     )
     probe.add_argument(
         "--baselines",
         nargs="*",
-        choices=("majority", "random", "supervised", "pixels", "hog", "fine_tuned", "neighbours"),
+        choices=("majority", "random", "supervised", "fine_tuned", "neighbours", "pixels", "hog", "mfcc", "logmel"),
         help="none with an empty list; if not given, majority random supervised, and for images pixels too",
     )
     probe.add_argument(
         "--label_shares",
         nargs="+",
         type=float,
-        help="images: also a curve over these shares of the labels, such as 0.01 0.02 0.05 0.1 0.2 0.5 1",
+        help="also a curve over these shares of the labels, such as 0.01 0.02 0.05 0.1 0.2 0.5 1; not of frames",
     )
     probe.add_argument("--alignments", type=Path, help="for phones; alignments.csv beside the manifest if not given")
     probe.add_argument("--pool", choices=("frames", "mean"), help="every frame, or a file's mean; by task if not given")
@@ -427,10 +349,12 @@ def _parser() -> argparse.ArgumentParser:
         "--max_ram_gb",
         type=float,
         default=2.0,
-        help="features that take more at a time go to a temporary file; images: refused",
+        help="features that take more at a time go to temporary files",
     )
-    probe.add_argument("--scratch_dir", type=Path, help="folder of that file; the system's if not given")
-    probe.add_argument("--dtype", choices=("float32", "float16"), help="of features kept; float32 if not given")
+    probe.add_argument("--scratch_dir", type=Path, help="folder of these files; the system's if not given")
+    probe.add_argument(
+        "--dtype", choices=("float32", "float16"), help="of features kept; float32, and float16 of grids, if not given"
+    )
     probe.add_argument("--out", type=Path, help="JSON file; probe.json in the model's folder if not given")
 
     embed = command("embed", _embed, "write features of audio or image files, and where they lie")

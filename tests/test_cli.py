@@ -1,14 +1,12 @@
 """The commands, in-process, on a small synthesised corpus: what they print, write and refuse."""
 
 import json
-from argparse import Namespace
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cpc import cli
 from cpc.cli import main
 from cpc.data.audio.manifest import read_manifest
 from cpc.probes import ProbeProtocol
@@ -115,12 +113,8 @@ def test_evaluate(run_dir: Path, corpus: Path, capsys: pytest.CaptureFixture[str
 def test_probe_with_every_baseline(
     run_dir: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    probe_audio = cli._probe_audio
-
-    def briefly(options: Namespace, protocol: ProbeProtocol, **others: object) -> object:
-        return probe_audio(options, protocol=replace(protocol, num_epochs=2, min_steps=50), **others)
-
-    monkeypatch.setattr(cli, "_probe_audio", briefly)
+    briefly = partial(ProbeProtocol, num_epochs=2, min_steps=50)
+    monkeypatch.setattr("cpc.probes.report.ProbeProtocol", briefly)
     options = ["--num_seeds", "1", "--supervised_seconds", "1", "--task", "phones", "speaker"]
     main(["probe", str(run_dir), "--data", str(corpus), *options])
     printed = capsys.readouterr().out

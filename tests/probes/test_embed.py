@@ -10,8 +10,8 @@ import torch
 from safetensors.numpy import load_file
 
 import cpc
+from cpc.data.audio.features import Features
 from cpc.data.audio.files import read_audio
-from cpc.probes import Features
 from cpc.probes.embed import embed
 
 
