@@ -129,6 +129,7 @@ class Comparison:
                     train = task.examples("train", store, feature)
                     voted = answer_by_neighbours(train, test, len(task.classes))
                     self.results[task.name]["neighbours"] = self._judged(task, [voted], train, test)
+            del store, train, test  # the next front end's features take their room
 
     def guess(self, name: str, model: CPC) -> None:
         """Answer every task by the frequency of its classes, of vectors where this model has them."""

@@ -49,4 +49,4 @@ def open_readouts(
             of_file = ImageCut(model.encoder, cut.image_size, cut.load_size or cut.image_size, cut.augmentation)
             return ImageReadouts(of_file, **where)
         return ImageReadouts(cut.corpus(source, model.encoder, **options), **where)
-    raise ValueError(f"this is a model of {modality}: probes are for models of audio and image")
+    raise ValueError(f"this is a model of {modality}: features are read of models of audio and image")

@@ -141,23 +141,22 @@ def probe_report(
 ) -> dict[str, Any]:
     """Probe a model for one or several tasks, beside its baselines and its held-out bound.
 
-    Features are extracted once per network and shared by all tasks.
+    Features are extracted once per network and shared by all tasks. What is left out is the modality's choice.
 
     Args:
         model_folder: as `cpc.load_pretrained` takes it.
         data: the corpus, as the model's modality takes it.
         tasks: as the modality knows them: `phones`, `speaker`, other columns of a manifest; `class` of images.
-        features: the model's (`c`, `z`; of images `z_grid` and `c_grid` too), or hand-made ones; the modality's choice
-            unless given.
+        features: the model's (`c`, `z`; of images `z_grid` and `c_grid` too), or hand-made ones.
         baselines: of `majority`, `random` (the same architecture untrained, data initialisation included), `supervised`
             (the same architecture trained for the task), `fine_tuned` (that, from the model's weights), `neighbours`
             (k nearest neighbours by the first of the features; not of frames), and hand-made features (`mfcc`,
-            `logmel`; of images `pixels`, `hog`); the modality's choice unless given.
+            `logmel`; of images `pixels`, `hog`).
         label_shares: draw a curve over these shares of the labels; not of frames.
         alignments: for `phones`, see `cpc.data.audio.readouts.AudioReadouts`.
         pool: see `Task`.
+        test_split: where probes are tested.
         train_split: where probes are trained; input statistics and data initialisation of baselines are taken there.
-        test_split: where they are tested, see `Task`.
         train_minutes: train probes on that much data, drawn at random from the training part; networks take all of it.
         protocol: how probes are trained.
         supervised: fields of `SupervisedProtocol` that differ from the modality's recipe.

@@ -149,14 +149,14 @@ def train_supervised(
     model.to(device).train(protocol.norm == "first_batch")  # to look at the sizes alone leaves no trace in a norm
     batches: Iterator[Batch] = readouts.batches(task.train, task.labels, model, protocol)
     first = next(batches)
+    body = [parameter for module in readouts.trained(model) for parameter in module.parameters()]
     with torch.no_grad():
-        vectors, is_valid = readouts.vectors(model, _on(first, device))
+        vectors, is_valid = readouts.vectors(model, first.beside(body[0]))
     head = Head(vectors.shape[2], len(task.classes), protocol.norm, protocol.seed).to(device)
     if protocol.norm == "first_batch":
         head.standardise(vectors[is_valid])
     model.train()
     share = _PRETRAINED_RATE if is_pretrained else 1.0
-    body = [parameter for module in readouts.trained(model) for parameter in module.parameters()]
     optimiser = torch.optim.AdamW(
         [{"params": body, "share": share}, {"params": list(head.parameters()), "share": 1.0}],
         lr=protocol.learning_rate,
@@ -169,7 +169,7 @@ def train_supervised(
             rate = protocol.learning_rate * _schedule(max(progress, 1e-3), protocol.warmup_share)
             for group in optimiser.param_groups:
                 group["lr"] = rate * group["share"]
-            batch = _on(batch, device)
+            batch = batch.beside(body[0])
             vectors, is_valid = readouts.vectors(model, batch)
             loss = _loss(head, vectors, batch.labels, is_valid, task.pool)
             if not torch.isfinite(loss):
@@ -190,10 +190,6 @@ def train_supervised(
                 break
     model.eval()
     return head.requires_grad_(False), step
-
-
-def _on(batch: Batch, device: str) -> Batch:
-    return Batch(*(None if field is None else field.to(device) for field in batch))  # type: ignore[arg-type]
 
 
 def _budget_bar(title: str | None) -> tqdm:
