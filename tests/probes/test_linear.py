@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import scipy
 import torch
-from cpc.probes.targets import Examples
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.preprocessing import StandardScaler
@@ -12,6 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from cpc.probes import linear
 from cpc.probes.linear import ProbeProtocol, fit_probe, standardise
 from cpc.probes.results import summarise
+from cpc.probes.task import Examples
 
 NUM_CLASSES = 4
 
