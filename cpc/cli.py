@@ -19,7 +19,7 @@ COMMANDS = {  # the function that is called, and what it does
     ),
     "pretrain": ("cpc.pretraining.command:pretrain", "train a model from a config: see `cpc pretrain --help`"),
     "evaluate": ("cpc.evaluation:evaluate", "measure the held-out bound log N - L of a model"),
-    "probe": ("cpc.probes.command:probe", "judge features with linear probes, beside baselines and the bound"),
+    "probe": ("cpc.probes.report:probe", "judge features with linear probes, beside baselines and the bound"),
     "embed": ("cpc.probes.embed:embed", "write features of audio or image files, and where they lie"),
     "picture": (
         "cpc.probes.images.pictures:write_pictures",

@@ -1,6 +1,7 @@
-"""A modality of one's own, in one file: sequences of vectors, pretrained and measured through the real commands."""
+"""A modality of a user's own in one file, sequences of vectors: trained, measured and probed by the real commands."""
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +17,8 @@ from cpc.checkpoint import load_pretrained, read_config
 from cpc.cli import main
 from cpc.data.batch import Batch
 from cpc.data.drawn import Drawn, DrawnCorpus
+from cpc.data.readouts import FrontEnd, Labels, Readouts
+from cpc.data.store.folders import find_files
 from cpc.data.store.records import read_records
 from cpc.evaluation import recorded_data
 
@@ -47,6 +50,10 @@ class Walks(Drawn):
     def class_names(self, corpus: Any, task: str) -> list[str]:
         """Whether a walk drifts up or down."""
         return ["down", "up"]
+
+    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> "WalkReadouts":
+        """Every step of a walk."""
+        return WalkReadouts(corpus, **where)
 
 
 class WalkCorpus(DrawnCorpus):
@@ -105,6 +112,59 @@ class WalkWindows:
 
     def _noise(self, key: int) -> Tensor:
         return self.noise * torch.randn(LENGTH, DIM, generator=torch.Generator().manual_seed(key))
+
+
+class WalkFeatures(FrontEnd):
+    """Latents and contexts of whole walks."""
+
+    def __init__(self, features: Sequence[str], model: Any, corpus: WalkCorpus) -> None:
+        self.model, self.corpus = model, corpus
+        self.dims = {name: {"z": model.encoder.dim, "c": model.context.dim}[name] for name in features}
+
+    def num_vectors(self, rows: np.ndarray) -> np.ndarray:
+        """One a step."""
+        return np.full(len(rows), LENGTH)
+
+    def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """Walk by walk."""
+        for row in rows.tolist():
+            yield row, self._features(self.corpus.walks[row])
+
+    def of_file(self, path: Path) -> np.ndarray:
+        """Of a walk in a file."""
+        return next(iter(self._features(np.load(path)).values()))
+
+    @torch.no_grad()
+    def _features(self, walk: np.ndarray) -> dict[str, np.ndarray]:
+        latents, contexts, *_ = self.model(torch.from_numpy(walk)[None].float())
+        return {name: {"z": latents, "c": contexts}[name][0].numpy() for name in self.dims}
+
+
+class WalkReadouts(Readouts):
+    """Features of walks, probed for their drift."""
+
+    unit, several_vectors = "walk", True
+
+    def __init__(self, corpus: WalkCorpus, **where: Any) -> None:
+        super().__init__(**where)
+        self.corpus = corpus
+
+    @property
+    def splits(self) -> Sequence[str]:
+        """Of every walk."""
+        return self.corpus.split.tolist()
+
+    def labels(self, task: str, rows: np.ndarray) -> Labels:
+        """The drift of each walk, whatever the task is called."""
+        return Labels({row: ["down", "up"][self.corpus.drift[row]] for row in rows.tolist()})
+
+    def front_end(self, features: Sequence[str], model: Any = None) -> FrontEnd:
+        """Of a model."""
+        return WalkFeatures(features, model, self.corpus)
+
+    def find_files(self, folder: Path) -> list[str]:
+        """Walks, one a file."""
+        return find_files(folder, {".npy"}, "walk")
 
 
 @pytest.fixture(scope="module")
@@ -167,3 +227,37 @@ def test_evaluate_measures_it(run_dir: Path, source: Path, capsys: pytest.Captur
         with pytest.raises(SystemExit):
             main([*command, "--trusted_packages", "cpc", PACKAGE, *option])
         assert message in capsys.readouterr().err
+
+
+def test_probe_judges_it(run_dir: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["probe", str(run_dir), "--data", str(source), "--task", "drift", "--trusted_packages", "cpc", PACKAGE]
+    options = ["--num_seeds", "1", "--baselines", "majority", "random", "neighbours", "--label_shares", "0.2", "1"]
+    main([*command, *options])
+    task = json.loads((run_dir / "probe.json").read_text())["tasks"]["drift"]
+    assert list(task["results"]) == ["cpc", "neighbours", "cpc_z", "random", "random_z", "majority"]
+    assert task["results"]["cpc"]["accuracy_percent"] > 80
+    assert task["results"]["majority"]["accuracy_percent"] == 50
+    assert task["label_efficiency"]["num_labels"] == [8, 40]
+    assert "drift: 2 classes, split train (40 walks) -> test (10), mean over the walk" in capsys.readouterr().out
+    main([*command, "--pool", "frames", "--num_seeds", "1", "--baselines"])
+    frames = json.loads((run_dir / "probe.json").read_text())["tasks"]["drift"]["results"]
+    assert frames["cpc"]["num_train"] == 40 * LENGTH
+    with pytest.raises(SystemExit):
+        main([*command, "--baselines", "supervised"])
+    assert "legal are majority, random, neighbours" in capsys.readouterr().err
+
+
+def test_embed_writes_its_features(run_dir: Path, source: Path) -> None:
+    folder, out = source.parent / "files", source.parent / "features"
+    folder.mkdir()
+    with np.load(source) as arrays:
+        walk = arrays["walks"][0]
+    np.save(folder / "first.npy", walk)
+    main(
+        ["embed", str(run_dir), str(folder), "--out", str(out), "--features", "z", "--trusted_packages", "cpc", PACKAGE]
+    )
+    with torch.no_grad():
+        latents = load_pretrained(run_dir).encoder(torch.from_numpy(walk)[None].float())[0]
+    np.testing.assert_allclose(np.load(out / "first.npy"), latents, atol=1e-6)
+    sidecar = json.loads((out / "first.json").read_text())
+    assert (sidecar["features"], sidecar["dim"]) == ("z", 8)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkab
 from torch import Tensor
 
 from cpc.data.batch import Batch
+from cpc.data.readouts import Readouts
 
 EVALUATION_SEED = 0
 
@@ -127,6 +128,19 @@ class Modality(ABC):
     @abstractmethod
     def initialisation_batch(self, corpus: Any) -> Tensor:
         """Observations for the data-dependent initialisation: the same on every rank."""
+
+    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> Readouts:
+        """Features, tasks and baselines for probes and embeddings; by default there are none.
+
+        Args:
+            encoder: of the model.
+            corpus: opened; None: only files outside a corpus are read.
+            where: as `Readouts` takes it.
+
+        Raises:
+            ValueError: if there are none.
+        """
+        raise ValueError(f"this is a model of {self.name}, whose features can be neither probed nor embedded")
 
     @abstractmethod
     def check_split(self, corpus: Any, split: str, strategies: Sequence[str], own: str) -> None:

@@ -1,10 +1,10 @@
 """g_enc: observations to latents, one encoder per kind of observation."""
 
+from cpc.data.audio.spectral import MFCC, LogMel
 from cpc.encoders.audio import AudioEncoder
 from cpc.encoders.backbone import Backbone
 from cpc.encoders.patches import PatchEncoder
 from cpc.encoders.resnet import ResNetTrunk
-from cpc.encoders.spectral import MFCC, LogMel
 from cpc.encoders.tiny import TinyTrunk
 from cpc.encoders.tokens import TokenEncoder
 from cpc.encoders.vectors import VectorEncoder

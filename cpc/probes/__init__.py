@@ -9,19 +9,20 @@ from typing import Any
 
 _HOME_OF = {
     "Comparison": "comparison",
-    "Examples": "targets",
+    "Examples": "task",
     "Extraction": "comparison",
     "FeatureStore": "store",
-    "Features": "features",
     "OnlineProbe": "online",
     "Probe": "linear",
     "ProbeProtocol": "linear",
     "ProbeResult": "results",
     "SupervisedProtocol": "supervised",
-    "Task": "targets",
+    "Task": "task",
     "Tracker": "tracker",
     "fit_probe": "linear",
     "format_report": "report",
+    "open_readouts": "open",
+    "probe": "report",
     "probe_report": "report",
     "train_supervised": "supervised",
 }

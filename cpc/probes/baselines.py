@@ -1,47 +1,22 @@
-"""What a probed representation is compared with: the same network untrained, and no representation at all."""
+"""Answers without a trained probe: by the frequency of classes, and by the nearest neighbours.
 
-from typing import Any
+n examples, D feature dim, Y classes.
+"""
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from einops import repeat
 
-from cpc.checkpoint import build
-from cpc.data.audio.files import Audio
-from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, initialisation_windows
-from cpc.model import CPC
-from cpc.probes.results import Answers
-from cpc.probes.targets import UNSEEN, Examples
+from cpc.probes.results import Answers, answer_by_likelihood
+from cpc.probes.task import UNSEEN, Examples
 
-
-def untrained_model(
-    architecture: dict[str, Any],
-    audio: Audio,
-    statistics: tuple[float, float],
-    window_samples: int,
-    seed: int,
-    *,
-    trusted_packages: tuple[str, ...] = ("cpc",),
-) -> CPC:
-    """The architecture as training would find it: random weights, corpus statistics, data initialisation.
-
-    Args:
-        architecture: of a model's config.json.
-        audio: the training part.
-        statistics: mean and deviation of its samples.
-        window_samples: length of the windows that training would see.
-        seed: of weights and windows.
-        trusted_packages: packages whose classes the architecture may name.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model: CPC = build(architecture, trusted_packages=trusted_packages)
-    model.encoder.set_statistics(*statistics)
-    model.initialise_from(initialisation_windows(audio, window_samples, NUM_INITIALISATION_WINDOWS, seed))
-    return model.eval()
+_TEMPERATURE = 0.07  # of Wu et al. 2018
+_BLOCK_ROWS = 1024
 
 
 def answer_by_frequency(train: Examples, test: Examples, num_classes: int) -> Answers:
-    """The answers of who knows only how frequent each class is in training: always the most frequent one.
+    """Always the most frequent class of the training examples.
 
     Counts start at one, so that a class without a training example keeps a likelihood.
     """
@@ -49,3 +24,30 @@ def answer_by_frequency(train: Examples, test: Examples, num_classes: int) -> An
     log_share = np.log((counts + 1) / (counts + 1).sum())
     log_likelihood = np.where(test.labels == UNSEEN, np.nan, log_share[test.labels])
     return Answers(np.full(len(test), counts.argmax()), log_likelihood)
+
+
+def answer_by_neighbours(train: Examples, test: Examples, num_classes: int, num_neighbours: int = 20) -> Answers:
+    """Classes by weighted vote of the most similar training examples (Wu et al. 2018, arXiv:1805.01978).
+
+    Similarity is the cosine of features centred on the training mean; a neighbour's vote is exp(similarity / 0.07).
+    Likelihoods are shares of the votes, with one vote of the weakest neighbour spread over all classes.
+
+    Args:
+        train: the neighbours.
+        test: the examples to answer.
+        num_classes: Y.
+        num_neighbours: that vote; all if there are fewer.
+    """
+    values = train.values[train.rows]
+    mean = torch.from_numpy(values.mean(0, dtype=np.float64)).float()
+    bank = F.normalize(torch.from_numpy(values).float() - mean, dim=1)
+    classes = torch.from_numpy(train.labels)
+    log_shares = []
+    for start in range(0, len(test), _BLOCK_ROWS):
+        asked = torch.from_numpy(test.values[test.rows[start : start + _BLOCK_ROWS]]).float()
+        similarity, nearest = (F.normalize(asked - mean, dim=1) @ bank.T).topk(min(num_neighbours, len(bank)), 1)
+        weights = ((similarity - similarity[:, :1]) / _TEMPERATURE).exp()
+        votes = repeat(weights[:, -1] / num_classes, "m -> m y", y=num_classes).clone()
+        votes.scatter_add_(1, classes[nearest], weights)
+        log_shares.append((votes / votes.sum(1, keepdim=True)).log())
+    return answer_by_likelihood(torch.cat(log_shares).numpy(), test.labels)

@@ -1,11 +1,7 @@
-"""Features of audio files, one output per file, for whoever wants them elsewhere.
-
-T frames, D feature dim.
-"""
+"""Features of files, one output per file, for whoever wants them elsewhere."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -14,11 +10,10 @@ from safetensors.numpy import save_file
 from tqdm import tqdm
 
 from cpc.checkpoint import load_pretrained, read_config
-from cpc.data.audio.files import read_blocks
-from cpc.data.audio.headers import AUDIO_SUFFIXES
+from cpc.data.readouts import Precision
 from cpc.data.store.atomic import write_atomically, write_json
-from cpc.data.store.folders import find_files, name_a_few
-from cpc.probes.features import Features, Precision
+from cpc.data.store.folders import name_a_few
+from cpc.probes.open import open_readouts
 
 Format = Literal["npy", "safetensors"]
 
@@ -34,124 +29,59 @@ def embed(
     overwrite: bool = False,
     device: str = "cpu",
     precision: Precision = "float32",
+    trusted_packages: Sequence[str] = ("cpc",),
     progress: bool = True,
 ) -> list[Path]:
-    """Writes `[T, D]` float32 features of each audio file, with a JSON beside it that tells where frames lie in time.
+    """`cpc embed`: write float32 features of files, each with a JSON beside it that tells where they lie.
+
+    Of audio `[T, D]`: frame i is centred at sample `first_centre_samples + i * hop_samples`. Of images `[H, W, D]`:
+    an image's shorter side becomes `load_size` pixels, of which the central `image_size` are taken; row i and column j
+    stand for the `patch_size` pixels from `i * stride` and `j * stride` of that square.
 
     A file named directly becomes `out/STEM.npy`; the files below a folder keep their place in it. In `safetensors`
-    the array is called `features`. Frame i is centred at sample `first_centre_samples + i * hop_samples`.
+    the array is called `features`.
 
     Args:
         model_folder: a model folder, or a run folder that holds one.
-        paths: audio files, and folders to search; images for a model of images.
+        paths: files of what the model encodes, and folders to search.
         out: folder to write to.
-        features: contexts c or latents z.
-        format: of the files.
-        skip_bad: leave out files that cannot be read or are too short for a frame, and warn how many.
+        features: contexts `c` or latents `z`.
+        format: `npy` or `safetensors`.
+        skip_bad: leave out files that cannot be used, such as those too short for a frame, and warn how many.
         overwrite: replace outputs that are there already.
-        device: where networks run: cpu, cuda, cuda:1.
-        precision: of the encoder's products; bfloat16 is faster on many processors that have it, slower on some.
+        device: where to compute.
+        precision: of the encoder's products.
+        trusted_packages: packages whose classes the model and its data may name.
         progress: show a progress bar.
 
     Returns:
         The files written.
 
     Raises:
-        ValueError: before anything is written: on a model of something else than audio, a missing path, a folder
-            without audio, two inputs with one output, or outputs that exist already. While writing: on a bad file,
-            or one whose features are not finite, unless `skip_bad`.
+        ValueError: before anything is written: on a modality without readouts, a missing path, a folder without such
+            files, two inputs with one output, or outputs that exist already. While writing: on a bad file, or one whose
+            features are not finite, unless `skip_bad`.
     """
-    if read_config(model_folder).get("modality") == "image":
-        from cpc.probes.images.embed import embed_images
-
-        return embed_images(
-            model_folder,
-            paths,
-            out,
-            features,
-            format,
-            skip_bad=skip_bad,
-            overwrite=overwrite,
-            device=device,
-            precision=precision,
-            progress=progress,
-        )
-    find_audio = partial(find_files, suffixes=AUDIO_SUFFIXES, kind="audio")
-    targets = plan_outputs(paths, out, features, format, find_audio, overwrite=overwrite)
-    model = load_pretrained(model_folder, device=device)
-    if model.encoder.modality != "audio":
-        raise ValueError(f"{model_folder} is a model of {model.encoder.modality}, not of audio or image")
-    front_end = Features(features, model, precision=precision)
-    sidecar = front_end.geometry() | {"model_sha256": read_config(model_folder)["sha256"]}
-
-    def read(path: Path) -> np.ndarray:
-        pieces = list(front_end.stream(read_blocks(path, front_end.sample_rate_hz)))
-        if not pieces:
-            raise ValueError(f"{path}: is too short for a single frame")
-        return np.concatenate(pieces)
-
-    return write_features(targets, read, sidecar, format, skip_bad=skip_bad, progress=progress)
-
-
-def plan_outputs(
-    paths: Sequence[str | Path],
-    out: str | Path,
-    features: str,
-    format: str,
-    find_below: Callable[[Path], list[str]],
-    *,
-    overwrite: bool,
-) -> dict[Path, Path]:
-    """Output -> the file whose features go there, after a check of all that can be known before.
-
-    Args:
-        paths: files, and folders to search.
-        out: folder to write to.
-        features: `c` or `z`.
-        format: of `Format`.
-        find_below: the files of a folder that are meant, relative to it; raises a ValueError if there is none.
-        overwrite: whether outputs may be there already.
-
-    Raises:
-        ValueError: on unknown features or format, a missing path, two inputs with one output, or outputs that exist.
-    """
-    if features not in ("c", "z"):
-        raise ValueError(f"features={features!r} is not one of c, z")
-    if format not in get_args(Format):
-        raise ValueError(f"format={format!r} is not one of {', '.join(get_args(Format))}")
-    targets = _targets(paths, Path(out), format, find_below)
+    for name, value, legal in (("features", features, ("c", "z")), ("format", format, get_args(Format))):
+        if value not in legal:
+            raise ValueError(f"{name}={value!r} is not one of {', '.join(legal)}")
+    config = read_config(model_folder)
+    trusted = tuple(trusted_packages)
+    model = load_pretrained(model_folder, device=device, trusted_packages=trusted)
+    readouts = open_readouts(config, model, None, trusted_packages=trusted, device=device, precision=precision)
+    targets = _targets(paths, Path(out), format, readouts.find_files)
     existing = [str(target) for target in targets if target.exists() or target.with_suffix(".json").exists()]
     if existing and not overwrite:
         raise ValueError(
             f"{len(existing)} of {len(targets)} outputs exist already:\n{name_a_few(existing)}\nset `overwrite` to "
             "replace them, or name another folder with `out`"
         )
-    return targets
-
-
-def write_features(
-    targets: Mapping[Path, Path],
-    read: Callable[[Path], np.ndarray],
-    sidecar: Mapping[str, Any],
-    format: str,
-    *,
-    skip_bad: bool,
-    progress: bool,
-) -> list[Path]:
-    """Write the features of each file, and beside them what a reader must know; the files written.
-
-    Args:
-        targets: as `plan_outputs` returns them.
-        read: the features of a file; raises a ValueError that names it if it cannot be used.
-        sidecar: what is true of all files.
-        format: of `Format`.
-        skip_bad: leave out files that cannot be used, and warn how many.
-        progress: show a progress bar.
-    """
+    front_end = readouts.front_end([features], model)
+    sidecar = front_end.geometry(features) | {"model_sha256": config["sha256"]}
     written, bad = [], []
     for target, path in tqdm(targets.items(), desc="embed", unit="file", disable=not progress):
         try:
-            values = read(path)
+            values = front_end.of_file(path)
             if not np.isfinite(values).all():
                 raise ValueError(f"{path}: its features are not finite, the model's products overflow")
         except ValueError as error:
@@ -162,7 +92,7 @@ def write_features(
         _write(target, values, {**sidecar, "source": str(path)}, format)
         written.append(target)
     if bad:
-        warnings.warn(f"left out {len(bad)} of {len(targets)} files:\n{name_a_few(bad)}", stacklevel=3)
+        warnings.warn(f"left out {len(bad)} of {len(targets)} files:\n{name_a_few(bad)}", stacklevel=2)
     return written
 
 

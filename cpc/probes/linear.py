@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from cpc.probes.results import Answers
-from cpc.probes.targets import UNSEEN, Examples
+from cpc.probes.task import UNSEEN, Examples
 
 _BLOCK_ROWS = 4096
 _GROUP_BYTES = 256_000_000

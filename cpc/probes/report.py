@@ -1,54 +1,141 @@
-"""The whole comparison: a model's features, its baselines, and the bound beside them, in one record."""
+"""The whole comparison: a model's features, its baselines, the labels that it saves, and the bound, in one record."""
 
-import hashlib
-import json
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from cpc import __version__
 from cpc.bounds.bound import record_table
-from cpc.checkpoint import load_pretrained, read_config
-from cpc.data.audio.manifest import Manifest, read_manifest
-from cpc.data.audio.pack import PackedAudio, pack
-from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS
-from cpc.data.store.atomic import write_json
+from cpc.checkpoint import build, load_pretrained, read_config
+from cpc.data.readouts import Pool, Precision
+from cpc.data.store.atomic import write_atomically, write_json
 from cpc.model import CPC
-from cpc.probes.baselines import untrained_model
+from cpc.probes.clock import Clock
 from cpc.probes.comparison import Comparison, Extraction
-from cpc.probes.features import Kind
+from cpc.probes.curve import picture_label_efficiency
 from cpc.probes.linear import ProbeProtocol
+from cpc.probes.open import open_readouts
 from cpc.probes.results import CONFIDENCE, as_json, results_table
 from cpc.probes.supervised import SupervisedProtocol
-from cpc.probes.targets import Pool, Task
+from cpc.probes.task import Task, check_share
 
-SCHEMA = 1
-FEATURES = ("c", "z", "mfcc", "logmel")
-BASELINES = ("majority", "random", "supervised")
-ORDER = ("majority", "random", "random_z", "mfcc", "logmel", "cpc", "cpc_z", "supervised")
-_UNRECORDED_WINDOW_LATENTS = 128
-_NAME_OF = {"c": "cpc", "z": "cpc_z", "mfcc": "mfcc", "logmel": "logmel"}
-_RANDOM_NAME_OF = {"c": "random", "z": "random_z"}
+SCHEMA = 2
+CURVE_NAME = "label_efficiency.png"
+BASELINES = ("majority", "random", "neighbours")
+NETWORKS = ("supervised", "fine_tuned")
+
+
+def probe(
+    model_folder: str | Path,
+    data: str | Path,
+    task: Sequence[str],
+    *,
+    features: Sequence[str] | None = None,
+    baselines: Sequence[str] | None = None,
+    label_shares: Sequence[float] | None = None,
+    alignments: Path | None = None,
+    pool: Pool | None = None,
+    hidden: Literal[0, 1] = 0,
+    hidden_dim: int | None = None,
+    num_seeds: int = 3,
+    train_split: str = "train",
+    test_split: str | None = None,
+    train_minutes: float | None = None,
+    supervised_seconds: float = 75.0,
+    device: str = "cpu",
+    precision: Precision = "float32",
+    skip_bad: bool = False,
+    cache_dir: Path | None = None,
+    max_ram_gb: float = 2.0,
+    scratch_dir: Path | None = None,
+    dtype: Literal["float32", "float16"] | None = None,
+    out: Path | None = None,
+    trusted_packages: Sequence[str] = ("cpc",),
+) -> dict[str, Any]:
+    """`cpc probe`: judge features with linear probes, beside baselines and the bound; print the report and write it.
+
+    Args:
+        model_folder: a model folder, or a run folder that holds one.
+        data: manifest CSV, or the folder that holds it; for images a folder, npz or NAME:ROOT.
+        task: phones, speaker, or label columns of the manifest; class for images.
+        features: what to probe; if not given, c z mfcc, and for images z z_grid c (means over the grid, or all of it).
+        baselines: none with an empty list; if not given, majority random supervised, and for images pixels too.
+        label_shares: also a curve over these shares of the labels, such as 0.01 0.02 0.05 0.1 0.2 0.5 1.
+        alignments: for phones; alignments.csv beside the manifest if not given.
+        pool: every frame, or a file's mean; by task if not given.
+        hidden: hidden layers: 0 is the linear probe.
+        hidden_dim: width of the hidden layer of `hidden` 1; 512 if not given.
+        num_seeds: probes trained for each result.
+        train_split: where probes are trained.
+        test_split: where they are tested; valid for speaker, else test, if not given.
+        train_minutes: train on that much audio of the split, drawn at random.
+        supervised_seconds: budget of the supervised baseline, per task.
+        device: where to compute.
+        precision: of an encoder's products.
+        skip_bad: leave out files that cannot be used, and count them.
+        cache_dir: of packed data; .cpc_cache beside the data if not given.
+        max_ram_gb: features that take more at a time go to temporary files.
+        scratch_dir: folder of these files; the system's if not given.
+        dtype: of features kept; float32, and float16 of grids, if not given.
+        out: JSON file; probe.json in the model's folder if not given.
+        trusted_packages: packages whose classes the model and its data may name.
+
+    Returns:
+        As `probe_report`.
+
+    Raises:
+        ValueError: as `probe_report`.
+    """
+    out = Path(model_folder) / "probe.json" if out is None else out
+    report = probe_report(
+        model_folder,
+        data,
+        task,
+        features=features,
+        baselines=baselines,
+        label_shares=label_shares,
+        alignments=alignments,
+        pool=pool,
+        train_split=train_split,
+        test_split=test_split,
+        train_minutes=train_minutes,
+        protocol=ProbeProtocol(hidden=hidden, hidden_dim=hidden_dim, num_seeds=num_seeds),
+        supervised={"seconds": supervised_seconds},
+        extraction=Extraction(
+            device=device,
+            precision=precision,
+            max_ram_bytes=round(1e9 * max_ram_gb),
+            scratch_dir=scratch_dir,
+            dtype=dtype,
+            cache_dir=cache_dir,
+            skip_bad=skip_bad,
+        ),
+        trusted_packages=tuple(trusted_packages),
+        out=out,
+    )
+    print(f"{format_report(report)}\nwritten to {out}")
+    return report
 
 
 def probe_report(
     model_folder: str | Path,
-    manifest: str | Path | Manifest,
+    data: str | Path,
     tasks: str | Sequence[str],
     *,
-    features: Sequence[Kind] = ("c", "z", "mfcc"),
-    baselines: Sequence[str] = BASELINES,
+    features: Sequence[str] | None = None,
+    baselines: Sequence[str] | None = None,
+    label_shares: Sequence[float] | None = None,
     alignments: str | Path | None = None,
     pool: Pool | None = None,
     train_split: str = "train",
     test_split: str | None = None,
     train_minutes: float | None = None,
     protocol: ProbeProtocol | None = None,
-    supervised: SupervisedProtocol | None = None,
+    supervised: Mapping[str, Any] | None = None,
     num_random_models: int = 3,
     held_out: Sequence[Mapping[str, Any]] | None = None,
     extraction: Extraction | None = None,
@@ -57,156 +144,182 @@ def probe_report(
 ) -> dict[str, Any]:
     """Probe a model for one or several tasks, beside its baselines and its held-out bound.
 
-    Features are extracted once per network and shared by all tasks.
+    Features are extracted once per network and shared by all tasks. What is left out is the modality's choice.
 
     Args:
         model_folder: as `cpc.load_pretrained` takes it.
-        manifest: the corpus.
-        tasks: `phones`, `speaker`, or other columns of the manifest.
-        features: of `c`, `z`, `mfcc`, `logmel`; results of `c` are called `cpc`, of `z` `cpc_z`.
-        baselines: of `majority`, `random` (the first of `c` and `z` asked for, of the same architecture untrained, data
-            initialisation included) and `supervised` (the same architecture trained for the task).
-        alignments: for `phones`, see `Task`.
+        data: the corpus, as the model's modality takes it.
+        tasks: as the modality knows them: `phones`, `speaker`, other columns of a manifest; `class` of images.
+        features: the model's (`c`, `z`; of images `z_grid` and `c_grid` too), or hand-made ones.
+        baselines: of `majority`, `random` (the same architecture untrained, data initialisation included), `supervised`
+            (the same architecture trained for the task), `fine_tuned` (that, from the model's weights), `neighbours`
+            (k nearest neighbours by the first of the features; not of frames), and hand-made features (`mfcc`,
+            `logmel`; of images `pixels`, `hog`).
+        label_shares: draw a curve over these shares of the labels; not of frames.
+        alignments: for `phones`, see `cpc.data.audio.readouts.AudioReadouts`.
         pool: see `Task`.
+        test_split: where probes are tested.
         train_split: where probes are trained; input statistics and data initialisation of baselines are taken there.
-        test_split: where they are tested, see `Task`.
-        train_minutes: train probes on that much audio, drawn at random from the training part; the supervised baseline
-            takes all of it.
+        train_minutes: train probes on that much data, drawn at random from the training part; networks take all of it.
         protocol: how probes are trained.
-        supervised: how the supervised baseline is trained, per task.
+        supervised: fields of `SupervisedProtocol` that differ from the modality's recipe.
         num_random_models: untrained models whose answers are averaged.
         held_out: lines of `bound.jsonl` of this checkpoint; those kept in its config.json unless given.
         extraction: how features are computed and kept.
         trusted_packages: packages whose classes the model may name.
-        out: file to write the report to.
+        out: file to write the report to; a curve is drawn beside it, as `label_efficiency.png`.
 
     Returns:
-        The content of `probe.json`: `tasks[NAME]["results"]` holds a record of `ProbeResult` for `majority`, `random`,
-        `mfcc`, `cpc`, `cpc_z`, `supervised`; `bound` the held-out records; the rest is the protocol.
+        The content of `probe.json`: `tasks[NAME]["results"]` holds a record of `ProbeResult` by name, `cpc` that of the
+        modality's first feature; `bound` the held-out records; the rest is the protocol. docs/records.md has the keys.
 
     Raises:
-        ValueError: before anything is computed, on unknown names or tasks that the corpus cannot serve.
+        ValueError: before anything is computed, on unknown names, options that the modality has no meaning for, or
+            tasks that the corpus cannot serve.
     """
-    _check_names("features", features, FEATURES)
-    _check_names("baselines", baselines, BASELINES)
     if train_minutes is not None and train_minutes <= 0:
         raise ValueError(f"train_minutes={train_minutes} must be positive; leave it out to train on all")
+    for share in label_shares or ():
+        check_share(share)
     extraction, protocol = extraction or Extraction(), protocol or ProbeProtocol()
-    supervised = supervised or SupervisedProtocol(precision=extraction.precision)
     config = read_config(model_folder)
     model = load_pretrained(model_folder, device=extraction.device, trusted_packages=trusted_packages)
-    manifest = manifest if isinstance(manifest, Manifest) else read_manifest(manifest)
-    names = [tasks] if isinstance(tasks, str) else list(dict.fromkeys(tasks))
-    whole_tasks = [
-        Task(name, manifest, alignments=alignments, pool=pool, train_split=train_split, test_split=test_split)
-        for name in names
-    ]
-    audio = pack(
-        manifest,
-        model.encoder.sample_rate_hz,
-        extraction.cache_dir,
+    readouts = open_readouts(
+        config,
+        model,
+        data,
+        cache_dir=extraction.cache_dir,
         skip_bad=extraction.skip_bad,
-        progress=extraction.progress,
+        trusted_packages=trusted_packages,
+        train_split=train_split,
+        device=extraction.device,
+        precision=extraction.precision,
     )
-    train_rows = np.unique(np.concatenate([task.train for task in whole_tasks]))
-    train_rows = train_rows[audio.num_samples[train_rows] > 0]  # files left out take no share of train_minutes
-    chosen = train_rows if train_minutes is None else _choose(audio, train_rows, train_minutes)
-    training_audio = audio.subset(manifest.rows(train_split))
-    statistics = training_audio.statistics
-    comparison = Comparison(
-        manifest, audio, [task.trained_on(chosen) for task in whole_tasks], statistics, protocol, extraction
-    )
-    initialisation = _initialisation(config, model.encoder.hop_samples)
+    features = readouts.default_features if features is None else features
+    baselines = readouts.default_baselines if baselines is None else baselines
+    networks = NETWORKS if readouts.supervised is not None else ()
+    _check_names("features", features, [*readouts.features, *readouts.hand_made])
+    _check_names("baselines", baselines, [*BASELINES, *networks, *readouts.hand_made])
+    options = {} if alignments is None else {"alignments": alignments}
+    foreign = [f"`{name}`" for name in options if name not in readouts.options]
+    if foreign:
+        raise ValueError(f"{', '.join(foreign)}: {model_folder} is a model of {readouts.unit}s, which have none")
+    named = [tasks] if isinstance(tasks, str) else dict.fromkeys(tasks)
+    whole = [Task(name, readouts, pool=pool, test_split=test_split, **options) for name in named]
+    for task in whole:
+        if task.pool == "frames" and "neighbours" in baselines:
+            raise ValueError(
+                f"baselines: neighbours are of whole {readouts.unit}s, but task {task.name!r} labels every frame: set "
+                "`pool` to mean, or leave them out"
+            )
+        for share in label_shares or ():
+            task.with_share(share)
+    recipe = SupervisedProtocol(**dict(readouts.supervised or {}, **(supervised or {})))
+    learnt = whole if train_minutes is None else _trained_on_minutes(whole, readouts, train_minutes)
+    hand_made = [name for name in readouts.hand_made if name in (*features, *baselines)]
+    front_ends = {name: readouts.front_end([name]) for name in hand_made}
+    comparison = Comparison(readouts, whole, learnt, protocol, extraction, label_shares or ())
+    of_model = [name for name in features if name in readouts.features]
+    clock = Clock()
 
     def untrained(seed: int) -> CPC:
-        return untrained_model(
-            config["architecture"],
-            training_audio,
-            statistics,
-            initialisation["window_samples"],
-            seed,
-            trusted_packages=trusted_packages,
-        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            made: CPC = build(config["architecture"], trusted_packages=trusted_packages)
+        readouts.initialise(made, seed)
+        return made.to(extraction.device).eval()
 
-    learnt: list[Kind] = [kind for kind in features if kind in ("c", "z")]
-    if learnt:
-        both: Kind = "zc" if len(learnt) == 2 else learnt[0]
-        comparison.probe(
-            {kind: _NAME_OF[kind] for kind in learnt}, [comparison.features(both, model)], protocol.num_seeds
-        )
-    for kind in (kind for kind in features if kind not in learnt):
-        comparison.probe({kind: _NAME_OF[kind]}, [comparison.features(kind)], protocol.num_seeds)
-    if "random" in baselines:
-        kind = learnt[0] if learnt else "c"
-        models = (comparison.features(kind, untrained(seed)) for seed in range(num_random_models))
-        comparison.probe({kind: _RANDOM_NAME_OF[kind]}, models, num_seeds=1)
+    if of_model:
+        with clock("cpc"):
+            comparison.probe(
+                {name: f"cpc{readouts.features[name]}" for name in of_model},
+                [readouts.front_end(of_model, model)],
+                protocol.num_seeds,
+                with_shares=True,
+                neighbours_of=of_model[0] if "neighbours" in baselines else None,
+            )
+    for name, front_end in front_ends.items():
+        with clock(name):
+            comparison.probe({name: name}, [front_end], protocol.num_seeds)
+    read = readouts.of_untrained(of_model)
+    if "random" in baselines and read:
+        with clock("random"):
+            names = {name: f"random{readouts.features[name]}" for name in read}
+            seeds = range(num_random_models)
+            comparison.probe(names, (readouts.front_end(read, untrained(seed)) for seed in seeds), num_seeds=1)
     if "supervised" in baselines:
-        for task in whole_tasks:
-            comparison.supervise("supervised", task, untrained(supervised.seed), supervised)
+        with clock("supervised"):
+            comparison.supervise("supervised", untrained(recipe.seed), recipe)
+    if "fine_tuned" in baselines:
+        with clock("fine_tuned"):
+            comparison.supervise("fine_tuned", model, recipe, is_pretrained=True)
     if "majority" in baselines:
-        comparison.guess("majority")
+        comparison.guess("majority", model)
+    provenance = config["provenance"]
     report = as_json(
         {
             "schema": SCHEMA,
-            "model": {
-                "folder": str(model_folder),
-                "sha256": config["sha256"],
-                "step": config["provenance"].get("step"),
-            },
-            "bound": list(config["provenance"].get("held_out", []) if held_out is None else held_out),
-            "tasks": {task.name: _task_record(task, comparison) for task in comparison.tasks},
+            "model": {"folder": str(model_folder), "sha256": config["sha256"], "step": provenance.get("step")},
+            "bound": list(provenance.get("held_out", []) if held_out is None else held_out),
+            "tasks": {task.name: _task_record(task, comparison, label_shares) for task in learnt},
             "protocol": {
                 "probe": protocol.record(),
                 "standardisation": "mean and deviation of each feature over the training examples",
                 "confidence": CONFIDENCE,
                 "train_minutes": train_minutes,
                 "num_random_models": num_random_models,
-                "untrained_models": initialisation,
-                "supervised": supervised.record(),
+                "supervised": recipe.record(),
                 "features": comparison.geometries,
-                "num_files_too_short": comparison.num_too_short,
+                "num_without_features": comparison.num_empty,
                 "device": extraction.device,
                 "precision": extraction.precision,
                 "dtype": extraction.dtype,
+                "of_the_run": provenance.get("data", {}),
             },
-            "data": {
-                "manifest": str(manifest.root),
-                "sha256": hashlib.sha256(json.dumps(manifest.columns).encode()).hexdigest(),
-                "num_files": len(manifest),
-                "num_files_skipped": len(audio.skipped),
-            },
+            "data": {"source": str(data), f"num_{readouts.unit}s": len(readouts.splits), **readouts.record()},
             "versions": {
                 "cpc": __version__,
                 "torch": torch.__version__,
                 "numpy": np.__version__,
                 "python": platform.python_version(),
             },
-            "seconds": {name: round(seconds, 2) for name, seconds in comparison.seconds.items()},
+            "seconds": clock.seconds,
         }
     )
     if out is not None:
         write_json(report, out)
+        _draw_curves(report, Path(out))
     return report
 
 
 def format_report(report: Mapping[str, Any]) -> str:
     """The report as a table for people."""
-    lines = []
-    for task in report["tasks"].values():
-        protocol = task["protocol"]
+    lines: list[str] = []
+    for name, task in report["tasks"].items():
+        protocol, results, curve = task["protocol"], task["results"], task["label_efficiency"]
+        units = f"{protocol['unit']}s"
+        read = {"frames": ", every frame", "mean": f", mean over the {protocol['unit']}", None: ""}[protocol["pool"]]
         lines.append(
-            f"{protocol['task']}: {len(protocol['classes'])} classes, split {protocol['train_split']} -> "
-            f"{protocol['test_split']}, {'every frame' if protocol['pool'] == 'frames' else 'mean over the file'}"
+            f"{name}: {len(protocol['classes'])} classes, split {protocol['train_split']} ({protocol['num_train']} "
+            f"{units}) -> {protocol['test_split']} ({protocol['num_test']}){read}"
         )
-        lines += results_table(task["results"])
-        shown = next(iter(task["results"].values()))
-        lines.append(
-            f"  H(Y) = {shown['label_entropy_nats']:.3f} nats; {shown['num_test']} test examples, "
-            f"{shown['num_unseen']} of them errors by a label unseen in training; intervals over "
-            f"{shown['num_clusters']} {protocol['clusters']}s"
-        )
+        lines += results_table(results)
+        for shown in list(results.values())[:1]:
+            lines.append(
+                f"  H(Y) = {shown['label_entropy_nats']:.3f} nats; {shown['num_test']} test examples, "
+                f"{shown['num_unseen']} of them errors by a label unseen in training; intervals over "
+                f"{shown['num_clusters']} {protocol['clusters']}s"
+            )
         lines.append("")
+        if curve is not None:
+            lines += ["accuracy in percent by number of labels", "  " + f"{'':14}" + _row(curve["num_labels"], "d")]
+            lines += [f"  {name:14}" + _row(values, ".1f") for name, values in curve["accuracy_percent"].items()]
+            lines.append("")
     return "\n".join([*lines, *record_table(report["bound"])])
+
+
+def _row(values: Sequence[float | int], form: str) -> str:
+    return "".join(f"{value:>8{form}}" for value in values)
 
 
 def _check_names(option: str, given: Sequence[str], legal: Sequence[str]) -> None:
@@ -215,30 +328,36 @@ def _check_names(option: str, given: Sequence[str], legal: Sequence[str]) -> Non
         raise ValueError(f"{option}={given!r}: legal are {', '.join(legal)}")
 
 
-def _choose(audio: PackedAudio, rows: np.ndarray, minutes: float) -> np.ndarray:
-    """Files drawn at random, as many as fit into so many minutes, at least one."""
-    shuffled = np.random.default_rng(0).permutation(rows)
-    total_minutes = np.cumsum(audio.num_samples[shuffled]) / audio.sample_rate_hz / 60
-    return np.sort(shuffled[: max(1, int((total_minutes <= minutes).sum()))])
+def _trained_on_minutes(tasks: Sequence[Task], readouts: Any, minutes: float) -> list[Task]:
+    """Observations drawn at random, as many as fit into so many minutes, at least one."""
+    rows = np.unique(np.concatenate([task.train for task in tasks]))
+    durations = readouts.minutes(rows)
+    if durations is None:
+        raise ValueError(f"`train_minutes` is {minutes:g}, but {readouts.unit}s have no duration: leave it out")
+    rows, durations = rows[durations > 0], durations[durations > 0]  # those left out take no share
+    order = np.random.default_rng(0).permutation(len(rows))
+    chosen = rows[order[: max(1, int((np.cumsum(durations[order]) <= minutes).sum()))]]
+    return [task.trained_on(chosen) for task in tasks]
 
 
-def _initialisation(config: Mapping[str, Any], hop_samples: int) -> dict[str, Any]:
-    """The windows that untrained models are initialised from: those of the model's own training, where it is known."""
-    recorded = config["provenance"].get("data", {}).get("init_args", {}).get("window_samples")
-    return {
-        "window_samples": recorded or _UNRECORDED_WINDOW_LATENTS * hop_samples,
-        "window_samples_from": "the run that exported the model"
-        if recorded
-        else f"not recorded with the model: {_UNRECORDED_WINDOW_LATENTS} latents",
-        "num_windows": NUM_INITIALISATION_WINDOWS,
-        "windows_from": "the training split, without padding",
-        "statistics_from": "the training split",
-    }
+def _task_record(task: Task, comparison: Comparison, shares: Sequence[float] | None) -> dict[str, Any]:
+    curve = None
+    if shares is not None:
+        curve = {
+            "shares": list(shares),
+            "num_labels": [len(smaller.train) for smaller in comparison.by_share[task.name]],
+            "accuracy_percent": dict(comparison.accuracy_percent[task.name]),
+            "num_steps": dict(comparison.num_steps[task.name]),
+        }
+    results = {name: result.record() for name, result in comparison.results[task.name].items()}
+    return {"protocol": task.record(), "results": results, "label_efficiency": curve}
 
 
-def _task_record(task: Task, comparison: Comparison) -> dict[str, Any]:
-    results = comparison.results[task.name]
-    return {
-        "protocol": task.record(),
-        "results": {name: results[name].record() for name in ORDER if name in results},
-    }
+def _draw_curves(report: Mapping[str, Any], out: Path) -> None:
+    for name, task in report["tasks"].items():
+        if task["label_efficiency"] is not None:
+            num_classes, num_test = len(task["protocol"]["classes"]), task["protocol"]["num_test"]
+            title = f"label efficiency: {num_classes} classes, {num_test} test {task['protocol']['unit']}s"
+            file = CURVE_NAME if len(report["tasks"]) == 1 else CURVE_NAME.replace(".png", f"_{name}.png")
+            with write_atomically(out.with_name(file)) as new:
+                picture_label_efficiency(task["label_efficiency"], title).savefig(new, format="png")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from cpc.probes.targets import UNSEEN, Examples
+from cpc.probes.task import UNSEEN, Examples
 
 NUM_RESAMPLES = 2000
 CONFIDENCE = 0.95

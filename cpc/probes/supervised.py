@@ -1,14 +1,15 @@
-"""The fully supervised baseline: the same architecture, trained for the labels that the probes read.
+"""The same network trained for the labels: from scratch, the supervised baseline; from its weights, fine-tuning.
 
-B windows, S samples, T latents, C context dim, Y classes.
+B observations of a batch, T vectors of each, D feature dim, Y classes.
 """
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from itertools import chain
+from typing import Any, Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
@@ -16,167 +17,204 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from cpc.data.audio.files import Audio
-from cpc.data.audio.windows import WindowDataset, window_draws
 from cpc.data.batch import Batch
-from cpc.data.streams.uniform import UniformBatches
+from cpc.data.readouts import UNLABELLED, Readouts
 from cpc.model import CPC
-from cpc.probes.features import Precision
 from cpc.probes.linear import Probe
-from cpc.probes.targets import UNLABELLED, Task
+from cpc.probes.task import Task
+
+_PRETRAINED_RATE = 0.1  # of the softmax's
 
 
 @dataclass(frozen=True)
 class SupervisedProtocol:
-    """How the supervised baseline is trained.
+    """How a network is trained for labels; a modality's recipe is in its `Readouts.supervised`.
+
+    The schedule follows whichever budget is spent first.
 
     Attributes:
-        seconds: budget; the schedule follows the clock, so the result depends on the machine.
-        num_steps: budget in steps instead: repeatable.
-        batch_size: windows per step.
-        window_latents: latents per window. Many short windows beat few long ones by far on a small budget: a gradient
-            sees more speakers.
-        learning_rate: Adam's peak.
+        seconds: budget; the result depends on the machine. None: steps or passes alone count.
+        num_steps: budget in steps.
+        num_epochs: budget in passes over the labelled observations; None: no such budget.
+        min_steps: of `num_epochs`, at least: few observations are passed over more often.
+        batch_size: observations, or parts of them, per step.
+        window_latents: vectors that a part of a long observation gives.
+        learning_rate: AdamW's peak; of pretrained weights a tenth.
+        weight_decay: decoupled.
         warmup_share: part of the budget over which the rate rises; then it falls to zero along a cosine.
-        precision: of the encoder's products.
-        seed: of weights and windows.
+        norm: what the softmax reads: `first_batch`, features standardised as they are at first; `layer`, features
+            normalised by a LayerNorm without weights.
+        seed: of weights and batches.
+
+    Raises:
+        ValueError: on numbers that allow no training.
     """
 
     seconds: float | None = 75.0
     num_steps: int | None = None
+    num_epochs: int | None = None
+    min_steps: int = 1
     batch_size: int = 32
     window_latents: int = 32
     learning_rate: float = 2e-3
+    weight_decay: float = 0.0
     warmup_share: float = 0.1
-    precision: Precision = "float32"
+    norm: Literal["first_batch", "layer"] = "first_batch"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if (self.seconds is None) == (self.num_steps is None):
-            raise ValueError(f"one budget is needed: seconds={self.seconds} or num_steps={self.num_steps}")
-        if (self.seconds or self.num_steps or 0) <= 0:
+        if self.seconds is None and self.num_steps is None and self.num_epochs is None:
+            raise ValueError("the supervised network needs a budget: seconds, num_steps or num_epochs")
+        for name in ("seconds", "learning_rate"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name}={value}: the supervised network's budget and rate must be positive")
+        for name in ("num_steps", "num_epochs", "min_steps", "batch_size", "window_latents"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value} must be at least 1: it is the supervised network's budget or batch")
+        if self.weight_decay < 0 or not 0 <= self.warmup_share < 1:
             raise ValueError(
-                f"seconds={self.seconds}, num_steps={self.num_steps}: the supervised baseline's budget must be positive"
+                f"weight_decay={self.weight_decay} must not be negative, and warmup_share={self.warmup_share} must lie "
+                "between 0 and 1"
             )
+
+    def steps(self, num_observations: int) -> float:
+        """At most so many; infinite where seconds alone count."""
+        of_epochs = math.inf
+        if self.num_epochs is not None:
+            of_epochs = max(self.min_steps, self.num_epochs * math.ceil(num_observations / self.batch_size))
+        return float(min(of_epochs, self.num_steps or math.inf))
 
     def record(self) -> dict[str, Any]:
         """As JSON."""
         return asdict(self)
 
 
-def train_supervised(
-    model: CPC,
-    task: Task,
-    audio: Audio,
-    protocol: SupervisedProtocol,
-    device: str | torch.device = "cpu",
-    *,
-    title: str | None = None,
-) -> tuple[Probe, int]:
-    """Train encoder and context, with a linear softmax on c, for a task's labels.
+class Head(Probe):
+    """The linear softmax of a network that is trained for labels.
 
     Args:
-        model: untrained; it is trained in place. Its predictor takes no part.
-        task: what to learn, on its training part.
-        audio: the files of the task's training part, `task.train`.
+        dim: D.
+        num_classes: Y.
+        norm: see `SupervisedProtocol`.
+        seed: of the weights.
+    """
+
+    def __init__(self, dim: int, num_classes: int, norm: str, seed: int) -> None:
+        super().__init__(dim, num_classes)
+        self.norm = norm
+        nn.init.normal_(self.weights[0], std=dim**-0.5, generator=torch.Generator().manual_seed(seed))
+
+    def forward(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n Y"]:
+        """Scores of the classes, at one scale whatever the encoder."""
+        return super().forward(F.layer_norm(x, x.shape[-1:]) if self.norm == "layer" else x)
+
+    @torch.no_grad()
+    def standardise(self, x: Float[Tensor, "n D"]) -> None:
+        """By the first features. Otherwise the encoder's first gradients are noise that Adam takes at full size, and
+        training does not leave chance for hundreds of steps.
+        """
+        std, mean = torch.std_mean(x, 0)
+        self.mean.copy_(mean)
+        self.scale.copy_(1 / std.clamp(min=1e-6))
+
+
+def train_supervised(
+    model: CPC,
+    readouts: Readouts,
+    task: Task,
+    protocol: SupervisedProtocol,
+    *,
+    is_pretrained: bool = False,
+    title: str | None = None,
+) -> tuple[Head, int]:
+    """Train what labels train of a model, with a linear softmax, on the training part of a task.
+
+    Args:
+        model: untrained or pretrained; it is trained in place.
+        readouts: what the softmax reads, and the batches.
+        task: what to learn.
         protocol: budget and rates.
-        device: where to train.
+        is_pretrained: change the model ten times more slowly than the softmax.
         title: of a progress bar; None: none.
 
     Returns:
-        The linear softmax, and the number of steps taken.
+        The softmax, and the number of steps taken.
 
     Raises:
         FloatingPointError: if the loss is no longer finite.
     """
-    encoder = model.encoder
-    window_samples = protocol.window_latents * encoder.hop_samples
-
-    def labels_of_window(file: int, start: int, num_latents: int) -> np.ndarray:
-        return task.labels(int(task.train[file]), encoder, start, num_latents)
-
-    num_latents = int(encoder.num_latents(window_samples))
-    dataset = WindowDataset(audio, window_samples, labels=labels_of_window, num_latents=num_latents)
-    draws = window_draws(audio.num_samples, window_samples)
-    batches = UniformBatches(**draws, batch_size=protocol.batch_size, num_batches=1, seed=protocol.seed)
-    model.to(device).train()
-    probe = _softmax(model, dataset.__getitems__(batches.batch(0)), len(task.classes), protocol.seed).to(device)
-    parameters = [*encoder.parameters(), *model.context.parameters(), *probe.parameters()]
-    optimiser = torch.optim.Adam(parameters, lr=protocol.learning_rate)
+    device = readouts.device
+    model.to(device).train(protocol.norm == "first_batch")  # to look at the sizes alone leaves no trace in a norm
+    batches: Iterator[Batch] = readouts.batches(task.train, task.labels, model, protocol)
+    first = next(batches)
+    body = [parameter for module in readouts.trained(model) for parameter in module.parameters()]
+    with torch.no_grad():
+        vectors, is_valid = readouts.vectors(model, first.beside(body[0]))
+    head = Head(vectors.shape[2], len(task.classes), protocol.norm, protocol.seed).to(device)
+    if protocol.norm == "first_batch":
+        head.standardise(vectors[is_valid])
+    model.train()
+    share = _PRETRAINED_RATE if is_pretrained else 1.0
+    optimiser = torch.optim.AdamW(
+        [{"params": body, "share": share}, {"params": list(head.parameters()), "share": 1.0}],
+        lr=protocol.learning_rate,
+        weight_decay=protocol.weight_decay,
+    )
+    num_steps = protocol.steps(len(task.train))
     start, step, progress = time.monotonic(), 0, 0.0
-    with budget_bar(title) as bar:
-        while progress < 1:
+    with _budget_bar(title) as bar:
+        for batch in chain([first], batches):
+            rate = protocol.learning_rate * _schedule(max(progress, 1e-3), protocol.warmup_share)
             for group in optimiser.param_groups:
-                group["lr"] = protocol.learning_rate * _rate(max(progress, 1e-3), protocol.warmup_share)
-            batch = dataset.__getitems__(batches.batch(step))
-            x, labels = batch.x.to(device), batch.labels.to(device)
-            num_valid = encoder.num_latents(batch.num_valid).to(device)
-            with torch.autocast(x.device.type, torch.bfloat16, enabled=protocol.precision == "bfloat16"):
-                latents = encoder(x)
-            contexts, _ = model.context(latents.float())
-            loss = _loss(probe, contexts, labels, num_valid, task.pool)
+                group["lr"] = rate * group["share"]
+            batch = batch.beside(body[0])
+            vectors, is_valid = readouts.vectors(model, batch)
+            loss = _loss(head, vectors, batch.labels, is_valid, task.pool)
             if not torch.isfinite(loss):
                 raise FloatingPointError(
-                    f"the supervised baseline's loss is {loss.item()} at step {step}: lower its learning_rate "
+                    f"the supervised network's loss is {loss.item()} at step {step}: lower its learning_rate "
                     f"({protocol.learning_rate})"
                 )
             optimiser.zero_grad()
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+            torch.nn.utils.clip_grad_norm_([*body, *head.parameters()], 1.0)
             optimiser.step()
             step += 1
-            if protocol.num_steps is not None:
-                progress = step / protocol.num_steps
-            else:
-                progress = (time.monotonic() - start) / (protocol.seconds or 1)
+            progress = step / num_steps
+            if protocol.seconds is not None:
+                progress = max(progress, (time.monotonic() - start) / protocol.seconds)
             bar.update(min(progress, 1.0) - bar.n)
+            if progress >= 1:
+                break
     model.eval()
-    return probe.requires_grad_(False), step
+    return head.requires_grad_(False), step
 
 
-def budget_bar(title: str | None) -> tqdm:
-    """A progress bar over the share of a budget, from 0 to 1, in steps or in seconds; None: a bar that is not shown."""
+def _budget_bar(title: str | None) -> tqdm:
+    """Over the share of a budget, from 0 to 1, in steps or in seconds."""
     form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
     return tqdm(total=1.0, desc=title, disable=title is None, bar_format=form)
 
 
-@torch.no_grad()
-def _softmax(model: CPC, batch: Batch, num_classes: int, seed: int) -> Probe:
-    """A linear softmax on contexts standardised as they are at first, padding left out.
-
-    Without the standardisation and with weights of zero, the encoder's first gradients are noise that Adam takes at
-    full size, and training does not leave chance for hundreds of steps.
-    """
-    device = next(model.parameters()).device
-    contexts, _ = model.context(model.encoder(batch.x.to(device)))  # [B, T, C]
-    is_valid = _is_valid(contexts, model.encoder.num_latents(batch.num_valid).to(device))
-    std, mean = torch.std_mean(contexts[is_valid], 0)
-    probe = Probe(model.context.dim, num_classes)
-    generator = torch.Generator().manual_seed(seed)
-    nn.init.normal_(probe.weights[0], std=model.context.dim**-0.5, generator=generator)
-    probe.mean.copy_(mean)
-    probe.scale.copy_(1 / std.clamp(min=1e-6))
-    return probe
-
-
 def _loss(
-    probe: Probe, contexts: Float[Tensor, "B T C"], labels: Int[Tensor, "B T"], num_valid: Int[Tensor, " B"], pool: str
+    head: Probe,
+    vectors: Float[Tensor, "B T D"],
+    labels: Int[Tensor, "B T"],
+    is_valid: Bool[Tensor, "B T"],
+    pool: str | None,
 ) -> Tensor:
-    is_valid = _is_valid(contexts, num_valid)
     if pool == "mean":
-        weights = is_valid / rearrange(num_valid.clamp(min=1), "b -> b 1")
-        return F.cross_entropy(probe(torch.einsum("btc,bt->bc", contexts, weights)), labels[:, 0])
+        weights = is_valid / is_valid.sum(1, keepdim=True).clamp(min=1)
+        return F.cross_entropy(head(torch.einsum("btd,bt->bd", vectors, weights)), labels[:, 0])
     labels = torch.where(is_valid, labels, UNLABELLED)
     if (labels == UNLABELLED).all():
-        return contexts.sum() * 0.0  # a batch of silence between labels: nothing to learn from
-    return F.cross_entropy(probe(rearrange(contexts, "b t c -> (b t) c")), labels.flatten(), ignore_index=UNLABELLED)
+        return vectors.sum() * 0.0  # a batch of silence between labels: nothing to learn from
+    return F.cross_entropy(head(rearrange(vectors, "b t d -> (b t) d")), labels.flatten(), ignore_index=UNLABELLED)
 
 
-def _is_valid(contexts: Float[Tensor, "B T C"], num_valid: Int[Tensor, " B"]) -> Bool[Tensor, "B T"]:
-    return torch.arange(contexts.shape[1], device=contexts.device) < rearrange(num_valid, "b -> b 1")
-
-
-def _rate(progress: float, warmup_share: float) -> float:
+def _schedule(progress: float, warmup_share: float) -> float:
     if progress < warmup_share:
         return progress / warmup_share
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - warmup_share) / (1 - warmup_share))))

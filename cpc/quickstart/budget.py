@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from cpc.data.batch import Batch
-from cpc.probes.features import Precision as ProbePrecision
+from cpc.data.readouts import Precision as ProbePrecision
 
 FEWEST_STEPS, MOST_STEPS = 300, 3000
 MEASURING_SECONDS = 2.0

@@ -11,10 +11,9 @@ from cpc.data.batch import Batch
 from cpc.data.images.patch_grid import PatchGrid
 from cpc.data.made.photographs import write_image_corpora
 from cpc.probes.comparison import Extraction
-from cpc.probes.images.network import NetworkProtocol
 from cpc.probes.images.pictures import write_pictures
-from cpc.probes.images.report import NAME_OF, RANDOM_NAME_OF, format_image_report, probe_images
 from cpc.probes.linear import ProbeProtocol
+from cpc.probes.report import format_report, probe_report
 from cpc.quickstart.budget import Precision
 from cpc.quickstart.charts import BLUE, VERMILION, probe_chart
 from cpc.quickstart.page import ACCURACY, CEILING
@@ -24,7 +23,7 @@ LATENT_DIM, CONTEXT_DIM = 256, 256
 SUPERVISED_SECONDS = 30.0  # of each corpus
 PROBE = ProbeProtocol(num_seeds=1)
 NUM_PICTURED = 300  # images of each split, in pictures
-READOUT, OTHER_READOUT = "z", "c"  # what stands for `cpc` and `random`, and what is read besides; means over the grid
+READOUTS = ("z", "c")  # what stands for `cpc` and `random`, and what is read besides; means over the grid
 RECIPE_CHOSEN_ON = (
     "The recipes of both corpora were chosen on their valid splits, which nothing was trained on and these figures are "
     "not of; the probe's rate on frames of synthesised speech."
@@ -170,31 +169,30 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
 
 def probe(name: str, num_rows: int, run: Run) -> Findings:
     """Classes of test images."""
-    probed = probe_images(
+    probed = probe_report(
         run.folder,
         run.source,
-        features=(READOUT, OTHER_READOUT),
+        "class",
+        features=READOUTS,
         baselines=("majority", "random", "pixels", "hog", "supervised"),
         protocol=PROBE,
-        network=NetworkProtocol(seconds=SUPERVISED_SECONDS, precision=run.precision.probes),
+        supervised={"seconds": SUPERVISED_SECONDS},
         held_out=run.measured["bounds"],
         extraction=Extraction(precision=run.precision.probes),
         out=run.folder / "probe.json",
     )
-    print(format_image_report(probed))
+    print(format_report(probed))
     results, protocol = probed["tasks"]["class"]["results"], probed["tasks"]["class"]["protocol"]
-    called = {name: name for name in REPRESENTATIONS} | {"random": RANDOM_NAME_OF[READOUT], "cpc": NAME_OF[READOUT]}
-    others = (NAME_OF[OTHER_READOUT], RANDOM_NAME_OF[OTHER_READOUT])
     own = {
-        "readout": READOUT,
-        "other_readouts": {other: round(results[other]["accuracy_percent"], 2) for other in others},
+        "readout": READOUTS[0],
+        "other_readouts": {other: round(results[other]["accuracy_percent"], 2) for other in ("cpc_c", "random_c")},
         "num_classes": len(protocol["classes"]),
-        "num_train_images": protocol["num_train_images"],
-        "num_test_images": protocol["num_test_images"],
+        "num_train_images": protocol["num_train"],
+        "num_test_images": protocol["num_test"],
         "num_rows": num_rows,
         "seconds": probed["seconds"],
     }
-    return Findings(accuracies(name, results, called), own)
+    return Findings(accuracies(name, results, {name: name for name in REPRESENTATIONS}), own)
 
 
 def figures(run: Run) -> list[Picture]:

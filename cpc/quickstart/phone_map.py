@@ -12,9 +12,9 @@ import numpy as np
 
 from cpc.checkpoint import load_pretrained
 from cpc.data.audio.alignments import read_alignments, window_labels
+from cpc.data.audio.features import Features
 from cpc.data.audio.files import AudioFiles
 from cpc.data.audio.manifest import read_manifest
-from cpc.probes.features import Features
 from cpc.quickstart.charts import (
     BLUE,
     GREEN,

@@ -11,7 +11,6 @@ from cpc.data.made.speech import synthesize
 from cpc.probes.comparison import Extraction
 from cpc.probes.linear import ProbeProtocol
 from cpc.probes.report import format_report, probe_report
-from cpc.probes.supervised import SupervisedProtocol
 from cpc.quickstart.budget import Precision
 from cpc.quickstart.charts import BLUE, VERMILION, Chart, probe_chart
 from cpc.quickstart.page import ACCURACY, CEILING
@@ -118,7 +117,7 @@ def probe(run: Run) -> Findings:
         tuple(TASKS),
         train_minutes=PROBE_TRAIN_MINUTES,
         protocol=ProbeProtocol(num_epochs=PROBE_EPOCHS, num_seeds=1),
-        supervised=SupervisedProtocol(seconds=SUPERVISED_SECONDS, precision=run.precision.probes),
+        supervised={"seconds": SUPERVISED_SECONDS},
         extraction=Extraction(precision=run.precision.probes),
         held_out=run.measured["bounds"],
         out=run.folder / "probe.json",

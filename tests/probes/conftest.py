@@ -1,7 +1,9 @@
 """A corpus whose labels are known and easy: tones as phones, levels as speakers; and a tiny model."""
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ import torch
 
 import cpc
 from cpc.contexts import GRU
+from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.manifest import Manifest, read_manifest
+from cpc.data.audio.readouts import AudioReadouts
 from cpc.encoders import AudioEncoder
 from cpc.predictors import Bilinear
 
@@ -78,3 +82,16 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write_csv(path: Path, rows: list[list[str]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as stream:
         csv.writer(stream).writerows(rows)
+
+
+@pytest.fixture
+def audio(model: cpc.CPC, manifest: Manifest, cache_dir: Path) -> Callable[..., AudioReadouts]:
+    """Readouts of the tones, perhaps with other columns."""
+
+    def readouts(columns: dict[str, list[str]] | None = None, **where: Any) -> AudioReadouts:
+        corpus = Corpus(manifest.root, model.encoder, 4_000, cache_dir=cache_dir)
+        corpus.manifest = Manifest(manifest.root, manifest.columns | (columns or {}))
+        corpus.group_ids, corpus.speakers = corpus.manifest.codes("speaker")
+        return AudioReadouts(corpus, **where)
+
+    return readouts

@@ -6,9 +6,9 @@ import torch
 
 import cpc
 from cpc.contexts import GRU, LSTM, CausalConv, CausalTransformer, Context
+from cpc.data.audio.features import Features
 from cpc.encoders import AudioEncoder
 from cpc.predictors import Bilinear
-from cpc.probes import Features
 
 CONTEXTS = [GRU(dim=8, num_layers=2), LSTM(dim=8), CausalConv(dim=8), CausalTransformer(dim=8, num_heads=2, window=7)]
 

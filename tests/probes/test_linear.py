@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from cpc.probes import linear
 from cpc.probes.linear import ProbeProtocol, fit_probe, standardise
 from cpc.probes.results import summarise
-from cpc.probes.targets import Examples
+from cpc.probes.task import Examples
 
 NUM_CLASSES = 4
 

@@ -14,11 +14,12 @@ from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.preprocessing import StandardScaler
 
 import cpc
-from cpc.data.audio.files import Audio
+from cpc.checkpoint import build
+from cpc.data import Audio
+from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.windows import initialisation_windows
-from cpc.probes import Extraction, Probe, ProbeProtocol, SupervisedProtocol, fit_probe, format_report, probe_report
-from cpc.probes.baselines import untrained_model
+from cpc.probes import Extraction, Probe, ProbeProtocol, fit_probe, format_report, probe_report
 
 BOUND = {
     "schema": 1,
@@ -32,13 +33,15 @@ BOUND = {
     "standard_error_nats": [0.25, None],
     "reading": "in-sequence candidates, no bound on I(z; c)",
 }
-BRIEF = SupervisedProtocol(seconds=None, num_steps=2, batch_size=2)
+BRIEF = {"seconds": None, "num_steps": 2, "batch_size": 2}
 QUICK = ProbeProtocol(min_steps=50, num_epochs=1, num_seeds=2)
 
 
 @pytest.fixture
 def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
-    cpc.save_pretrained(model, tmp_path / "run" / "model", provenance={"step": 7, "held_out": [BOUND]})
+    cpc.save_pretrained(
+        model, tmp_path / "run" / "model", provenance={"step": 7, "held_out": [BOUND], "data": Audio(manifest="").noted}
+    )
     return tmp_path / "run"
 
 
@@ -62,7 +65,7 @@ def test_every_result_stands_beside_the_bound(
         out=tmp_path / "probe.json",
     )
     assert json.loads((tmp_path / "probe.json").read_text()) == report
-    names = ["majority", "random", "mfcc", "logmel", "cpc", "cpc_z", "supervised"]
+    names = ["cpc", "cpc_z", "mfcc", "logmel", "random", "supervised", "majority"]
     for task in ("phones", "speaker", "first"):
         results = report["tasks"][task]["results"]
         assert list(results) == names
@@ -88,8 +91,8 @@ def test_every_result_stands_beside_the_bound(
         assert steps == dict.fromkeys(names) | {"supervised": 2}
 
     table = format_report(report)
-    assert "phones: 3 classes, split train -> test, every frame" in table
-    assert "first: 3 classes, split train -> test, mean over the file" in table
+    assert "phones: 3 classes, split train (12 files) -> test (12), every frame" in table
+    assert "first: 3 classes, split train (12 files) -> test (12), mean over the file" in table
     assert [line for line in table.splitlines() if line.endswith("after 2 training steps")] == [
         line for line in table.splitlines() if line.startswith("  supervised ")
     ]
@@ -116,7 +119,7 @@ def test_values_agree_with_scikit_learn(
     monkeypatch.setattr("cpc.probes.comparison.fit_probe", kept)
     report = probe_report(
         model_folder,
-        manifest,
+        manifest.root,
         "first",
         features=("c",),
         baselines=(),
@@ -156,31 +159,29 @@ def test_values_agree_with_scikit_learn(
     assert report["protocol"]["probe"]["hidden_dim"] == 7
 
 
-@pytest.mark.parametrize("recorded", [1_600, None])
 def test_untrained_models_are_initialised_as_the_models_own_training_began(
-    recorded: int | None,
     model: cpc.CPC,
     manifest: Manifest,
     extraction: Extraction,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cpc.save_pretrained(model, tmp_path, provenance={"evaluation": {"window_samples": recorded}} if recorded else None)
+    cpc.save_pretrained(model, tmp_path, provenance={"data": Audio(manifest="", window_samples=1_600).noted})
     calls, untrained = [], []
 
-    def windows(audio: Audio, window_samples: int, num_windows: int, seed: int) -> torch.Tensor:
+    def windows(audio: Any, window_samples: int, num_windows: int, seed: int) -> torch.Tensor:
         calls.append((len(audio.num_samples), window_samples, num_windows, seed))
         return initialisation_windows(audio, window_samples, num_windows, seed)
 
     def kept(*arguments: Any, **options: Any) -> cpc.CPC:
-        untrained.append(untrained_model(*arguments, **options))
+        untrained.append(build(*arguments, **options))
         return untrained[-1]
 
-    monkeypatch.setattr("cpc.probes.baselines.initialisation_windows", windows)
-    monkeypatch.setattr("cpc.probes.report.untrained_model", kept)
+    monkeypatch.setattr("cpc.data.audio.readouts.initialisation_windows", windows)
+    monkeypatch.setattr("cpc.probes.report.build", kept)
     report = probe_report(
         tmp_path,
-        manifest,
+        manifest.root,
         "first",
         features=("c",),
         baselines=("random", "supervised"),
@@ -190,12 +191,11 @@ def test_untrained_models_are_initialised_as_the_models_own_training_began(
         extraction=extraction,
         out=tmp_path / "deeper" / "probe.json",
     )
-    protocol = json.loads((tmp_path / "deeper" / "probe.json").read_text())["protocol"]["untrained_models"]
-    assert protocol == report["protocol"]["untrained_models"]
-    window_samples = recorded or 128 * 160
-    assert protocol["window_samples"] == window_samples
-    assert ("not recorded" in protocol["window_samples_from"]) == (recorded is None)
-    assert calls == [(12, window_samples, protocol["num_windows"], seed) for seed in (0, 1, 0)]
+    content = json.loads((tmp_path / "deeper" / "probe.json").read_text())
+    assert content == report
+    assert content["data"]["initialisation"]["window_samples"] == 1_600
+    assert content["protocol"]["of_the_run"]["init_args"]["window_samples"] == 1_600
+    assert calls == [(12, 1_600, 32, seed) for seed in (0, 1, 0)]
     files = [file for file, split in zip(manifest.files, manifest.column("split"), strict=True) if split == "train"]
     wave = np.concatenate([soundfile.read(file)[0] for file in files])
     for network in untrained:
@@ -217,7 +217,7 @@ def test_the_random_baseline_is_of_the_features_probed(
         extraction=extraction,
         held_out=[],
     )
-    assert list(report["tasks"]["speaker"]["results"]) == ["random_z", "cpc_z"]
+    assert list(report["tasks"]["speaker"]["results"]) == ["cpc_z", "random_z"]
     assert report["bound"] == []
     assert "measure it with cpc evaluate" in format_report(report)
 
@@ -249,7 +249,7 @@ def test_less_training_audio(model_folder: Path, corpus_folder: Path, extraction
     results = report["tasks"]["phones"]["results"]
     assert results["mfcc"]["num_train"] == 6 * 40
     assert results["supervised"]["num_train"] == 12 * 40  # the baseline is as strong as the corpus makes it
-    assert report["tasks"]["phones"]["protocol"]["num_train_files"] == 6
+    assert report["tasks"]["phones"]["protocol"]["num_train"] == 6
 
 
 @pytest.mark.parametrize(
@@ -257,16 +257,46 @@ def test_less_training_audio(model_folder: Path, corpus_folder: Path, extraction
     [
         ({"tasks": "colour"}, "no column 'colour'"),
         ({"tasks": "speaker", "test_split": "dev"}, "needs split 'dev'.*`test_split`"),
-        ({"tasks": "speaker", "baselines": ("chance",)}, "legal are majority, random, supervised"),
+        (
+            {"tasks": "speaker", "baselines": ("chance",)},
+            "legal are majority, random, .*, fine_tuned, mfcc, logmel",
+        ),
+        ({"tasks": "speaker", "features": ("z_grid",)}, "features=.*legal are c, z, mfcc, logmel"),
         ({"tasks": "speaker", "train_minutes": 0.0}, "train_minutes=0.0 must be positive"),
+        ({"tasks": "speaker", "label_shares": (0.5,)}, "`label_shares` are of whole files.*set `pool` to mean"),
+        ({"tasks": "speaker", "baselines": ("neighbours",)}, "neighbours are of whole files.*set `pool` to mean"),
     ],
 )
 def test_mistakes_show_before_anything_is_computed(
     model_folder: Path, manifest: Manifest, arguments: dict, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cpc.probes.report.pack", lambda *_, **__: pytest.fail("packed"))
+    monkeypatch.setattr("cpc.data.audio.corpus.pack", lambda *_, **__: pytest.fail("packed"))
     with pytest.raises(ValueError, match=message):
-        probe_report(model_folder, manifest, **arguments)
+        probe_report(model_folder, manifest.root, **arguments)
+
+
+def test_files_as_a_whole_have_what_images_have(
+    model_folder: Path, corpus_folder: Path, extraction: Extraction, tmp_path: Path
+) -> None:
+    """Curves over labels, neighbours and fine-tuning: wherever an observation gives one example."""
+    report = probe_report(
+        model_folder,
+        corpus_folder,
+        "first",
+        features=("z",),
+        baselines=("neighbours", "fine_tuned", "mfcc"),
+        label_shares=(0.5, 1.0),
+        protocol=QUICK,
+        supervised=BRIEF,
+        extraction=extraction,
+        out=tmp_path / "probe.json",
+    )
+    task = report["tasks"]["first"]
+    assert list(task["results"]) == ["cpc_z", "neighbours", "mfcc", "fine_tuned"]
+    assert task["label_efficiency"]["num_labels"] == [3 + 2 + 2, 12]
+    assert task["label_efficiency"]["accuracy_percent"]["cpc_z"][1] == task["results"]["cpc_z"]["accuracy_percent"]
+    assert task["label_efficiency"]["num_steps"] == {"fine_tuned": [2, 2]}
+    assert (tmp_path / "label_efficiency.png").stat().st_size > 1000
 
 
 @pytest.mark.parametrize(
@@ -280,8 +310,15 @@ def test_places_that_make_no_sense(arguments: dict, message: str) -> None:
 
 @pytest.mark.parametrize("is_shown", [True, False])
 def test_no_stage_is_silent_where_progress_is_shown(
-    is_shown: bool, model_folder: Path, corpus_folder: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
+    is_shown: bool,
+    model: cpc.CPC,
+    model_folder: Path,
+    corpus_folder: Path,
+    cache_dir: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    Corpus(corpus_folder, model.encoder, 4_000, cache_dir=cache_dir).audio  # noqa: B018 - packed before
+    capsys.readouterr()
     probe_report(
         model_folder,
         corpus_folder,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cpc.probes.results import Answers, summarise
-from cpc.probes.targets import UNSEEN, Examples
+from cpc.probes.task import UNSEEN, Examples
 
 
 def examples(labels: list[int] | np.ndarray, clusters: list[int] | np.ndarray | None = None) -> Examples:

@@ -1,116 +1,148 @@
-"""The fully supervised baseline learns what is easy, within its budget."""
+"""A network trained for labels learns what is easy, within its budget, from audio and from images."""
 
 import copy
 import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import torch
+import torch.nn.functional as F
 
 import cpc
-from cpc.data.audio.files import AudioFiles
 from cpc.data.audio.manifest import Manifest
+from cpc.data.audio.readouts import AudioReadouts
+from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, initialisation_windows
 from cpc.data.batch import Batch
-from cpc.probes import Features, FeatureStore, SupervisedProtocol, Task, train_supervised
+from cpc.probes import FeatureStore, SupervisedProtocol, Task, train_supervised
 from cpc.probes.linear import Probe
 from cpc.probes.results import ProbeResult, summarise
-from cpc.probes.supervised import _loss, _softmax
+from cpc.probes.supervised import Head, _loss
 
+Open = Callable[..., AudioReadouts]
 BRIEF = SupervisedProtocol(seconds=None, num_steps=40, batch_size=8, window_latents=16, learning_rate=0.01)
 
 
-def outcome(task: Task, model: cpc.CPC, manifest: Manifest) -> ProbeResult:
-    audio = AudioFiles.from_manifest(manifest, 16000)
-    probe, num_steps = train_supervised(model, task, audio.subset(task.train), BRIEF)
+def outcome(task: Task, model: cpc.CPC) -> ProbeResult:
+    head, num_steps = train_supervised(model, task.readouts, task, BRIEF)
     assert num_steps == 40
     assert not model.training
-    store = FeatureStore.extract(Features("c", model), manifest, audio, task.test)
+    store = FeatureStore.extract(task.readouts.front_end(["c"], model), task.test, task.readouts.name)
     test = task.examples("test", store, "c")
-    return summarise([probe.answer(test)], test, len(task.classes), 0)
+    return summarise([head.answer(test)], test, len(task.classes), 0)
 
 
 @pytest.mark.parametrize(("name", "pool"), [("phones", "frames"), ("first", "mean"), ("speaker", "frames")])
-def test_learns_tones_and_levels(name: str, pool: str, manifest: Manifest, model: cpc.CPC) -> None:
-    if name == "first":  # a label of the whole file: its loudness
-        speakers = manifest.column("speaker")
-        manifest = Manifest(manifest.root, manifest.columns | {"first": speakers})
-    found = outcome(Task(name, manifest, pool=pool), model, manifest)
-    assert found.accuracy_percent > 70  # of three classes
+def test_learns_tones_and_levels(name: str, pool: str, manifest: Manifest, audio: Open, model: cpc.CPC) -> None:
+    # `first` is a label of the whole file here: its loudness
+    readouts = audio({"first": manifest.column("speaker")} if name == "first" else None)
+    assert outcome(Task(name, readouts, pool=pool), model).accuracy_percent > 70  # of three classes
 
 
-def test_repeats(manifest: Manifest, model: cpc.CPC) -> None:
-    same = copy.deepcopy(model)
-    task = Task("phones", manifest)
-    assert outcome(task, model, manifest) == outcome(task, same, manifest)
+def test_repeats(audio: Open, model: cpc.CPC) -> None:
+    same, task = copy.deepcopy(model), Task("phones", audio())
+    assert outcome(task, model) == outcome(task, same)
 
 
-def test_a_budget_of_seconds_ends(manifest: Manifest, model: cpc.CPC, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_of_seconds_ends(audio: Open, model: cpc.CPC, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that is a quarter of a second further whenever it is looked at."""
     clock = itertools.count(100.0, 0.25)
     monkeypatch.setattr("cpc.probes.supervised.time.monotonic", lambda: next(clock))
-    task = Task("phones", manifest)
-    audio = AudioFiles.from_manifest(manifest, 16000).subset(task.train)
-    _, num_steps = train_supervised(model, task, audio, SupervisedProtocol(seconds=1.2, batch_size=2))
+    task = Task("phones", audio())
+    _, num_steps = train_supervised(model, task.readouts, task, SupervisedProtocol(seconds=1.2, batch_size=2))
     assert num_steps == 5
 
 
 @pytest.mark.parametrize("pool", ["frames", "mean"])
 def test_padding_teaches_nothing(pool: str) -> None:
-    probe = Probe(3, 4, generator=torch.Generator().manual_seed(0))
-    torch.nn.init.normal_(probe.weights[0])
+    head = Head(3, 4, "first_batch", seed=0)
     contexts, labels = torch.randn(2, 6, 3), torch.full((2, 6), 2)
-    num_valid = torch.tensor([6, 2])
-    loss = _loss(probe, contexts, labels, num_valid, pool)
+    is_valid = torch.arange(6) < torch.tensor([[6], [2]])
+    loss = _loss(head, contexts, labels, is_valid, pool)
     rows = [contexts[0], contexts[1, :2]]
     seen = torch.cat(rows) if pool == "frames" else torch.stack([row.mean(0) for row in rows])
-    expected = -probe(seen).log_softmax(1)[:, 2].mean()
+    expected = -head(seen).log_softmax(1)[:, 2].mean()
     torch.testing.assert_close(loss, expected)
 
 
-def test_padding_does_not_enter_the_first_standardisation(model: cpc.CPC) -> None:
+def test_padding_does_not_enter_the_first_standardisation(audio: Open, model: cpc.CPC) -> None:
     num_samples = [4_000, 700, 1_500]
     x = 0.1 * torch.randn(3, 4_000)
     for row, valid in enumerate(num_samples):
         x[row, valid:] = 0
     nothing = torch.zeros(3, 0, dtype=torch.int64)
     batch = Batch(x, torch.tensor(num_samples), torch.arange(3), torch.full((3,), -1), nothing)
-    probe = _softmax(model, batch, num_classes=2, seed=0)
+    head = Head(10, 2, "first_batch", seed=0)
     with torch.no_grad():
+        vectors, is_valid = audio().vectors(model, batch)
+        head.standardise(vectors[is_valid])
         contexts = model(x).contexts
     valid = np.concatenate([contexts[row, : n // 160].numpy() for row, n in enumerate(num_samples)])
-    np.testing.assert_allclose(probe.mean, valid.mean(0), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(1 / probe.scale, valid.std(0, ddof=1), rtol=1e-4)
+    np.testing.assert_allclose(head.mean, valid.mean(0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(1 / head.scale, valid.std(0, ddof=1), rtol=1e-4)
 
 
 def test_a_batch_without_labels_has_no_gradient() -> None:
-    probe, contexts = Probe(3, 4), torch.randn(1, 5, 3, requires_grad=True)
-    loss = _loss(probe, contexts, torch.full((1, 5), -100), torch.tensor([5]), "frames")
+    head, contexts = Probe(3, 4), torch.randn(1, 5, 3, requires_grad=True)
+    loss = _loss(head, contexts, torch.full((1, 5), -100), torch.ones(1, 5, dtype=torch.bool), "frames")
     loss.backward()
     assert loss == 0
     assert not contexts.grad.any()
 
 
-def test_a_loss_that_is_not_finite_stops(manifest: Manifest, model: cpc.CPC) -> None:
-    task = Task("phones", manifest)
+def test_a_loss_that_is_not_finite_stops(audio: Open, model: cpc.CPC, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, batches = Task("phones", audio()), AudioReadouts.batches
 
-    class Broken(AudioFiles):
-        def read(self, file_index: int, start: int, num_samples: int) -> np.ndarray:
-            return super().read(file_index, start, num_samples) * np.float32(np.nan)
+    def broken(*arguments: Any) -> Iterator[Batch]:
+        return (batch._replace(x=batch.x * np.nan) for batch in batches(*arguments))
 
-    audio = Broken(
-        [manifest.files[row] for row in task.train],
-        16000,
-        manifest.num_samples[task.train],
-        manifest.sample_rate_hz[task.train],
-    )
-    with pytest.raises(FloatingPointError, match="lower its learning_rate"):
-        train_supervised(model, task, audio, BRIEF)
+    monkeypatch.setattr(AudioReadouts, "batches", broken)
+    with pytest.raises(FloatingPointError, match=r"network's loss is nan at step 0: lower its learning_rate \(0\.01\)"):
+        train_supervised(model, task.readouts, task, BRIEF)
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [{"seconds": None}, {"seconds": 1.0, "num_steps": 3}, {"seconds": -1.0}, {"seconds": None, "num_steps": 0}],
+    ("arguments", "message"),
+    [
+        ({"seconds": None}, "needs a budget"),
+        ({"seconds": -1.0}, "seconds=-1.0: the supervised network's budget and rate must be positive"),
+        ({"num_steps": 0}, "num_steps=0 must be at least 1"),
+        ({"num_epochs": 0}, "num_epochs=0 must be at least 1"),
+        ({"min_steps": 0}, "min_steps=0 must be at least 1"),
+        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
+        ({"learning_rate": 0.0}, "learning_rate=0.0"),
+        ({"weight_decay": -1.0}, "weight_decay=-1.0 must not be negative"),
+        ({"warmup_share": 1.0}, "warmup_share=1.0 must lie between 0 and 1"),
+    ],
 )
-def test_one_positive_budget_is_needed(arguments: dict) -> None:
-    with pytest.raises(ValueError, match="budget"):
+def test_protocols_that_allow_no_training(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         SupervisedProtocol(**arguments)
+
+
+def test_an_untrained_model_is_initialised_from_data_and_repeats(
+    audio: Open, manifest: Manifest, model: cpc.CPC
+) -> None:
+    """By the training split's statistics; its own windows standardise every channel of the first layer."""
+    readouts, models = audio(), [copy.deepcopy(model) for _ in range(3)]
+    for network, seed in zip(models, (5, 5, 6), strict=True):
+        readouts.initialise(network, seed)
+    first, again, other = (network.encoder.layers[0] for network in models)
+    assert torch.equal(first.scale, again.scale)
+    assert not torch.equal(first.scale, other.scale)
+    files = [file for file, split in zip(manifest.files, manifest.column("split"), strict=True) if split == "train"]
+    waves = [soundfile.read(file, dtype="float32")[0] for file in files]
+    mean, std = np.concatenate(waves).mean(), np.concatenate(waves).std()
+    assert models[0].encoder.input_mean.item() == pytest.approx(mean, rel=1e-3, abs=1e-6)
+    assert models[0].encoder.input_std.item() == pytest.approx(std, rel=1e-4)
+    windows = initialisation_windows(
+        readouts.corpus.audio.subset(manifest.rows("train")), 4_000, NUM_INITIALISATION_WINDOWS, 5
+    )
+    with torch.no_grad():
+        x = (windows[:, None] - models[0].encoder.input_mean) / models[0].encoder.input_std
+        convolved = F.conv1d(x, first.weight, None, first.stride, first.padding)
+        deviation, centre = torch.std_mean(convolved * first.scale[:, None] + first.bias[:, None], (0, 2))
+    np.testing.assert_allclose(centre, 0, atol=1e-4)
+    np.testing.assert_allclose(deviation, 1, atol=1e-4)

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cpc.data.audio.corpus import Corpus, Sampler
+from cpc.data.audio.readouts import AudioReadouts
 from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, initialisation_windows
 from cpc.data.drawn import Drawn
 from cpc.data.modality import require_positive
@@ -95,3 +96,7 @@ class Audio(Drawn):
         """Windows without padding."""
         audio = corpus.windows(self.train_split).audio
         return initialisation_windows(audio, self.window_samples, NUM_INITIALISATION_WINDOWS, self.seed)
+
+    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> AudioReadouts:
+        """Frames of files."""
+        return AudioReadouts(corpus, **where)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from cpc.data.drawn import Drawn
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.patch_augmentation import Augmentation
+from cpc.data.images.readouts import ImageCut, ImageReadouts
 from cpc.data.images.sources import DEFAULT_VALID_SHARE
 from cpc.data.modality import require_positive
 
@@ -107,3 +108,8 @@ class Images(Drawn):
                 "none: leave the probe out with --trainer.callbacks null"
             )
         return corpus.classes
+
+    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> ImageReadouts:
+        """Means and grids of images."""
+        cut = ImageCut(encoder, self.image_size, self.load_size or self.image_size, self.augmentation)
+        return ImageReadouts(cut if corpus is None else corpus, **where)

@@ -4,7 +4,7 @@ The same model, source and seed give the same pictures. n images, H rows and W c
 patches of an image, P patch side, S image side, C channels, D feature dim.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from cpc.data.images.corpus import ImageCorpus, ImageDataset
 from cpc.data.store.atomic import write_atomically
 from cpc.evaluation import recorded_data
 from cpc.model import CPC
-from cpc.probes.images.features import learnt_features
 from cpc.probes.images.sheet import GAP, LINE, MARGIN, MARK, PAPER, write_words
 
 FEWEST_MAPPED = 10
@@ -219,7 +218,7 @@ def picture_map(model: CPC, images: ImageDataset, corpus: ImageCorpus, seed: int
     from matplotlib.offsetbox import AnnotationBbox, OffsetImage
     from matplotlib.patches import Patch
 
-    places = _places(learnt_features(model, images, ("c",), progress=False)["c"], seed)
+    places = _places(_contexts(model, images), seed)
     figure = Figure(figsize=(11.3, 9.2), facecolor=PAPER, layout="constrained")
     axes = figure.subplots()
     axes.axis("off")
@@ -282,9 +281,19 @@ def _drawn(images: ImageDataset, num: int, seed: int) -> ImageDataset:
 
 @torch.no_grad()
 def _latents(model: CPC, images: ImageDataset) -> Float[Tensor, "n H W D"]:
+    return torch.cat([model.encoder(x).float() for x in _batches(images)])
+
+
+@torch.no_grad()
+def _contexts(model: CPC, images: ImageDataset) -> Float[np.ndarray, "n D"]:
+    """Means over the grid."""
+    return torch.cat([model(x).contexts.float().mean((1, 2)) for x in _batches(images)]).numpy()
+
+
+def _batches(images: ImageDataset) -> Iterator[Tensor]:
     num = len(images.images)
-    blocks = (range(start, min(start + _BATCH_IMAGES, num)) for start in range(0, num, _BATCH_IMAGES))
-    return torch.cat([model.encoder(images.__getitems__([(row, 0) for row in rows]).x).float() for rows in blocks])
+    for start in range(0, num, _BATCH_IMAGES):
+        yield images.__getitems__([(row, 0) for row in range(start, min(start + _BATCH_IMAGES, num))]).x
 
 
 def _queries(

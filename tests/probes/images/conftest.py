@@ -10,6 +10,7 @@ import torch
 
 import cpc
 from cpc.contexts import RowGRU
+from cpc.data import Images
 from cpc.data.images.corpus import ImageCorpus
 from cpc.encoders import PatchEncoder, TinyTrunk
 from cpc.predictors import Bilinear
@@ -18,17 +19,7 @@ SIDE = 28  # of the images; models see the 24 in the middle
 IMAGE_SIZE = 24
 CLASSES = ["columns", "rows"]
 SPLITS = ["train"] * 30 + ["valid"] * 8 + ["test"] * 14 + ["unlabelled"] * 4
-OF_THE_RUN = {
-    "split": "valid",
-    "batch_size": 4,
-    "sampler": "uniform",
-    "speakers_per_batch": 1,
-    "image_size": IMAGE_SIZE,
-    "load_size": SIDE,
-    "augmentation": "v1",
-    "flip": True,
-    "valid_share": 0.05,
-}
+OF_THE_RUN = Images(source="", batch_size=4, image_size=IMAGE_SIZE, load_size=SIDE, flip=True).noted
 BOUND = {
     "schema": 1,
     "step": 7,
@@ -62,7 +53,7 @@ def model() -> cpc.CPC:
 
 @pytest.fixture
 def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
-    provenance = {"step": 7, "evaluation": OF_THE_RUN, "held_out": [BOUND]}
+    provenance = {"step": 7, "data": OF_THE_RUN, "held_out": [BOUND]}
     cpc.save_pretrained(model, tmp_path / "run" / "model", provenance=provenance)
     return tmp_path / "run"
 

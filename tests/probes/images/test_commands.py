@@ -9,11 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import cpc
 from cpc.cli import main
-from cpc.contexts import GRU
-from cpc.encoders import AudioEncoder
-from cpc.predictors import Bilinear
+from cpc.data.images.readouts import ImageReadouts
 from cpc.probes import Examples, Probe, ProbeProtocol, fit_probe
 
 
@@ -31,7 +28,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     def fitted(train: Examples, num_classes: int, protocol: ProbeProtocol, *others: Any, **named: Any) -> Probe:
         return fit_probe(train, num_classes, replace(protocol, min_steps=10, num_epochs=1), *others, **named)
 
-    monkeypatch.setattr("cpc.probes.images.task.fit_probe", fitted)
+    monkeypatch.setattr("cpc.probes.comparison.fit_probe", fitted)
 
 
 @pytest.mark.usefixtures("brief")
@@ -45,15 +42,21 @@ def test_probe(model_folder: Path, source: Path, tmp_path: Path, capsys: pytest.
     report = json.loads((tmp_path / "elsewhere.json").read_text())
     protocol = report["protocol"]
     assert (protocol["probe"]["hidden"], protocol["probe"]["hidden_dim"], protocol["probe"]["num_seeds"]) == (1, 3, 2)
-    assert (protocol["precision"], protocol["network"]["precision"], protocol["device"]) == ("bfloat16",) * 2 + ("cpu",)
-    assert protocol["network"]["seconds"] == 0.2
+    assert (protocol["precision"], protocol["device"]) == ("bfloat16", "cpu")
+    assert protocol["supervised"]["seconds"] == 0.2
     task = report["tasks"]["class"]
     assert list(task["results"]) == ["cpc_grid", "cpc_c", "hog", "supervised"]
-    assert (task["protocol"]["num_train_images"], task["protocol"]["num_test_images"]) == (8, 30)
-    assert report["label_efficiency"]["num_labels"] == [2, 8]
+    assert (task["protocol"]["num_train"], task["protocol"]["num_test"]) == (8, 30)
+    assert task["label_efficiency"]["num_labels"] == [2, 8]
     assert len(list((tmp_path / "packs").glob("*/rows.bin"))) == 1
     printed, shown = capsys.readouterr()
-    for stage in ("features", "probe cpc_grid", "probe cpc_c", "hog", "probe hog", "probe supervised"):
+    for stage in (
+        "features z_grid c",
+        "probe cpc_grid: class",
+        "probe cpc_c: class",
+        "features hog",
+        "probe supervised: class",
+    ):
         assert f"{stage}: 100%" in shown
     assert "class: 2 classes, split valid (8 images) -> train (30)" in printed
     assert f"written to {tmp_path / 'elsewhere.json'}" in printed
@@ -63,36 +66,32 @@ def test_probe(model_folder: Path, source: Path, tmp_path: Path, capsys: pytest.
 def test_probe_without_options(model_folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict = {}
 
-    def watched(model: Path, source: str, **options: object) -> dict:
+    def watched(model: Path, source: str, tasks: list[str], **options: Any) -> dict:
         asked.update(options)
-        return {"tasks": {"class": {"protocol": {"classes": []} | dict.fromkeys(KEYS, 0), "results": {}}}} | EMPTY
+        return {"tasks": {}, "bound": []}
 
-    monkeypatch.setattr("cpc.probes.images.report.probe_images", watched)
+    monkeypatch.setattr("cpc.probes.report.probe_report", watched)
     main(["probe", str(model_folder), "--data", str(source), "--task", "class"])
-    assert not {"features", "baselines"} & set(asked)  # those of `probe_images`
-    assert (asked["train_split"], asked["test_split"], asked["label_shares"]) == ("train", "test", None)
-    assert asked["out"] == model_folder / "probe.json"
-
-
-KEYS = ("train_split", "test_split", "num_train_images", "num_test_images")
-EMPTY = {"label_efficiency": None, "bound": []}
+    assert asked["features"] is asked["baselines"] is asked["test_split"] is asked["label_shares"] is None
+    assert (asked["train_split"], asked["out"]) == ("train", model_folder / "probe.json")
+    assert asked["supervised"] == {"seconds": 75.0}
+    assert ImageReadouts.default_features == ("z", "z_grid", "c")
+    assert ImageReadouts.default_baselines == ("majority", "random", "pixels", "supervised")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--alignments", "there.csv"], "--alignments: "),
-        (["--pool", "mean"], "--pool: "),
-        (["--train_minutes", "3"], "--train_minutes: "),
-        (["--scratch_dir", "there", "--dtype", "float16"], "--scratch_dir, --dtype: "),
-        (["--features", "mfcc"], "legal are z, z_grid, c, c_grid"),
+        (["--pool", "mean"], "--pool is 'mean'"),
+        (["--train_minutes", "3"], "--train_minutes is 3"),
+        (["--features", "mfcc"], "legal are z, z_grid, c, c_grid, pixels, hog"),
         (["--label_shares", "0.5", "0"], "a share of labels, 0.0, must lie above 0"),
-        (["--supervised_seconds", "0"], "budget must be positive"),
+        (["--supervised_seconds", "0"], "budget and rate must be positive"),
         (["--test_split", "train"], "train_split and test_split are both 'train'"),
-        (["--max_ram_gb", "0.000001"], "more than max_ram_gb=1e-06"),
         (["--device", "nowhere"], "device='nowhere' cannot be used"),
-        (["--task", "speaker"], "--task speaker: images are probed for their class: --task class"),
-        (["--task", "class", "size"], "--task class size: images are probed for their class"),
+        (["--task", "speaker"], "task='speaker': images are probed for their class: set --task to class"),
+        (["--task", "class", "size"], "task='size': images are probed for their class"),
     ],
 )
 def test_probe_refuses(
@@ -101,21 +100,7 @@ def test_probe_refuses(
     task = [] if "--task" in options else ["--task", "class"]
     printed = refusal(["probe", str(model_folder), "--data", str(source), *task, *options], capsys)
     assert message in printed
-    assert ("is a model of image, where this says nothing" in printed) == message.endswith(": ")
     assert not (model_folder / "probe.json").exists()
-
-
-@pytest.mark.usefixtures("unchecked_types")
-def test_a_model_of_audio_refuses_what_is_about_images(
-    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cpc.save_pretrained(cpc.CPC(AudioEncoder(dim=8), GRU(dim=8), Bilinear(num_steps=2)), tmp_path)
-    command = ["probe", str(tmp_path), "--data", str(source), "--task", "speaker", "--label_shares", "0.5"]
-    assert "--label_shares: " in refusal(command, capsys)
-    assert "is a model of audio, where this says nothing" in refusal(command, capsys)
-    for features in ("z_grid", "c_grid"):
-        assert "legal are" in refusal([*command[:-2], "--features", features], capsys)
-    assert "legal are" in refusal([*command[:-2], "--baselines", "pixels"], capsys)
 
 
 @pytest.fixture

@@ -10,11 +10,8 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 import cpc
-from cpc.contexts import GRU
-from cpc.encoders import AudioEncoder
-from cpc.predictors import Bilinear
+from cpc.data import Images
 from cpc.probes.embed import embed
-from cpc.probes.images.embed import embed_images
 
 
 def write_noise(path: Path, width: int = 28, height: int = 28) -> np.ndarray:
@@ -31,7 +28,7 @@ def test_a_grid_is_that_of_the_middle_of_the_image(
 ) -> None:
     """28 pixels are the size that the run kept, of which 24 are seen, in patches framed by the mean colour."""
     pixels = write_noise(tmp_path / "in" / "deep" / "wide.png", width=40)
-    written = embed_images(model_folder, [tmp_path / "in"], tmp_path / "out", features, progress=False)
+    written = embed(model_folder, [tmp_path / "in"], tmp_path / "out", features, progress=False)
     assert written == [tmp_path / "out" / "deep" / "wide.npy"]
     x = torch.from_numpy(pixels[2:26, 8:32].transpose(2, 0, 1) / np.float32(255))[None]
     patches = model.encoder.grid.patches(x).clone()
@@ -57,10 +54,10 @@ def test_a_grid_is_that_of_the_middle_of_the_image(
 
 def test_whole_images_for_a_fully_convolutional_encoder(tmp_path: Path, model: cpc.CPC) -> None:
     model.encoder.fully_convolutional = True
-    evaluation = {"split": "valid", "batch_size": 2, "image_size": 24}
-    cpc.save_pretrained(model, tmp_path / "model", provenance={"evaluation": evaluation})
+    noted = Images(source="", image_size=24, augmentation="none").noted
+    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": noted})
     pixels = write_noise(tmp_path / "24.png", 24, 24)
-    embed_images(tmp_path / "model", [tmp_path / "24.png"], tmp_path / "out", "z", "safetensors", progress=False)
+    embed(tmp_path / "model", [tmp_path / "24.png"], tmp_path / "out", "z", "safetensors", progress=False)
     found = load_file(tmp_path / "out" / "24.safetensors")["features"]
     x = torch.from_numpy(pixels.transpose(2, 0, 1) / np.float32(255))[None]
     np.testing.assert_allclose(found, model.encoder(x)[0].detach(), atol=1e-5)
@@ -71,9 +68,9 @@ def test_bad_files_stop_or_are_counted(model_folder: Path, tmp_path: Path) -> No
     write_noise(tmp_path / "in" / "good.png")
     (tmp_path / "in" / "broken.jpg").write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"broken\.jpg.*skip_bad"):
-        embed_images(model_folder, [tmp_path / "in"], tmp_path / "out", progress=False)
+        embed(model_folder, [tmp_path / "in"], tmp_path / "out", progress=False)
     with pytest.warns(UserWarning, match=r"left out 1 of 2 files:\n.*broken\.jpg"):
-        written = embed_images(
+        written = embed(
             model_folder, [tmp_path / "in"], tmp_path / "out", skip_bad=True, overwrite=True, progress=False
         )
     assert [path.name for path in written] == ["good.npy"]
@@ -86,22 +83,18 @@ def test_what_cannot_work_is_refused_before_anything_is_written(
     write_noise(tmp_path / "b" / "one.png")
     out = tmp_path / "out"
     with pytest.raises(ValueError, match=r"a/one\.png and .*b/one\.png would both be written to .*one\.npy"):
-        embed_images(model_folder, [tmp_path / "a", tmp_path / "b" / "one.png"], out)
+        embed(model_folder, [tmp_path / "a", tmp_path / "b" / "one.png"], out)
     with pytest.raises(ValueError, match="no file or folder"):
-        embed_images(model_folder, [tmp_path / "absent"], out)
+        embed(model_folder, [tmp_path / "absent"], out)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"no image below .*empty \(there: nothing\)"):
-        embed_images(model_folder, [tmp_path / "empty"], out)
+        embed(model_folder, [tmp_path / "empty"], out)
     cpc.save_pretrained(model, tmp_path / "bare")
-    with pytest.raises(ValueError, match="does not say the size of its images"):
-        embed_images(tmp_path / "bare", [tmp_path / "a"], out)
+    with pytest.raises(ValueError, match="does not say what data it was trained on"):
+        embed(tmp_path / "bare", [tmp_path / "a"], out)
     (tmp_path / "sound.wav").write_bytes(b"")
-    with pytest.raises(ValueError, match="is a model of image, not of audio"):
+    with pytest.raises(ValueError, match=r"sound\.wav"):
         embed(model_folder, [tmp_path / "sound.wav"], out)
-    audio = cpc.CPC(AudioEncoder(dim=8), GRU(dim=8), Bilinear(num_steps=2))
-    cpc.save_pretrained(audio, tmp_path / "audio", provenance={"evaluation": {"window_samples": 3200}})
-    with pytest.raises(ValueError, match="does not say the size of its images"):
-        embed_images(tmp_path / "audio", [tmp_path / "a"], out)
     assert not out.exists()
 
 
@@ -109,4 +102,4 @@ def test_what_cannot_work_is_refused_before_anything_is_written(
 @pytest.mark.parametrize("arguments", [{"features": "pixels"}, {"format": "csv"}])
 def test_mistakes_are_named(arguments: dict, model_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not one of"):
-        embed_images(model_folder, [tmp_path], tmp_path / "out", **arguments)
+        embed(model_folder, [tmp_path], tmp_path / "out", **arguments)

@@ -1,5 +1,8 @@
+"""What probes read of images: once more by plain loops."""
+
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,11 +11,20 @@ import torch
 
 import cpc
 from cpc.contexts.grid import orient, restore
+from cpc.data.images import readouts
 from cpc.data.images.corpus import ImageCorpus
-from cpc.probes.images import features
-from cpc.probes.images.features import READOUTS, check_hog, hog, hog_dim, learnt_features, pixels
+from cpc.data.images.readouts import HandMadeImages, ImageReadouts
+from cpc.probes import FeatureStore, Task
+from cpc.probes.task import UNSEEN
 
 PixelsOf = Callable[[str], np.ndarray]
+
+
+def read(corpus: ImageCorpus, *features: str, model: Any = None, **where: Any) -> dict[str, np.ndarray]:
+    """Of the test images."""
+    of_images = ImageReadouts(corpus, **where)
+    rows = corpus.table.rows("test")
+    return dict(FeatureStore.extract(of_images.front_end(features, model), rows, of_images.name).values)
 
 
 def framed(patch: np.ndarray, mean: np.ndarray) -> np.ndarray:
@@ -44,8 +56,8 @@ def by_plain_loops(model: cpc.CPC, images: np.ndarray) -> tuple[np.ndarray, np.n
 def test_features_are_those_of_plain_loops(
     model: cpc.CPC, corpus: ImageCorpus, pixels_of: PixelsOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(features, "_BATCH_IMAGES", 4)  # 14 images: the last batch is not full
-    found = learnt_features(model, corpus.windows("test"), READOUTS, progress=False)
+    monkeypatch.setattr(readouts, "_BATCH_IMAGES", 4)  # 14 images: the last batch is not full
+    found = read(corpus, "z", "z_grid", "c", "c_grid", model=model)
     latents, contexts = by_plain_loops(model, pixels_of("test"))
     assert {name: values.dtype.name for name, values in found.items()} == {
         "z": "float32",
@@ -62,41 +74,54 @@ def test_features_are_those_of_plain_loops(
 
 
 def test_rounded_products_are_near(model: cpc.CPC, corpus: ImageCorpus) -> None:
-    windows = corpus.windows("test")
-    exact, rough = (
-        learnt_features(model, windows, ("c",), precision=precision, progress=False)["c"]
-        for precision in ("float32", "bfloat16")
-    )
+    exact, rough = (read(corpus, "c", model=model, precision=precision)["c"] for precision in ("float32", "bfloat16"))
     assert 0 < np.abs(rough - exact).max() < 0.1
 
 
 def test_pixels_are_the_middle_of_the_images(
     corpus: ImageCorpus, pixels_of: PixelsOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(features, "_BLOCK_IMAGES", 4)
-    found = pixels(corpus.windows("test"))
+    monkeypatch.setattr(readouts, "_BATCH_IMAGES", 4)
+    found = read(corpus, "pixels")["pixels"]
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, pixels_of("test").reshape(14, -1), atol=1e-7)
 
 
 def test_gradients_point_across_the_bars(corpus: ImageCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nine directions of 20 degrees: brightness that changes along columns is in the first, along rows in the fifth."""
-    monkeypatch.setattr(features, "_BLOCK_IMAGES", 4)
-    found = hog(corpus.windows("test"))
+    monkeypatch.setattr(readouts, "_BATCH_IMAGES", 4)
+    found = read(corpus, "hog")["hog"]
     assert found.shape == (14, 2 * 2 * 2 * 2 * 9)  # blocks, cells of a block, directions
     assert found.dtype == np.float32
     for size in (16, 23, 24, 40):
-        assert hog_dim(size) == len(skimage.feature.hog(np.zeros((size, size)), 9, (8, 8), (2, 2)))
+        corpus.image_size = size
+        (dim,) = HandMadeImages("hog", corpus).dims.values()
+        assert dim == len(skimage.feature.hog(np.zeros((size, size)), 9, (8, 8), (2, 2)))
     directions = found.reshape(14, -1, 9).sum(1)
     labels = corpus.windows("test").images.labels
     assert directions.argmax(1).tolist() == np.where(labels == 0, 0, 4).tolist()
 
 
 def test_what_histograms_of_gradients_need(monkeypatch: pytest.MonkeyPatch, corpus: ImageCorpus) -> None:
-    check_hog(16)
+    corpus.image_size = 15
     with pytest.raises(ValueError, match="images of at least 16 pixels, these have 15: leave hog out"):
-        check_hog(15)
+        HandMadeImages("hog", corpus)
     monkeypatch.setitem(sys.modules, "skimage.feature", None)
-    for ask in (lambda: check_hog(24), lambda: hog(corpus.windows("test"))):
-        with pytest.raises(ValueError, match=r"need scikit-image: install it with .*cpc\[image\]"):
-            ask()
+    with pytest.raises(ValueError, match=r"need scikit-image: install it with .*cpc\[image\]"):
+        HandMadeImages("hog", corpus)
+
+
+def test_images_of_each_split_with_their_labels(labelled_corpus: Callable[..., ImageCorpus]) -> None:
+    """Images without a label are left out, classes that training has not are marked; intervals resample sequences."""
+    labels = {"train": [2, -1, 0, 2, -1], "test": [1, 2, -1], "valid": [0, 1]}
+    corpus = labelled_corpus(["a", "b", "c"], sequence=np.arange(10) // 2 + 7, **labels)
+    task = Task("class", ImageReadouts(corpus))
+    assert task.classes == ["a", "c"]
+    store = FeatureStore.extract(task.readouts.front_end(["pixels"]), task.rows, task.readouts.name)
+    train, test = task.examples("train", store, "pixels"), task.examples("test", store, "pixels")
+    assert (train.labels.tolist(), test.labels.tolist()) == ([1, 0, 1], [UNSEEN, 1])
+    assert (train.clusters.tolist(), test.clusters.tolist()) == ([0, 2, 2], [4, 6])
+    assert (255 * train.values[train.rows, 0]).round().tolist() == [30, 10, 30]  # pixels and labels stay together
+    assert (255 * test.values[test.rows, 0]).round().tolist() == [20, 30]
+    assert task.num_unlabelled == {"train": 2, "test": 1}
+    assert Task("class", ImageReadouts(corpus, train_split="valid"), test_split="train").classes == ["a", "b"]

@@ -11,6 +11,7 @@ from PIL import Image
 import cpc
 from cpc.cli import main
 from cpc.contexts import GRU, RowGRU
+from cpc.data import Images
 from cpc.data.images.corpus import ImageCorpus
 from cpc.encoders import AudioEncoder, PatchEncoder, TinyTrunk
 from cpc.predictors import Bilinear
@@ -133,8 +134,8 @@ def test_grey_images_and_many_classes(labelled_corpus: Callable[..., ImageCorpus
     model = cpc.CPC(PatchEncoder(trunk, 16, 8), RowGRU(5), Bilinear(num_steps=1))
     model.encoder.set_statistics(torch.tensor([0.5]), torch.tensor([0.2]))
     model.initialise_from(torch.rand(8, 1, 24, 24))
-    of_the_run = {"split": "valid", "batch_size": 4, "image_size": 24}
-    cpc.save_pretrained(model, tmp_path / "model", provenance={"evaluation": of_the_run})
+    noted = Images(source="", image_size=24, augmentation="none").noted
+    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": noted})
     source = corpus.table.origin.root / "labels0.npz"
     assert source.is_file()
     for path in write_pictures(tmp_path / "model", source, tmp_path / "pictures", num_images=60):

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,31 +10,30 @@ import torch
 from PIL import Image
 
 import cpc
-from cpc.checkpoint import build, read_config
+from cpc.checkpoint import build, load_pretrained, read_config
 from cpc.data.images.corpus import ImageCorpus
-from cpc.probes.comparison import Extraction
-from cpc.probes.images.features import learnt_features
-from cpc.probes.images.network import NetworkProtocol
-from cpc.probes.images.report import BASELINES, format_image_report, probe_images
-from cpc.probes.images.task import ImageTask
-from cpc.probes.linear import ProbeProtocol, fit_probe
+from cpc.data.images.readouts import ImageReadouts
+from cpc.probes import Extraction, FeatureStore, ProbeProtocol, Task, fit_probe, format_report, probe_report
+from cpc.probes.open import open_readouts
 
 QUICK = ProbeProtocol(min_steps=100, num_epochs=1, num_seeds=2)
-BRIEF = NetworkProtocol(num_epochs=1, min_steps=2, seconds=None, batch_size=8)
+BRIEF = {"num_epochs": 1, "min_steps": 2, "seconds": None, "batch_size": 8}
+BASELINES = ("majority", "random", "pixels", "hog", "supervised", "fine_tuned", "neighbours")
 QUIET = Extraction(progress=False)
-NAMES = ["cpc", "cpc_grid", "cpc_c", "cpc_c_grid", "neighbours", "random", "random_grid", "random_c", "random_c_grid"]
-NAMES += ["pixels", "hog", "supervised", "fine_tuned", "majority"]
+NAMES = ["cpc", "neighbours", "cpc_grid", "cpc_c", "cpc_c_grid", "pixels", "hog"]
+NAMES += ["random", "random_grid", "random_c", "random_c_grid", "supervised", "fine_tuned", "majority"]
 
 
 def test_every_result_stands_beside_the_bound(model_folder: Path, source: Path, tmp_path: Path) -> None:
-    report = probe_images(
+    report = probe_report(
         model_folder,
         source,
+        "class",
         features=("z", "z_grid", "c", "c_grid"),
         baselines=BASELINES,
         label_shares=(0.2, 1.0),
         protocol=QUICK,
-        network=BRIEF,
+        supervised=BRIEF,
         num_random_models=2,
         extraction=QUIET,
         out=tmp_path / "deeper" / "probe.json",
@@ -44,11 +44,15 @@ def test_every_result_stands_beside_the_bound(model_folder: Path, source: Path, 
     task = report["tasks"]["class"]
     assert task["protocol"] == {
         "task": "class",
+        "pool": None,
+        "unit": "image",
         "train_split": "train",
         "test_split": "test",
+        "num_train": 30,
+        "num_test": 14,
+        "num_unlabelled": {"train": 0, "test": 0},
         "classes": ["columns", "rows"],
-        "num_train_images": 30,
-        "num_test_images": 14,
+        "clusters": "sequence",
     }
     assert list(task["results"]) == NAMES
     for result in task["results"].values():
@@ -63,7 +67,7 @@ def test_every_result_stands_beside_the_bound(model_folder: Path, source: Path, 
     assert task["results"]["pixels"]["accuracy_percent"] < 90  # the phase of a grating is its own
     assert task["results"]["majority"]["accuracy_percent"] == 50
     assert task["results"]["majority"]["label_information_nats"] == pytest.approx(0)
-    curve = report["label_efficiency"]
+    curve = task["label_efficiency"]
     assert (curve["shares"], curve["num_labels"]) == ([0.2, 1.0], [6, 30])
     assert list(curve["accuracy_percent"]) == ["cpc", "cpc_grid", "cpc_c", "cpc_c_grid", "supervised", "fine_tuned"]
     for name in ("cpc", "cpc_grid", "supervised", "fine_tuned"):  # all labels: the result above
@@ -76,21 +80,19 @@ def test_every_result_stands_beside_the_bound(model_folder: Path, source: Path, 
     }
     steps = {name: result["num_network_steps"] for name, result in task["results"].items()}
     assert steps == dict.fromkeys(NAMES) | {"supervised": 4, "fine_tuned": 4}
-    assert (report["protocol"]["image_size"], report["protocol"]["load_size"]) == (24, 28)
-    assert report["data"] == {"source": str(source), "num_images": 56}
+    sizes = {"image_size": 24, "load_size": 28, "num_skipped": 0}
+    assert report["data"] == {"source": str(source), "num_images": 56, **sizes}
     assert set(report["seconds"]) == {
         "cpc",
-        "neighbours",
         "random",
         "pixels",
         "hog",
         "supervised",
         "fine_tuned",
-        "label efficiency",
     }
 
-    table = format_image_report(report)
-    assert "class: 2 classes, split train (30 images) -> test (14)" in table
+    table = format_report(report)
+    assert "class: 2 classes, split train (30 images) -> test (14)\n" in table
     for name in NAMES:
         result = task["results"][name]
         (line,) = [line for line in table.splitlines() if line.startswith(f"  {name} ") and "%" in line]
@@ -113,9 +115,10 @@ def test_untrained_models_are_as_training_found_them_and_averaged(
     model_folder: Path, source: Path, corpus: ImageCorpus
 ) -> None:
     """Once more from the parts: weights by seed, the corpus' statistics, the initialisation by training images."""
-    report = probe_images(
+    report = probe_report(
         model_folder,
         source,
+        "class",
         features=("c",),
         baselines=("random",),
         protocol=QUICK,
@@ -125,54 +128,77 @@ def test_untrained_models_are_as_training_found_them_and_averaged(
     )
     assert list(report["tasks"]["class"]["results"]) == ["cpc_c", "random_c"]
     found = report["tasks"]["class"]["results"]["random_c"]
-    config, task, percents, cross_entropies = read_config(model_folder), ImageTask(corpus), [], []
+    config, percents, cross_entropies = read_config(model_folder), [], []
+    task = Task("class", ImageReadouts(corpus))
     for seed in (0, 1):
         torch.manual_seed(seed)
         untrained: cpc.CPC = build(config["architecture"]).eval()
         untrained.encoder.set_statistics(torch.tensor([0.5, 0.4, 0.6]), torch.tensor([0.2, 0.3, 0.25]))
         untrained.initialise_from(corpus.initialisation_images("train", seed))
-        train, test = (
-            learnt_features(untrained, part.images, ("c",), progress=False)["c"] for part in (task.train, task.test)
-        )
-        answers = fit_probe(task.train.examples(train), 2, QUICK).answer(task.test.examples(test))
-        percents.append(100 * (answers.predicted == task.test.labels).mean())
+        front_end = task.readouts.front_end(["c"], untrained)
+        store = FeatureStore.extract(front_end, task.rows, task.readouts.name)
+        train, test = task.examples("train", store, "c"), task.examples("test", store, "c")
+        answers = fit_probe(train, 2, QUICK).answer(test)
+        percents.append(100 * (answers.predicted == test.labels).mean())
         cross_entropies.append(-answers.log_likelihood_nats.mean())
     assert abs(cross_entropies[0] - cross_entropies[1]) > 0.01
     assert found["accuracy_percent_by_seed"] == pytest.approx(percents)
     assert found["accuracy_percent"] == pytest.approx(np.mean(percents))
     assert found["cross_entropy_nats"] == pytest.approx(np.mean(cross_entropies), rel=1e-4)
     assert report["bound"] == []
-    assert "not recorded with this model; measure it with cpc evaluate" in format_image_report(report)
+    assert "not recorded with this model; measure it with cpc evaluate" in format_report(report)
 
 
-def test_the_models_run_says_how_images_are_cut_and_changed(
-    model_folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_models_run_says_how_images_are_cut_and_changed(model_folder: Path, source: Path) -> None:
     """So that the supervised network sees mirrored images where pretraining did."""
-    seen: list[ImageTask] = []
-
-    class Kept(ImageTask):
-        def __init__(self, *arguments: object) -> None:
-            super().__init__(*arguments)
-            seen.append(self)
-
-    monkeypatch.setattr("cpc.probes.images.report.ImageTask", Kept)
-    probe_images(model_folder, source, features=("z",), baselines=(), protocol=QUICK, extraction=QUIET)
-    images = seen[0].train.images
+    readouts = open_readouts(read_config(model_folder), load_pretrained(model_folder), source)
+    assert isinstance(readouts, ImageReadouts)
+    images = readouts.corpus.windows("train")
     assert (images.image_size, images.images.image_size, images.flip) == (24, 28, True)
     assert images.augmentation.kind == "v1"
+
+
+@pytest.mark.parametrize("max_ram_bytes", [44 * 4 * 12, 44 * 4 * 12 - 1])
+def test_what_exceeds_the_memory_is_mapped_and_gives_the_same(
+    max_ram_bytes: int, model_folder: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """44 images of 12 float32 numbers."""
+    stores: list[FeatureStore] = []
+    extract = FeatureStore.extract
+
+    def kept(*arguments: Any, **options: Any) -> FeatureStore:
+        stores.append(extract(*arguments, **options))
+        return stores[-1]
+
+    monkeypatch.setattr(FeatureStore, "extract", kept)
+    reports = [
+        probe_report(
+            model_folder,
+            source,
+            "class",
+            features=("z",),
+            baselines=(),
+            protocol=QUICK,
+            extraction=Extraction(max_ram_bytes=of_run, scratch_dir=tmp_path, progress=False),
+        )
+        for of_run in (10**9, max_ram_bytes)
+    ]
+    is_mapped = [isinstance(store.values["z"], np.memmap) for store in stores]
+    assert is_mapped == [False, max_ram_bytes < 44 * 4 * 12]
+    assert reports[0]["tasks"] == reports[1]["tasks"]
 
 
 def test_the_encoder_is_not_trained(model_folder: Path, source: Path) -> None:
     before = (model_folder / "model" / "model.safetensors").read_bytes()
     reports = [
-        probe_images(
+        probe_report(
             model_folder,
             source,
+            "class",
             features=("z",),
             baselines=("fine_tuned",),
             protocol=QUICK,
-            network=BRIEF,
+            supervised=BRIEF,
             extraction=QUIET,
         )
         for _ in range(2)
@@ -184,9 +210,10 @@ def test_the_encoder_is_not_trained(model_folder: Path, source: Path) -> None:
 def test_a_single_test_image_has_no_interval(model_folder: Path, tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (5, 28, 28, 3), np.uint8)
     np.savez(tmp_path / "few.npz", images=images, labels=[0, 1, 0, 1, 1], split=["train"] * 3 + ["valid", "test"])
-    report = probe_images(
+    report = probe_report(
         model_folder,
         tmp_path / "few.npz",
+        "class",
         features=("z",),
         baselines=("majority",),
         protocol=QUICK,
@@ -194,19 +221,26 @@ def test_a_single_test_image_has_no_interval(model_folder: Path, tmp_path: Path)
         out=tmp_path / "probe.json",
     )
     assert report["tasks"]["class"]["results"]["cpc"]["accuracy_interval_percent"] is None
-    assert "majority" in format_image_report(report)
+    assert "majority" in format_report(report)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"features": ("mfcc",)}, "features=.*legal are z, z_grid, c, c_grid"),
-        ({"baselines": ("chance",)}, "baselines=.*legal are majority, random, pixels, hog, supervised"),
+        (
+            {"baselines": ("chance",)},
+            "baselines=.*legal are majority, random, .*, fine_tuned, pixels, hog",
+        ),
         ({"features": "z"}, "features='z': legal are"),
-        ({"extraction": Extraction(dtype="float16")}, "scratch_dir and dtype say nothing of images"),
+        ({"alignments": "there.csv"}, "`alignments`: .* is a model of images"),
+        ({"pool": "mean"}, "`pool` is 'mean', but each image gives a single vector"),
+        ({"train_minutes": 3.0}, "`train_minutes` is 3, but images have no duration"),
+        ({"tasks": ("class", "size")}, "task='size': images are probed for their class"),
+        ({"test_split": "train"}, "train_split and test_split are both 'train'"),
         ({"label_shares": (0.5, 2.0)}, "a share of labels, 2.0, must lie above 0"),
-        ({"test_split": "dev"}, "of split 'dev'"),
-        ({"train_split": "unlabelled"}, "no image of split 'unlabelled' has a label"),
+        ({"test_split": "dev"}, "needs split 'dev', but the data has only .*`test_split`"),
+        ({"train_split": "unlabelled"}, "no image of the train part .split 'unlabelled'. has a label"),
     ],
 )
 @pytest.mark.usefixtures("unchecked_types")
@@ -215,10 +249,10 @@ def test_mistakes_show_before_anything_is_computed(
 ) -> None:
     monkeypatch.setattr("cpc.data.images.corpus.pack_images", lambda *_, **__: pytest.fail("packed"))
     with pytest.raises(ValueError, match=message):
-        probe_images(model_folder, source, **arguments)
+        probe_report(model_folder, source, **{"tasks": "class"} | arguments)
 
 
 def test_a_model_that_does_not_say_how_its_images_were_cut(model: cpc.CPC, source: Path, tmp_path: Path) -> None:
     cpc.save_pretrained(model, tmp_path / "bare")
-    with pytest.raises(ValueError, match=r"does not say the size of its images.*provenance\.evaluation"):
-        probe_images(tmp_path / "bare", source, extraction=QUIET)
+    with pytest.raises(ValueError, match=r"does not say what data it was trained on.*provenance\.data"):
+        probe_report(tmp_path / "bare", source, "class", extraction=QUIET)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cpc.probes.images.curve import picture_label_efficiency
+from cpc.probes.curve import picture_label_efficiency
 
 CURVE = {
     "shares": [0.01, 0.1, 1.0],

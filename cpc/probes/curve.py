@@ -10,7 +10,7 @@ def picture_label_efficiency(curve: Mapping[str, Any], title: str) -> Any:
     The legend begins with the best at all labels.
 
     Args:
-        curve: as `cpc.probes.images.efficiency.label_efficiency` returns it.
+        curve: `label_efficiency` of a task in `probe.json`.
         title: the line above.
     """
     from matplotlib.figure import Figure

@@ -1,25 +1,25 @@
 """Which labels, of which frames, in which parts; and every way to ask for something that is not there."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import cpc
-from cpc.data.audio.files import AudioFiles
 from cpc.data.audio.manifest import Manifest
-from cpc.probes import Features, FeatureStore, Task
-from cpc.probes.targets import UNSEEN
+from cpc.data.audio.readouts import AudioReadouts
+from cpc.probes import FeatureStore, Task
+from cpc.probes.task import UNSEEN
 
 HOP = 160 / 16000
 
 
-def stored(manifest: Manifest, task: Task, model: cpc.CPC) -> FeatureStore:
-    return FeatureStore.extract(Features("z", model), manifest, AudioFiles.from_manifest(manifest, 16000), task.rows)
+Open = Callable[..., AudioReadouts]
 
 
-def changed(manifest: Manifest, **columns: list[str]) -> Manifest:
-    return Manifest(manifest.root, manifest.columns | columns)
+def stored(task: Task, model: cpc.CPC) -> FeatureStore:
+    return FeatureStore.extract(task.readouts.front_end(["z"], model), task.rows, task.readouts.name)
 
 
 def splits_of(manifest: Manifest, rows: np.ndarray) -> set[str]:
@@ -34,8 +34,8 @@ def splits_of(manifest: Manifest, rows: np.ndarray) -> set[str]:
         ("first", "test", "mean", ["high", "low", "mid"]),
     ],
 )
-def test_defaults(manifest: Manifest, name: str, test_split: str, pool: str, classes: list[str]) -> None:
-    task = Task(name, manifest)
+def test_defaults(manifest: Manifest, audio: Open, name: str, test_split: str, pool: str, classes: list[str]) -> None:
+    task = Task(name, audio())
     assert splits_of(manifest, task.train) == {"train"}
     assert splits_of(manifest, task.test) == {test_split}
     assert task.pool == pool
@@ -43,14 +43,14 @@ def test_defaults(manifest: Manifest, name: str, test_split: str, pool: str, cla
     assert (len(task.train), len(task.test)) == (12, 12)
 
 
-def test_numbers_are_sorted_as_numbers(manifest: Manifest) -> None:
+def test_numbers_are_sorted_as_numbers(manifest: Manifest, audio: Open) -> None:
     digits = [str(row % 11) for row in range(len(manifest))]
-    assert Task("digit", changed(manifest, digit=digits)).classes == [str(i) for i in range(11)]
+    assert Task("digit", audio({"digit": digits})).classes == [str(i) for i in range(11)]
 
 
-def test_phones_hold_at_the_centre_of_every_frame(manifest: Manifest, model: cpc.CPC) -> None:
-    task = Task("phones", manifest)
-    store = stored(manifest, task, model)
+def test_phones_hold_at_the_centre_of_every_frame(manifest: Manifest, audio: Open, model: cpc.CPC) -> None:
+    task = Task("phones", audio())
+    store = stored(task, model)
     test = task.examples("test", store, "z")
     assert len(test) == 12 * 40
     row = int(task.test[0])
@@ -63,52 +63,54 @@ def test_phones_hold_at_the_centre_of_every_frame(manifest: Manifest, model: cpc
         assert task.classes[labels[frame]] == expected
 
 
-def test_frames_without_a_label_are_no_examples(manifest: Manifest, model: cpc.CPC, tmp_path: Path) -> None:
+def test_frames_without_a_label_are_no_examples(
+    manifest: Manifest, audio: Open, model: cpc.CPC, tmp_path: Path
+) -> None:
     lines = (manifest.root / "alignments.csv").read_text().splitlines()
     kept = [line for line in lines if "-0.wav" not in line and ",0.1,0.2," not in line]
     (tmp_path / "alignments.csv").write_text("\n".join(kept) + "\n")
-    task = Task("phones", manifest, alignments=tmp_path)
-    assert task.num_unlabelled_files == {"train": 3, "test": 3}
-    store = stored(manifest, task, model)
+    task = Task("phones", audio(), alignments=tmp_path)
+    assert task.num_unlabelled == {"train": 3, "test": 3}
+    store = stored(task, model)
     train = task.examples("train", store, "z")
     assert len(train) == 9 * 30
     frame = train.rows - np.array([store.place(row).start for row in train.clusters.tolist()])
     assert set(frame // 10) == {0, 2, 3}
 
 
-def test_means_are_over_the_frames_of_a_file(manifest: Manifest, model: cpc.CPC) -> None:
-    task = Task("speaker", manifest, pool="mean")
-    store = stored(manifest, task, model)
+def test_means_are_over_the_frames_of_a_file(manifest: Manifest, audio: Open, model: cpc.CPC) -> None:
+    task = Task("speaker", audio(), pool="mean")
+    store = stored(task, model)
     train = task.examples("train", store, "z")
     assert train.values.shape == (12, 12)
     for example, row in enumerate(task.train.tolist()):
-        np.testing.assert_allclose(train.values[example], store.file(row).mean(0), rtol=1e-5)
+        np.testing.assert_allclose(train.values[example], store.of(row, "z").mean(0), rtol=1e-5)
         assert task.classes[train.labels[example]] == manifest.column("speaker")[row]
 
 
-def test_frames_of_a_file_carry_its_label(manifest: Manifest, model: cpc.CPC) -> None:
-    task = Task("speaker", manifest)
-    train = task.examples("train", stored(manifest, task, model), "z")
+def test_frames_of_a_file_carry_its_label(manifest: Manifest, audio: Open, model: cpc.CPC) -> None:
+    task = Task("speaker", audio())
+    train = task.examples("train", stored(task, model), "z")
     assert np.bincount(train.labels).tolist() == [160, 160, 160]
     assert len(np.unique(train.clusters)) == 12
 
 
-def test_labels_unseen_in_training_are_marked(manifest: Manifest, model: cpc.CPC) -> None:
+def test_labels_unseen_in_training_are_marked(manifest: Manifest, audio: Open, model: cpc.CPC) -> None:
     splits = manifest.column("split")
     words = ["x" if split == "train" and row % 2 else "y" for row, split in enumerate(splits)]
     words = [
         "new" if split == "test" and row % 3 == 0 else word
         for row, (split, word) in enumerate(zip(splits, words, strict=False))
     ]
-    task = Task("word", changed(manifest, word=words))
-    test = task.examples("test", stored(manifest, task, model), "z")
+    task = Task("word", audio({"word": words}))
+    test = task.examples("test", stored(task, model), "z")
     assert task.classes == ["x", "y"]
     assert (test.labels == UNSEEN).sum() == 4
     assert (test.labels == 1).sum() == 8
 
 
-def test_a_task_learnt_from_some_files_keeps_its_classes(manifest: Manifest) -> None:
-    task = Task("speaker", manifest)
+def test_a_task_learnt_from_some_files_keeps_its_classes(manifest: Manifest, audio: Open) -> None:
+    task = Task("speaker", audio())
     smaller = task.trained_on(task.train[:2])
     assert smaller.train.tolist() == task.train[:2].tolist()
     assert (smaller.classes, len(smaller.test), len(task.train)) == (task.classes, 12, 12)
@@ -116,23 +118,23 @@ def test_a_task_learnt_from_some_files_keeps_its_classes(manifest: Manifest) -> 
         task.trained_on(task.test)
 
 
-def test_held_out_speakers_are_the_clusters(manifest: Manifest) -> None:
-    assert Task("phones", manifest).clusters == "file"  # the same speakers in both parts
+def test_held_out_speakers_are_the_clusters(manifest: Manifest, audio: Open) -> None:
+    assert Task("phones", audio()).clusters == "file"  # the same speakers in both parts
     splits = manifest.column("split")
     speakers = [f"{split}{row % 6}" for row, split in enumerate(splits)]
-    assert Task("phones", changed(manifest, speaker=speakers)).clusters == "speaker"
-    assert Task("first", changed(manifest, speaker=speakers)).clusters == "speaker"
+    assert Task("phones", audio({"speaker": speakers})).clusters == "speaker"
+    assert Task("first", audio({"speaker": speakers})).clusters == "speaker"
     few = [f"{split}{row % 3}" for row, split in enumerate(splits)]
-    assert Task("phones", changed(manifest, speaker=few)).clusters == "file"
+    assert Task("phones", audio({"speaker": few})).clusters == "file"
 
 
-def test_speakers_that_do_not_meet_say_which_split_to_take(manifest: Manifest) -> None:
+def test_speakers_that_do_not_meet_say_which_split_to_take(manifest: Manifest, audio: Open) -> None:
     with_strangers = [
         speaker + ("2" if split == "test" else "")
         for speaker, split in zip(manifest.column("speaker"), manifest.column("split"), strict=True)
     ]
     with pytest.raises(ValueError, match=r"'train' .* and 'test' .* none in\s+common.*try `test_split` valid"):
-        Task("speaker", changed(manifest, speaker=with_strangers), test_split="test")
+        Task("speaker", audio({"speaker": with_strangers}), test_split="test")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ def test_speakers_that_do_not_meet_say_which_split_to_take(manifest: Manifest) -
         ({"split": ["train"] * 36}, {"name": "first"}, r"needs split 'test', .* has only train.*`test_split`"),
         ({"split": ["test"] * 36}, {"name": "first"}, r"needs split 'train', .* has only test.*`train_split`"),
         ({"first": ["same"] * 36}, {"name": "first"}, "single class in split 'train', 'same'"),
-        ({"first": [""] * 36}, {"name": "first"}, "no file of the training part"),
+        ({"first": [""] * 36}, {"name": "first"}, "no file of the train part"),
         ({}, {"name": "word"}, "no column 'word'"),
         ({}, {"name": "path"}, "another column"),
         ({}, {"name": "first", "test_split": "train"}, "are both 'train'"),
@@ -150,27 +152,30 @@ def test_speakers_that_do_not_meet_say_which_split_to_take(manifest: Manifest) -
     ],
 )
 def test_mistakes_are_named(
-    manifest: Manifest, columns: dict[str, list[str]], arguments: dict[str, str], message: str
+    manifest: Manifest, audio: Open, columns: dict[str, list[str]], arguments: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        Task(manifest=changed(manifest, **columns), **arguments)
+        Task(readouts=audio(columns), **arguments)
 
 
-def test_a_manifest_without_splits(manifest: Manifest) -> None:
-    columns = {name: values for name, values in manifest.columns.items() if name != "split"}
+def test_a_manifest_without_splits(manifest: Manifest, audio: Open) -> None:
+    readouts = audio()
+    readouts.corpus.manifest = Manifest(
+        manifest.root, {name: values for name, values in manifest.columns.items() if name != "split"}
+    )
     with pytest.raises(ValueError, match=r"no column 'split'.*--split_level"):
-        Task("speaker", Manifest(manifest.root, columns))
+        Task("speaker", readouts)
 
 
-def test_labels_without_matching_audio(manifest: Manifest, tmp_path: Path) -> None:
+def test_labels_without_matching_audio(manifest: Manifest, audio: Open, tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("path,start,end,label\nsomething/else.wav,0,1,a\n")
     with pytest.raises(ValueError, match=r"none of the 24 files.*\n.*train.*\n?[^§]*something/else"):
-        Task("phones", manifest, alignments=tmp_path / "other.csv")
+        Task("phones", audio(), alignments=tmp_path / "other.csv")
 
 
-def test_alignments_of_other_times(manifest: Manifest, model: cpc.CPC, tmp_path: Path) -> None:
+def test_alignments_of_other_times(manifest: Manifest, audio: Open, model: cpc.CPC, tmp_path: Path) -> None:
     lines = [f"{path},100,101,{'ab'[row % 2]}" for row, path in enumerate(manifest.paths)]
     (tmp_path / "late.csv").write_text("path,start,end,label\n" + "\n".join(lines) + "\n")
-    task = Task("phones", manifest, alignments=tmp_path / "late.csv")
+    task = Task("phones", audio(), alignments=tmp_path / "late.csv")
     with pytest.raises(ValueError, match="do the times of the alignments fit"):
-        task.examples("train", stored(manifest, task, model), "z")
+        task.examples("train", stored(task, model), "z")

@@ -14,11 +14,10 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.encoders.spectral import MFCC, LogMel
-from cpc.model import CPC
+from cpc.data.audio.spectral import MFCC, LogMel
+from cpc.data.readouts import Precision
 
 Kind = Literal["c", "z", "zc", "mfcc", "logmel"]
-Precision = Literal["float32", "bfloat16"]
 
 _SPECTRAL: dict[str, Any] = {"mfcc": MFCC, "logmel": LogMel}
 
@@ -60,7 +59,7 @@ class Features:
     def __init__(
         self,
         kind: Kind,
-        model: CPC | None = None,
+        model: Any = None,
         sample_rate_hz: int | None = None,
         *,
         statistics: tuple[float, float] | None = None,

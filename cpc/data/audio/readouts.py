@@ -1,0 +1,271 @@
+"""Audio's features, tasks and baselines: frames of whole files, phones, speakers and columns, MFCC and log-mel spectra.
+
+B windows, T frames, C context dim, D feature dim.
+"""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from cpc.data.audio.alignments import ALIGNMENTS_NAME, Alignments, read_alignments, window_labels
+from cpc.data.audio.corpus import Corpus
+from cpc.data.audio.features import Features
+from cpc.data.audio.files import Audio, read_blocks
+from cpc.data.audio.headers import AUDIO_SUFFIXES
+from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, WindowDataset, initialisation_windows, window_draws
+from cpc.data.batch import Batch
+from cpc.data.readouts import FrontEnd, Labels, LabelsOf, Pool, Readouts
+from cpc.data.store.folders import find_files, name_a_few
+from cpc.data.streams.uniform import UniformBatches
+
+MIN_SPEAKER_CLUSTERS = 5
+MOST_FILES_TOGETHER = 16
+MOST_FRAMES_TOGETHER = 16_000  # padding included
+
+
+class SegmentLabels(Labels):
+    """Labels of frames, from the segments of each file."""
+
+    vary_within = True
+
+    def names(self, row: int) -> set[str]:
+        """All labels of a file."""
+        return {segment.label for segment in self.of_row[row]}
+
+    def codes(self, row: int, code_of: Mapping[str, int], times: Any, start: int, num_vectors: int) -> np.ndarray:
+        """Of the segment at each frame's centre."""
+        return window_labels(self.of_row[row], times, start, num_vectors, code_of)
+
+
+class AudioFrontEnd(FrontEnd):
+    """Features of the files of a corpus.
+
+    Args:
+        features: their names, `c` and `z` in one pass.
+        times: the front end for waveforms.
+        audio: the files; None: only `of_file` is asked for.
+    """
+
+    def __init__(self, features: Sequence[str], times: Features, audio: Audio | None) -> None:
+        self.times = times
+        self.audio = audio
+        latent_dim = times.latent_dim
+        parts = {"z": slice(None, latent_dim), "c": slice(latent_dim, None)}
+        self._parts = {name: parts[name] if len(features) > 1 else slice(None) for name in features}
+        self.dims = {name: len(range(times.dim)[part]) for name, part in self._parts.items()}
+
+    @property
+    def num_workers(self) -> int:
+        """All cores: files per core are faster than a file on all cores."""
+        return torch.get_num_threads() if self.times.device.type == "cpu" else 1
+
+    def num_vectors(self, rows: np.ndarray) -> np.ndarray:
+        """Frames of each file."""
+        assert self.audio is not None
+        return self.times.num_frames(self.audio.num_samples[rows])
+
+    def groups(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Files of like length, few enough for the memory; one by one where there is no context."""
+        num_frames = self.num_vectors(rows)
+        groups: list[list[int]] = []
+        longest = 0
+        for file in np.argsort(num_frames, kind="stable")[::-1].tolist():
+            size = len(groups[-1]) + 1 if groups else 1
+            fits = size <= MOST_FILES_TOGETHER and size * longest <= MOST_FRAMES_TOGETHER
+            if groups and self.times.has_context and fits:
+                groups[-1].append(int(rows[file]))
+            else:
+                groups.append([int(rows[file])])
+                longest = int(num_frames[file])
+        return [np.array(group) for group in groups]
+
+    def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """Short files share the steps of the context, a long one goes through it in pieces."""
+        blocks = [self._blocks(row) for row in rows.tolist()]
+        of_rows: Iterator[tuple[int, np.ndarray]]
+        if len(rows) == 1:
+            of_rows = ((int(rows[0]), frames) for frames in self.times.stream(blocks[0]))
+        else:
+            of_rows = zip(rows.tolist(), self.times.together(blocks), strict=True)
+        for row, frames in of_rows:
+            yield row, {name: frames[:, part] for name, part in self._parts.items()}
+
+    def geometry(self, feature: str) -> dict[str, Any]:
+        """Where frames lie."""
+        return self.times.geometry() | super().geometry(feature)
+
+    def of_file(self, path: Path) -> np.ndarray:
+        """`[T, D]` of a whole file."""
+        pieces = list(self.times.stream(read_blocks(path, self.times.sample_rate_hz)))
+        if not pieces:
+            raise ValueError(f"{path}: is too short for a single frame")
+        return np.concatenate(pieces)
+
+    def _blocks(self, file: int) -> Iterator[np.ndarray]:
+        assert self.audio is not None
+        for start in range(0, int(self.audio.num_samples[file]), self.times.chunk_samples):
+            yield self.audio.read(file, start, self.times.chunk_samples)
+
+
+class AudioReadouts(Readouts):
+    """Features of a corpus of audio files. Tasks are `phones`, `speaker`, and every other column of the manifest.
+
+    Phones and speakers are read from frames (as in van den Oord et al. 2018), other columns from means over a file.
+    Speakers are tested on `valid`: those of the test split are held out, so that no probe could know them.
+
+    Args:
+        corpus: the files; None: only files outside a corpus are read.
+        where: as `Readouts` takes it.
+    """
+
+    unit = "file"
+    hand_made = ("mfcc", "logmel")
+    default_features = ("c", "z", "mfcc")
+    default_baselines = ("majority", "random", "supervised")
+    several_vectors = True
+    options = ("alignments",)
+    # Many short windows beat few long ones by far on a small budget: a gradient sees more speakers.
+    supervised: Mapping[str, Any] = {"batch_size": 32, "window_latents": 32}
+
+    def __init__(self, corpus: Corpus | None, **where: Any) -> None:
+        super().__init__(**where)
+        self._corpus = corpus
+
+    @property
+    def corpus(self) -> Corpus:
+        """The files, which everything but `of_file` asks for."""
+        assert self._corpus is not None
+        return self._corpus
+
+    @property
+    def splits(self) -> Sequence[str]:
+        """The manifest's column."""
+        manifest = self.corpus.manifest
+        if "split" not in manifest.columns:
+            raise ValueError(
+                f"a probe needs a training and a test part, but the manifest in {manifest.root} has no column "
+                "'split': add one (`cpc data index` with --split_level, or a group 'split' in --speaker_pattern)"
+            )
+        return manifest.columns["split"]
+
+    def labels(self, task: str, rows: np.ndarray, alignments: str | Path | None = None) -> Labels:
+        """Segments for `phones`, from a file or folder of alignments, beside the manifest unless given; or a column."""
+        if task == "path":
+            raise ValueError("every file has a path of its own: name another column as task")
+        manifest = self.corpus.manifest
+        if task != "phones":
+            values = manifest.column(task)
+            return Labels({row: values[row] for row in rows.tolist() if values[row]})
+        source = manifest.root / ALIGNMENTS_NAME if alignments is None else Path(alignments)
+        if not source.exists():
+            raise ValueError(f"task 'phones' needs alignments, and there is no {source}: name them with `alignments`")
+        found: Alignments = read_alignments(source)
+        paths = {row: manifest.paths[row] for row in rows.tolist()}
+        segments = {row: found.segments(path) for row, path in paths.items() if path in found}
+        if not any(segments.values()):
+            raise ValueError(
+                f"none of the {len(rows)} files of the splits chosen has an alignment; the files are\n"
+                f"{name_a_few(list(paths.values()))}\nthe alignments\n{name_a_few(found.names)}"
+            )
+        return SegmentLabels({row: of_file for row, of_file in segments.items() if of_file})
+
+    def front_end(self, features: Sequence[str], model: Any = None) -> AudioFrontEnd:
+        """`c` and `z` of a model; spectra standardised by the training split's statistics."""
+        audio = None if self._corpus is None else self._corpus.audio
+        where: dict[str, Any] = {"device": self.device, "precision": self.precision}
+        if model is None:
+            (kind,) = features
+            rate, statistics = self.corpus.audio.sample_rate_hz, self._training_audio.statistics
+            return AudioFrontEnd(features, Features(kind, None, rate, statistics=statistics, **where), audio)  # type: ignore[arg-type]
+        kind = "zc" if len(features) == 2 else features[0]
+        return AudioFrontEnd(features, Features(kind, model, **where), audio)  # type: ignore[arg-type]
+
+    def find_files(self, folder: Path) -> list[str]:
+        """By their suffix."""
+        return find_files(folder, AUDIO_SUFFIXES, "audio")
+
+    def name(self, row: int) -> str:
+        """The file's path."""
+        return self.corpus.manifest.paths[row]
+
+    def default_test_split(self, task: str) -> str:
+        """`valid` for speakers."""
+        return "valid" if task == "speaker" else "test"
+
+    def default_pool(self, task: str) -> Pool:
+        """Frames for phones and speakers."""
+        return "frames" if task in ("phones", "speaker") else "mean"
+
+    def clusters(self, task: str, train: np.ndarray, test: np.ndarray) -> tuple[str, np.ndarray]:
+        """Speakers where the test part has several and none of them was trained on; else files."""
+        ids = self.corpus.group_ids
+        tested, trained = set(ids[test].tolist()), set(ids[train].tolist())
+        is_independent = -1 not in tested and not tested & trained and len(tested) >= MIN_SPEAKER_CLUSTERS
+        return ("speaker", ids) if task != "speaker" and is_independent else ("file", np.arange(len(ids)))
+
+    def minutes(self, rows: np.ndarray) -> np.ndarray:
+        """Of audio; 0 of files that are left out."""
+        return self.corpus.audio.num_samples[rows] / self.corpus.audio.sample_rate_hz / 60
+
+    def initialise(self, model: Any, seed: int) -> None:
+        """By the training split's samples, and windows of it without padding."""
+        audio = self._training_audio
+        model.encoder.set_statistics(*audio.statistics)
+        windows = initialisation_windows(audio, self.corpus.window_samples, NUM_INITIALISATION_WINDOWS, seed)
+        model.initialise_from(windows)
+
+    def of_untrained(self, learnt: Sequence[str]) -> Sequence[str]:
+        """The first: a pass over a corpus takes long."""
+        return learnt[:1] or ("c",)
+
+    def trained(self, model: Any) -> list[nn.Module]:
+        """Encoder and context."""
+        return [model.encoder, model.context]
+
+    def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:
+        """Windows drawn uniformly."""
+        audio, encoder = self.corpus.audio.subset(rows), model.encoder
+        window_samples = protocol.window_latents * encoder.hop_samples
+        dataset = WindowDataset(
+            audio,
+            window_samples,
+            labels=lambda file, start, num_latents: labels(int(rows[file]), encoder, start, num_latents),
+            num_latents=int(encoder.num_latents(window_samples)),
+        )
+        draws = window_draws(audio.num_samples, window_samples)
+        drawn = UniformBatches(**draws, batch_size=protocol.batch_size, num_batches=1, seed=protocol.seed)
+        return (dataset.__getitems__(drawn.batch(step)) for step in itertools.count())
+
+    def vectors(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Contexts `[B, T, C]`; padding is left out."""
+        with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+            latents = model.encoder(batch.x)
+        contexts, _ = model.context(latents.float())
+        num_valid = rearrange(model.encoder.num_latents(batch.num_valid), "b -> b 1")
+        return contexts, torch.arange(contexts.shape[1], device=contexts.device) < num_valid
+
+    def record(self) -> dict[str, Any]:
+        """The manifest, and what untrained models are initialised from."""
+        manifest, audio = self.corpus.manifest, self.corpus.audio
+        return {
+            "manifest": str(manifest.root),
+            "sha256": hashlib.sha256(json.dumps(manifest.columns).encode()).hexdigest(),
+            "num_skipped": len(getattr(audio, "skipped", ())),
+            "initialisation": {
+                "window_samples": self.corpus.window_samples,
+                "num_windows": NUM_INITIALISATION_WINDOWS,
+                "from": f"split {self.train_split!r}, without padding",
+            },
+        }
+
+    @property
+    def _training_audio(self) -> Any:
+        return self.corpus.audio.subset(self.corpus.manifest.rows(self.train_split))

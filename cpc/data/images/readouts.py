@@ -1,0 +1,256 @@
+"""Images' features, task and baselines: means or grids of latents and contexts, classes, pixels, gradients' histograms.
+
+B images of a batch, H rows and W columns of patches, D feature dim.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from einops import rearrange, reduce
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from cpc.data.batch import Batch
+from cpc.data.images.corpus import ImageCorpus, ImageDataset, ImageGeometry
+from cpc.data.images.files import ImageFiles
+from cpc.data.images.folder import FolderImages, find_images
+from cpc.data.images.patch_augmentation import PatchAugmentation
+from cpc.data.images.table import ImageTable
+from cpc.data.readouts import FrontEnd, Labels, LabelsOf, Precision, Readouts
+
+_BATCH_IMAGES = 128
+_HOG: dict[str, Any] = {"orientations": 9, "pixels_per_cell": (8, 8), "cells_per_block": (2, 2)}
+
+
+class ImageCut(NamedTuple):
+    """How a model's images are cut: all of a corpus that reading single files needs."""
+
+    geometry: ImageGeometry
+    image_size: int
+    load_size: int
+    augmentation: str = "none"
+
+
+class LearntImages(FrontEnd):
+    """What a model says about images, unchanged by chance.
+
+    `z` and `c` are means of latents and contexts over the grid, as van den Oord et al. 2018 read z; `z_grid` and
+    `c_grid` hold all of them side by side, in float16.
+
+    Args:
+        features: of these four.
+        model: in eval mode.
+        corpus: the images; `ImageCut` where only `of_file` is asked for.
+        device: where the model is.
+        precision: of the model's products.
+    """
+
+    dtypes: Mapping[str, str] = {"z_grid": "float16", "c_grid": "float16"}
+
+    def __init__(
+        self, features: Sequence[str], model: Any, corpus: ImageCorpus | ImageCut, device: str, precision: Precision
+    ) -> None:
+        self.features, self.model, self.corpus = features, model, corpus
+        self.device, self.precision = device, precision
+        num_patches = model.encoder.grid.side(corpus.image_size) ** 2
+        of_patch = {name: (model.encoder if name.startswith("z") else model.context).dim for name in features}
+        self.dims = {name: dim * (num_patches if name.endswith("grid") else 1) for name, dim in of_patch.items()}
+
+    def num_vectors(self, rows: np.ndarray) -> np.ndarray:
+        """1, or 0 of an image that is left out."""
+        return np.isin(rows, self.corpus.images.rows(None)).astype(np.int64)  # type: ignore[union-attr]
+
+    def groups(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Batches of images of one split."""
+        splits = np.array([self.corpus.table.splits[row] for row in rows.tolist()])  # type: ignore[union-attr]
+        of_splits = [rows[splits == split] for split in dict.fromkeys(splits.tolist())]
+        return [part[i : i + _BATCH_IMAGES] for part in of_splits for i in range(0, len(part), _BATCH_IMAGES)]
+
+    def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """Of a batch of images."""
+        images, places = _images_of(self.corpus, rows)
+        latents, contexts = self._grids(images.__getitems__([(place, 0) for place in places]).x)
+        found = {}
+        for name in self.features:
+            grid = latents if name.startswith("z") else contexts
+            values = (
+                rearrange(grid, "b h w d -> b (h w d)")
+                if name.endswith("grid")
+                else reduce(grid, "b h w d -> b d", "mean")
+            )
+            found[name] = values.cpu().numpy()
+        for i, row in enumerate(rows.tolist()):
+            yield row, {name: values[i : i + 1] for name, values in found.items()}
+
+    def geometry(self, feature: str) -> dict[str, Any]:
+        """Where patches lie in an image, and how it is cut: row i and column j stand for the `patch_size` pixels from
+        `i * stride` and `j * stride` of the central `image_size`, once the shorter side has `load_size` pixels.
+        """
+        cut = {"image_size": self.corpus.image_size, "load_size": self.corpus.load_size}
+        return super().geometry(feature) | self.model.encoder.geometry | cut
+
+    def of_file(self, path: Path) -> Float[np.ndarray, "H W D"]:
+        """The grid of latents or contexts of an image file."""
+        encoder, cut = self.model.encoder, self.corpus
+        patches = PatchAugmentation(cut.augmentation, encoder.grid, encoder.pixel_mean.cpu())
+        table = ImageTable([path.name], ["unlabelled"], np.array([-1]), [], FolderImages(path.parent))
+        files = ImageFiles(table, cut.load_size, encoder.num_channels)
+        augmentation = None if encoder.fully_convolutional else patches
+        image = ImageDataset(files, np.array([0]), cut.image_size, augmentation, chance="none", flip=False)
+        latents, contexts = self._grids(image.__getitems__([(0, 0)]).x)
+        return (latents if self.features[0] == "z" else contexts)[0].cpu().numpy()
+
+    @torch.inference_mode()
+    def _grids(self, x: Tensor) -> tuple[Float[Tensor, "B H W D"], Float[Tensor, "B H W C"]]:
+        x = x.to(self.device)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+            latents, contexts, *_ = self.model(x)
+        return latents.float(), contexts.float()
+
+
+class HandMadeImages(FrontEnd):
+    """Pixels in [0, 1], or histograms of oriented gradients (Dalal and Triggs 2005) in cells of 8 x 8, by scikit-image.
+
+    Args:
+        feature: `pixels` or `hog`.
+        corpus: the images.
+
+    Raises:
+        ValueError: if `hog` is asked for without scikit-image, or of images smaller than a block of cells.
+    """
+
+    def __init__(self, feature: str, corpus: ImageCorpus) -> None:
+        self.feature, self.corpus = feature, corpus
+        if feature == "pixels":
+            self.dims = {feature: corpus.geometry.num_channels * corpus.image_size**2}
+            return
+        try:
+            from skimage.feature import hog
+        except ImportError as error:
+            raise ValueError(
+                "features 'hog' need scikit-image: install it with `uv sync --extra image` or "
+                "`pip install 'cpc[image]'`"
+            ) from error
+        smallest = _HOG["pixels_per_cell"][0] * _HOG["cells_per_block"][0]
+        if corpus.image_size < smallest:
+            raise ValueError(
+                f"features 'hog' need images of at least {smallest} pixels, these have {corpus.image_size}: leave hog "
+                "out"
+            )
+        self._hog = hog
+        of_block = _HOG["cells_per_block"][0]
+        blocks = corpus.image_size // _HOG["pixels_per_cell"][0] - of_block + 1
+        self.dims = {feature: blocks**2 * of_block**2 * _HOG["orientations"]}
+
+    num_vectors = LearntImages.num_vectors
+    groups = LearntImages.groups
+
+    def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """Of the middle of each image."""
+        images, places = _images_of(self.corpus, rows)
+        for row, image in zip(rows.tolist(), images.pixels(np.array(places)).numpy(), strict=True):
+            values = image if self.feature == "pixels" else self._hog(image.transpose(1, 2, 0), channel_axis=-1, **_HOG)
+            yield row, {self.feature: values.reshape(1, -1)}
+
+
+class ImageReadouts(Readouts):
+    """Features of whole images, probed for their class. The mean over z, as in van den Oord et al. 2018, is `cpc`.
+
+    Args:
+        corpus: the images, cut as the model's run cut them; `ImageCut` where only files outside a corpus are read.
+        where: as `Readouts` takes it.
+    """
+
+    unit = "image"
+    features: Mapping[str, str] = {"z": "", "z_grid": "_grid", "c": "_c", "c_grid": "_c_grid"}
+    hand_made = ("pixels", "hog")
+    default_features = ("z", "z_grid", "c")
+    default_baselines = ("majority", "random", "pixels", "supervised")
+    supervised: Mapping[str, Any] = {
+        "num_epochs": 20,
+        "min_steps": 300,
+        "batch_size": 64,
+        "weight_decay": 1e-4,
+        "norm": "layer",
+    }
+    supervised_feature = "z"
+
+    def __init__(self, corpus: ImageCorpus | ImageCut, **where: Any) -> None:
+        super().__init__(**where)
+        self.corpus: Any = corpus
+
+    @property
+    def splits(self) -> Sequence[str]:
+        """The table's."""
+        return self.corpus.table.splits
+
+    def labels(self, task: str, rows: np.ndarray) -> Labels:
+        """The class of each image."""
+        if task != "class":
+            raise ValueError(f"task={task!r}: images are probed for their class: set `task` to class")
+        labels, classes = self.corpus.table.labels, self.corpus.classes
+        return Labels({row: classes[labels[row]] for row in rows.tolist() if labels[row] >= 0}, classes)
+
+    def front_end(self, features: Sequence[str], model: Any = None) -> FrontEnd:
+        """Means and grids of a model in one pass; or pixels, or histograms."""
+        if model is None:
+            return HandMadeImages(features[0], self.corpus)
+        return LearntImages(features, model, self.corpus, self.device, self.precision)
+
+    def find_files(self, folder: Path) -> list[str]:
+        """By their suffix."""
+        return find_images(folder)
+
+    def name(self, row: int) -> str:
+        """The image's."""
+        return self.corpus.table.names[row]
+
+    def clusters(self, task: str, train: np.ndarray, test: np.ndarray) -> tuple[str, np.ndarray]:
+        """Sequences: crops that overlap, frames of a film."""
+        return "sequence", self.corpus.table.sequences
+
+    def initialise(self, model: Any, seed: int) -> None:
+        """By the statistics that the probed model has, and the training split's images."""
+        model.encoder.set_statistics(self.corpus.geometry.pixel_mean, self.corpus.geometry.pixel_std)
+        model.initialise_from(self.corpus.initialisation_images(self.train_split, seed))
+
+    def trained(self, model: Any) -> list[nn.Module]:
+        """The encoder."""
+        return [model.encoder]
+
+    def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:
+        """Passes over the images, cut and mirrored as in pretraining; their patches are not changed."""
+        rows = rows[np.isin(rows, self.corpus.images.rows(None))]
+        images, places = _images_of(self.corpus, rows)
+        images = images.with_chance("images")
+        row_of = dict(zip(places, rows.tolist(), strict=True))
+        batch_size = min(protocol.batch_size, len(places))
+        rng = np.random.default_rng(protocol.seed)
+        while True:
+            order = rng.permutation(np.array(places))
+            for start in range(0, len(order) - batch_size + 1, batch_size):
+                chosen = order[start : start + batch_size].tolist()
+                keys = rng.integers(0, 2**40, batch_size).tolist()
+                classes = np.stack([labels(row_of[place], None, 0, 1) for place in chosen])
+                batch = images.__getitems__(list(zip(chosen, keys, strict=True)))
+                yield batch._replace(labels=torch.from_numpy(classes))
+
+    def vectors(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The mean of the latents over the grid, `[B, 1, D]`."""
+        with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+            latents = model.encoder(batch.x)
+        means = rearrange(reduce(latents.float(), "b h w d -> b d", "mean"), "b d -> b 1 d")
+        return means, torch.ones(means.shape[:2], dtype=torch.bool, device=means.device)
+
+    def record(self) -> dict[str, Any]:
+        """How images are cut."""
+        num_skipped = len(self.corpus.images.skipped)
+        return {"image_size": self.corpus.image_size, "load_size": self.corpus.load_size, "num_skipped": num_skipped}
+
+
+def _images_of(corpus: Any, rows: np.ndarray) -> tuple[ImageDataset, list[int]]:
+    """All usable images of a corpus, and the places of some rows among them."""
+    return corpus.windows(None), np.searchsorted(corpus.images.rows(None), rows).tolist()

@@ -1,0 +1,253 @@
+"""What a probe predicts: labels of vectors or of whole observations, in a training and a test part.
+
+R stored vectors, n examples, D feature dim.
+"""
+
+import math
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from cpc.data.readouts import UNLABELLED, Pool, Readouts
+from cpc.probes.store import FeatureStore
+
+UNSEEN = -1  # a label of the test part that the training part does not have
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Feature vectors with their labels.
+
+    Attributes:
+        values: `[R, D]` feature vectors, labelled and others.
+        rows: `[n]` which of them are examples, ascending.
+        labels: `[n]` int64, the class of each; `UNSEEN` where the training part has no such class.
+        clusters: `[n]` int64, what is independent of what: the file, or the speaker.
+    """
+
+    values: np.ndarray
+    rows: np.ndarray
+    labels: np.ndarray
+    clusters: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class Task:
+    """Something to predict from features, and where it is learnt and tested.
+
+    Args:
+        name: as the modality's `Readouts.labels` knows it.
+        readouts: of the corpus.
+        pool: `frames` labels every vector of an observation, `mean` the mean of them; as the modality has it unless
+            given. Where an observation gives one vector there is nothing to choose.
+        test_split: where the task is tested; as the modality has it unless given. It is learnt on
+            `readouts.train_split`.
+        options: of `Readouts.labels`.
+
+    Attributes:
+        classes: the labels of the training part.
+        train: rows of the corpus with a label, training part.
+        test: likewise, test part.
+        num_unlabelled: observations without a label, by part.
+        clusters: the unit of the confidence interval.
+
+    Raises:
+        ValueError: if a split or the labels are missing, there are fewer than two classes, or the parts have no label
+            in common.
+    """
+
+    def __init__(
+        self, name: str, readouts: Readouts, *, pool: Pool | None = None, test_split: str | None = None, **options: Any
+    ) -> None:
+        if pool is not None and pool not in get_args(Pool):
+            raise ValueError(f"pool={pool!r} is not one of {', '.join(get_args(Pool))}")
+        if pool is not None and not readouts.several_vectors:
+            raise ValueError(f"`pool` is {pool!r}, but each {readouts.unit} gives a single vector: leave it out")
+        self.name = name
+        self.readouts = readouts
+        self.options = options
+        self.pool: Pool | None = (pool or readouts.default_pool(name)) if readouts.several_vectors else None
+        self.train_split = readouts.train_split
+        self.test_split = test_split or readouts.default_test_split(name)
+        if self.train_split == self.test_split:
+            raise ValueError(
+                f"train_split and test_split are both {self.train_split!r}: a probe is tested on other data"
+            )
+        parts = {part: self._rows_of(f"{part}_split", split) for part, split in self._splits.items()}
+        self._labels = readouts.labels(name, np.concatenate(list(parts.values())), **options)
+        if self._labels.vary_within and self.pool == "mean":
+            raise ValueError(f"{name} change within a {readouts.unit}: pool='frames' is the only way to probe them")
+        labelled = {
+            part: np.array([row for row in rows if row in self._labels.of_row], int) for part, rows in parts.items()
+        }
+        self.train, self.test = labelled["train"], labelled["test"]
+        self.num_unlabelled = {part: len(parts[part]) - len(labelled[part]) for part in parts}
+        found = {
+            part: {label for row in rows.tolist() for label in self._labels.names(row)}
+            for part, rows in labelled.items()
+        }
+        order = self._labels.order
+        self.classes = sorted(found["train"], key=_by_number if order is None else order.index)
+        self._check(found["train"], found["test"])
+        self._codes = dict.fromkeys(found["test"], UNSEEN) | {label: i for i, label in enumerate(self.classes)}
+        self.clusters, self._cluster_of_row = readouts.clusters(name, self.train, self.test)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """All rows of the corpus whose features are needed."""
+        return np.union1d(self.train, self.test)
+
+    def trained_on(self, rows: np.ndarray) -> "Task":
+        """The same task and classes, learnt from these rows of the training part alone.
+
+        Raises:
+            ValueError: if none of them has a label.
+        """
+        task = copy(self)
+        task.train = np.intersect1d(self.train, rows)
+        if not len(task.train):
+            raise ValueError(
+                f"none of the {len(rows)} training {self.readouts.unit}s chosen has a label for task {self.name!r}: "
+                "raise `train_minutes`"
+            )
+        return task
+
+    def with_share(self, share: float, seed: int = 0) -> "Task":
+        """The task with this share of the training labels of each class, at least one; larger shares hold the smaller.
+
+        Raises:
+            ValueError: on a share outside 0 < share <= 1, or where an observation gives several examples.
+        """
+        check_share(share)
+        if self.pool == "frames":
+            raise ValueError(
+                f"`label_shares` are of whole {self.readouts.unit}s, but task {self.name!r} labels every frame: set "
+                "`pool` to mean, or leave them out"
+            )
+        labels = np.concatenate([self.labels(row, None, 0, 1) for row in self.train.tolist()])
+        order = np.random.default_rng(seed).permutation(len(labels))
+        chosen = []
+        for label in np.unique(labels):
+            of_class = order[labels[order] == label]
+            chosen.append(of_class[: max(1, round(share * len(of_class)))])
+        return self.trained_on(self.train[np.concatenate(chosen)])
+
+    def labels(self, row: int, times: Any, start: int, num_vectors: int) -> np.ndarray:
+        """`[T]` int64 class of every vector of an observation, or of a part of it; -100 where there is none.
+
+        Args:
+            row: of the corpus.
+            times: where vectors lie.
+            start: the part's first sample; 0 for the whole.
+            num_vectors: T.
+        """
+        return self._labels.codes(row, self._codes, times, start, num_vectors)
+
+    def examples(self, part: Literal["train", "test"], store: FeatureStore, feature: str | None) -> Examples:
+        """The labelled vectors, or means of vectors, of one part.
+
+        Args:
+            part: which.
+            store: holds the observations of that part.
+            feature: of the store; None: labels alone, beside vectors of no dimension.
+
+        Raises:
+            ValueError: if no vector of the part is labelled.
+        """
+        values = np.empty((store.num_vectors, 0), np.float32) if feature is None else store.values[feature]
+        means, rows, labels, clusters = [], [], [], []
+        for row in (self.train if part == "train" else self.test).tolist():
+            place = store.place(row)
+            if place.start == place.stop:
+                continue
+            if self.pool == "mean":
+                means.append(values[place].mean(0, dtype=np.float64).astype(np.float32))
+                found, at = self.labels(row, store.front_end.times, 0, 1), np.array([len(means) - 1])
+            else:
+                found = self.labels(row, store.front_end.times, 0, place.stop - place.start)
+                at = place.start + np.flatnonzero(found != UNLABELLED)
+                found = found[found != UNLABELLED]
+            rows.append(at)
+            labels.append(found)
+            clusters.append(np.full(len(found), self._cluster_of_row[row]))
+        if not sum(map(len, labels)):
+            raise ValueError(
+                f"no frame of the {part} part (split {self._splits[part]!r}) has a label for task {self.name!r}: do "
+                "the times of the alignments fit the audio, and are the files long enough for a frame?"
+            )
+        return Examples(
+            values=np.stack(means) if self.pool == "mean" else values,
+            rows=np.concatenate(rows),
+            labels=np.concatenate(labels),
+            clusters=np.concatenate(clusters),
+        )
+
+    def record(self) -> dict[str, Any]:
+        """The protocol's share of `probe.json`."""
+        return {
+            "task": self.name,
+            "pool": self.pool,
+            "unit": self.readouts.unit,
+            "train_split": self.train_split,
+            "test_split": self.test_split,
+            "num_train": len(self.train),
+            "num_test": len(self.test),
+            "num_unlabelled": self.num_unlabelled,
+            "classes": self.classes,
+            "clusters": self.clusters,
+        }
+
+    @property
+    def _splits(self) -> dict[str, str]:
+        return {"train": self.train_split, "test": self.test_split}
+
+    def _rows_of(self, option: str, split: str) -> np.ndarray:
+        splits = self.readouts.splits
+        rows = np.flatnonzero(np.array(splits) == split)
+        if not len(rows):
+            raise ValueError(
+                f"task {self.name!r} needs split {split!r}, but the data has only {', '.join(sorted(set(splits)))}: "
+                f"name one of these with `{option}`"
+            )
+        return rows
+
+    def _check(self, in_train: set[str], in_test: set[str]) -> None:
+        for part, labels in (("train", in_train), ("test", in_test)):
+            if not labels:
+                raise ValueError(
+                    f"no {self.readouts.unit} of the {part} part (split {self._splits[part]!r}) has a label for task "
+                    f"{self.name!r}"
+                )
+        if len(in_train) < 2:
+            raise ValueError(
+                f"task {self.name!r} has a single class in split {self.train_split!r}, {self.classes[0]!r}: there is "
+                "nothing to tell apart; name another task or `train_split`"
+            )
+        if not in_train & in_test:
+            others = sorted(self._splits_with(in_train) - set(self._splits.values()))
+            advice = f"`test_split` {others[0]}" if others else "another `train_split` or `test_split`"
+            raise ValueError(
+                f"task {self.name!r}: splits {self.train_split!r} ({len(in_train)} labels, such as "
+                f"{self.classes[0]!r}) and {self.test_split!r} ({len(in_test)}, such as {min(in_test)!r}) have none in "
+                f"common, so every answer would be wrong; try {advice}"
+            )
+
+    def _splits_with(self, names: set[str]) -> set[str]:
+        """Where these labels are found."""
+        splits = self.readouts.splits
+        labels = self.readouts.labels(self.name, np.arange(len(splits)), **self.options)
+        return {splits[row] for row in labels.of_row if labels.names(row) & names}
+
+
+def check_share(share: float) -> None:
+    """Raises a ValueError if there is no such share of labels."""
+    if not 0 < share <= 1:
+        raise ValueError(f"label_shares: a share of labels, {share}, must lie above 0 and at most at 1")
+
+
+def _by_number(label: str) -> tuple[float, str]:
+    return (float(label) if label.isdecimal() else math.inf, label)
