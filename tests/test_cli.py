@@ -56,9 +56,9 @@ def test_index_and_pack(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     out = tmp_path / "manifest.csv"
     main(["data", "index", str(corpus / "audio"), "--out", str(out), "--speaker_level", "0"])
     assert len(read_manifest(out)) == len(read_manifest(corpus))
-    main(["data", "pack", str(out), "--sample_rate_hz", "8000", "--out", str(tmp_path / "packs")])
+    main(["data", "pack", str(out), "--sample_rate_hz", "8000", "--cache_dir", str(tmp_path / "packs")])
     assert "at 8000 Hz" in capsys.readouterr().out
-    assert list((tmp_path / "packs").glob("*/audio.int16"))
+    assert list((tmp_path / "packs").glob("*/rows.bin"))
 
 
 def test_the_online_probe_stands_beside_the_bound(run_dir: Path) -> None:
@@ -113,8 +113,7 @@ def test_evaluate(run_dir: Path, corpus: Path, capsys: pytest.CaptureFixture[str
 def test_probe_with_every_baseline(
     run_dir: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    briefly = partial(ProbeProtocol, num_epochs=2, min_steps=50)
-    monkeypatch.setattr("cpc.probes.report.ProbeProtocol", briefly)
+    monkeypatch.setattr("cpc.probes.report.ProbeProtocol", partial(ProbeProtocol, num_epochs=2, min_steps=50))
     options = ["--num_seeds", "1", "--supervised_seconds", "1", "--task", "phones", "speaker"]
     main(["probe", str(run_dir), "--data", str(corpus), *options])
     printed = capsys.readouterr().out
@@ -179,8 +178,10 @@ def test_mistakes_end_with_a_message(
 
 
 @pytest.mark.parametrize("option", ["--num_batch", "--neg", "--nothing"])
-def test_unknown_and_abbreviated_options_are_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_and_abbreviated_options_are_refused(
+    option: str, run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as exit_:
-        main(["evaluate", "model", "--data", "data", option, "3"])
+        main(["evaluate", str(run_dir), "--data", "data", option, "3"])
     assert exit_.value.code == 2
     assert "unrecognized arguments" in capsys.readouterr().err
