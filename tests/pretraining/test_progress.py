@@ -12,9 +12,8 @@ from cpc.pretraining.progress import Progress
 
 
 def test_the_line_calls_no_bound_what_may_be_none() -> None:
-    trainer = Mock(
-        spec=pl.Trainer, max_steps=3, global_step=1, world_size=1, datamodule=SimpleNamespace(unit="windows")
-    )
+    data = SimpleNamespace(modality=SimpleNamespace(unit="windows"))
+    trainer = Mock(spec=pl.Trainer, max_steps=3, global_step=1, world_size=1, datamodule=data)
     tally = SimpleNamespace(sums=[torch.ones(6, 1, 2, dtype=torch.float64)])
     module = Mock(spec=Pretraining, tally=tally)
     progress = Progress()
