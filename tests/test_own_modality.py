@@ -189,7 +189,13 @@ def run_dir(source: Path) -> Path:
             "class_path": f"{__name__}.Walks",
             "init_args": {"source": str(source), "batch_size": 10, "noise": 0.1},
         },
-        "trainer": {"max_steps": 60, "accelerator": "cpu", "enable_progress_bar": False, "logger": False},
+        "trainer": {
+            "max_steps": 60,
+            "accelerator": "cpu",
+            "enable_progress_bar": False,
+            "logger": False,
+            "callbacks": [{"class_path": "cpc.probes.OnlineProbe", "init_args": {"task": "drift"}}],
+        },
         "eval_every_steps": 30,
         "checkpoint_every_steps": 30,
     }
@@ -202,6 +208,8 @@ def run_dir(source: Path) -> Path:
 def test_it_trains_and_resumes(run_dir: Path, source: Path) -> None:
     losses = [line["loss_nats"][0] for line in read_records(run_dir / "bound.jsonl") if line["split"] == "valid"]
     assert losses[-1] < losses[0]
+    probed = read_records(run_dir / "probe.jsonl")[-1]
+    assert (probed["task"], probed["num_examples"]) == ("drift", 10 * LENGTH)
     options = ["--config", str(run_dir / "config.yaml"), "--run_dir", str(run_dir), "--ckpt_path", "last"]
     main(["pretrain", *options, "--trainer.max_steps", "64"])
     assert read_records(run_dir / "bound.jsonl")[-1]["step"] == 64

@@ -28,25 +28,24 @@ class OnlineProbe(pl.Callback):
     or without it, the model trains bit for bit the same.
 
     Args:
-        task: `speaker`, or `phones` (needs `data.alignments`), of every frame; `class` of images, from the mean over
-            their patches.
+        task: as the data name it: `speaker`, or `phones` (needs `data.alignments`), of every frame; `class` of images,
+            from the mean over their patches. `speaker` is `Batch.group_id`, any other `Batch.labels`.
         features: contexts `c` or latents `z`.
         learning_rate: Adam's.
 
     Raises:
-        ValueError: on another task or other features; before training, if the data have fewer than two classes.
+        ValueError: on other features; before training, if the data have no such task, or fewer than two classes.
     """
 
     def __init__(
         self,
-        task: Literal["phones", "speaker", "class"] = "speaker",
+        task: str = "speaker",
         features: Literal["c", "z"] = "c",
         learning_rate: float = 1e-3,
     ) -> None:
         super().__init__()
-        for name, value, legal in (("task", task, ("phones", "speaker", "class")), ("features", features, ("c", "z"))):
-            if value not in legal:
-                raise ValueError(f"OnlineProbe: {name}={value!r} is not one of {', '.join(legal)}")
+        if features not in ("c", "z"):
+            raise ValueError(f"OnlineProbe: features={features!r} is not one of c, z")
         if learning_rate <= 0:
             raise ValueError(f"OnlineProbe: learning_rate={learning_rate} must be positive")
         self.task = task
@@ -194,20 +193,17 @@ class OnlineProbe(pl.Callback):
         self._optimiser.load_state_dict(state["optimiser"])
 
     def _labelled(self, batch: Batch, x: Float[Tensor, "B ... D"]) -> tuple[Float[Tensor, "n D"], Int[Tensor, " n"]]:
-        """The frames that carry a label, padding left out, or the images."""
-        if self.task == "class":
-            x, labels = reduce(x.float(), "b h w d -> b d", "mean"), batch.labels[:, 0]
-            return x[labels >= 0], labels[labels >= 0]
-        num_frames = x.shape[1]
-        positions = torch.arange(num_frames, device=x.device)
-        labels = rearrange(batch.group_id, "b -> b 1").expand(-1, num_frames)  # [B, T]
-        if self.task == "phones":
-            if batch.labels.shape[1] == 0:
-                return x.new_zeros(0, x.shape[2]).float(), labels.new_zeros(0)
-            labels = batch.labels
-        is_valid = positions < rearrange(self._encoder.num_latents(batch.num_valid), "b -> b 1")
-        chosen = is_valid & (labels >= 0)
-        return x[chosen].float(), labels[chosen]
+        """The frames that carry a label, padding left out; of a grid, the mean over its patches."""
+        labels = rearrange(batch.group_id, "b -> b 1") if self.task == "speaker" else batch.labels
+        num_valid = None if batch.num_valid is None else self._encoder.num_latents(batch.num_valid)
+        if x.ndim == 4:
+            x, num_valid = reduce(x.float(), "b h w d -> b 1 d", "mean"), None
+        if labels.shape[1] == 0:
+            return x.new_zeros(0, x.shape[2]).float(), labels.new_zeros(0)
+        chosen = labels.expand(-1, x.shape[1]) >= 0
+        if num_valid is not None:
+            chosen = chosen & (torch.arange(x.shape[1], device=x.device) < rearrange(num_valid, "b -> b 1"))
+        return x[chosen].float(), labels.expand(-1, x.shape[1])[chosen]
 
     def _scores(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n Y"]:
         return F.linear((x - self.mean) * self.variance.clamp(min=1e-12).rsqrt(), self.weight, self.bias)

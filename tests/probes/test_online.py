@@ -254,7 +254,6 @@ def test_two_probes_share_a_checkpoint() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"task": "words"}, "not one of phones, speaker"),
         ({"features": "q"}, "not one of c, z"),
         ({"learning_rate": 0.0}, "positive"),
     ],
