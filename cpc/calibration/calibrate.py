@@ -10,9 +10,7 @@ from typing import Any
 
 import torch
 
-from cpc.bounds.estimators import ESTIMATORS, estimator_named
-from cpc.bounds.estimators.donsker_varadhan import DEFAULT_CLIP, DEFAULT_DECAY
-from cpc.bounds.estimators.interpolated import DEFAULT_ALPHA
+from cpc.bounds.estimators import DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY, ESTIMATORS
 from cpc.bounds.gaussian import optimal_reading_nats
 from cpc.bounds.tasks import TASKS, Task, task_named
 from cpc.bounds.tasks.ar1 import DEFAULT_LAG
@@ -141,12 +139,11 @@ def _check(
             "cpc calibrate draws with plotly: install it with `uv sync --extra dashboard` or "
             "`pip install 'cpc[dashboard]'`"
         )
-    for kind, names, legal in (("tasks", tasks, TASKS), ("critics", critics, CRITIC_NAMES)):
+    named = (("tasks", tasks, TASKS), ("estimators", estimators, ESTIMATORS), ("critics", critics, CRITIC_NAMES))
+    for kind, names, legal in named:
         unknown = [name for name in names if name not in legal]
         if unknown:
             raise ValueError(f"{kind} names {unknown[0]!r}, which is not one of {', '.join(legal)}")
-    for name in estimators:
-        estimator_named(name)
     for option, values, least in (
         ("dim", dims, 1),
         ("num_candidates", nums_candidates, 2),

@@ -3,8 +3,7 @@ import math
 import pytest
 
 from cpc.bounds import Bound
-from cpc.bounds.advice import advice
-from cpc.bounds.gaussian import information_at_reading_nats, optimal_reading_nats
+from cpc.bounds.gaussian import advice, information_at_reading_nats, optimal_reading_nats
 from cpc.candidates import STRATEGIES
 
 
