@@ -12,9 +12,7 @@ import torch
 
 from cpc.bounds.estimators import DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY, ESTIMATORS
 from cpc.bounds.gaussian import optimal_reading_nats
-from cpc.bounds.tasks import TASKS, Task, task_named
-from cpc.bounds.tasks.ar1 import DEFAULT_LAG
-from cpc.bounds.tasks.student import DEFAULT_FREEDOM
+from cpc.bounds.tasks import DEFAULT_FREEDOM, TASKS, Task, task_named
 from cpc.calibration.critics import CRITICS
 from cpc.calibration.measured import Measured, measure_exact
 from cpc.calibration.page import write_calibration_page
@@ -30,7 +28,6 @@ CONSTANTS = {
     "interpolated_alpha": DEFAULT_ALPHA,
     "smile_clip": DEFAULT_CLIP,
     "mine_decay": DEFAULT_DECAY,
-    "vector_ar1_lag": DEFAULT_LAG,
     "student_degrees_of_freedom": DEFAULT_FREEDOM,
 }
 Row = dict[str, Any]

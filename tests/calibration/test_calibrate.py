@@ -54,7 +54,6 @@ def test_the_protocol_stands_beside_the_figures(folder: Path) -> None:
         "interpolated_alpha": 0.01,
         "smile_clip": 5.0,
         "mine_decay": 0.99,
-        "vector_ar1_lag": 4,
         "student_degrees_of_freedom": 5.0,
     }
     (left_out,) = report["left_out"]
