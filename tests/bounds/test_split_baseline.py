@@ -46,6 +46,7 @@ def test_a_critic_that_lost_its_rows_constants_reads_a_lower_bound(generator: to
     assert tuba(scores, log_baseline=torch.zeros(128).double()).nats < -10
 
 
+@pytest.mark.usefixtures("unchecked_types")
 @pytest.mark.parametrize("read", [tuba, interpolated])
 def test_many_draws_of_a_small_pool_stay_below_the_truth(read: object) -> None:
     """6 nats, 64 latents of other sequences, 2000 draws: parted after the draw, TUBA read a nat more than there is."""
