@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cpc.bounds.gaussian import advice, information_at_reading_nats, is_biased, is_saturated
 from cpc.candidates import MOST_DRAW_EXCESS_NATS, bounds_information, reading_of
+from cpc.data.store.atomic import finite
 from cpc.losses.objectives import FULL_SOFTMAX, OBJECTIVES
 from cpc.losses.result import Contrast
 from cpc.predictors import Step
@@ -74,9 +75,9 @@ class Bound:
         return bounds_information(self.strategy) and not any(self.directions) and not repeats
 
     @property
-    def information_for_gaussians_nats(self) -> list[float | None]:
-        """What an exact critic on Gaussians would need to read this; None if unbounded, or if this is not a bound."""
-        return [_finite(information_at_reading_nats(*n)) if self.is_bound else None for n in self._at_num_candidates]
+    def information_for_gaussians_nats(self) -> list[float]:
+        """What an exact critic on Gaussians would need to read this; infinite at the ceiling, NaN if not a bound."""
+        return [information_at_reading_nats(*each) if self.is_bound else math.nan for each in self._at_num_candidates]
 
     def advice(self, change: str) -> list[str]:
         """What to make of each step, and what to change; empty where there is nothing to say, or this is not a bound.
@@ -128,26 +129,14 @@ class Bound:
         return sum(values) / len(values) if values else math.nan
 
     def record(self, step: int | None) -> dict[str, Any]:
-        """One line of `bound.jsonl`: the fields, None where a step k had no row, and what they say.
+        """One line of `bound.jsonl`: the fields and what they say; None for what is not finite, as without rows.
 
         Args:
             step: of training; None where that is unknown.
         """
-        lists = {
-            name: [_finite(v) for v in value] if isinstance(value, list) else value
-            for name, value in asdict(self).items()
-        }
-        perplexity = {"perplexity": [_finite(p) for p in self.perplexity]} if self.strategy == FULL_SOFTMAX else {}
-        return {
-            "schema": SCHEMA,
-            "step": step,
-            **lists,
-            **perplexity,
-            "saturated": self.saturated,
-            "biased": self.biased,
-            "information_for_gaussians_nats": self.information_for_gaussians_nats,
-            "reading": self.reading,
-        }
+        told = ["saturated", "biased", "information_for_gaussians_nats", "reading"]
+        names = ["perplexity"] * (self.strategy == FULL_SOFTMAX) + told
+        return finite({"schema": SCHEMA, "step": step} | asdict(self) | {name: getattr(self, name) for name in names})
 
 
 class BoundTally:
@@ -234,8 +223,3 @@ def record_table(records: Sequence[Mapping[str, Any]]) -> list[str]:
         f"({record['reading']})",
         *(f"  {title:9}" + "".join(f"{cell:>{width}}" for cell in cells) for title, cells in rows.items()),
     ]
-
-
-def _finite(value: Any) -> Any:
-    """None for a number that JSON cannot say."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -17,7 +17,7 @@ from cpc.bounds.tasks import DEFAULT_FREEDOM, TASKS, Task, task_named
 from cpc.calibration.critics import CRITICS
 from cpc.calibration.page import write_calibration_page
 from cpc.calibration.training import LEARNING_RATE, MOST_GRADIENT, Level, measure_exact, train, trainable
-from cpc.data.store.atomic import write_json
+from cpc.data.store.atomic import finite, write_json
 
 SCHEMA = 1
 EXACT = "exact"
@@ -88,11 +88,14 @@ def calibrate(
         for size, critic in product(grid["nums_candidates"] if levels else (), grid["critics"]):
             place = {"task": name, "dim": num_dims, "num_candidates": size, "critic": critic}
             found = _measure(levels, critic, grid["estimators"], size, steps, num_matrices, seed, diverged)
-            of_place = [place | row for level in found for row in _rows(level, size)]
+            of_place = [finite(place | row) for level in found for row in _rows(level, size)]
             if of_place:
                 print(_table(place, of_place), flush=True)
             rows += of_place
-            training += [place | course for level in found for course in _courses(level)]
+            for level in found:
+                course = place | {"true_nats": level.true_nats, "steps": level.steps}
+                for estimator, nats in level.estimates.items():
+                    training.append(course | {"estimator": estimator, "estimates_nats": finite(nats)})
     if not rows:
         raise ValueError(
             f"none of the tasks {', '.join(tasks)} reaches any of {', '.join(map(str, mi))} nats with "
@@ -186,28 +189,12 @@ def _rows(level: Level, num_candidates: int) -> list[Row]:
             "estimator": name,
             "side": ESTIMATORS[name].side,
             "true_nats": truth,
-            **{key: _finite(value) for key, value in asdict(measured).items()},
+            **asdict(measured),
             "mi_ceiling_nats": math.log(num_candidates) if name == "info_nce" else None,
             "gaussian_optimum_nats": optimal_reading_nats(truth, num_candidates) if name == "info_nce" else None,
         }
         for name, measured in level.measured.items()
     ]
-
-
-def _courses(level: Level) -> list[Row]:
-    return [
-        {
-            "estimator": name,
-            "true_nats": level.true_nats,
-            "steps": level.steps,
-            "estimates_nats": [_finite(value) for value in estimates],
-        }
-        for name, estimates in level.estimates.items()
-    ]
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _table(place: Row, rows: Sequence[Row]) -> str:

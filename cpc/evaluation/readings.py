@@ -14,6 +14,7 @@ from cpc.bounds.readings import Reading, ReadingTally, pooled
 from cpc.bounds.sequences import ScoredRows, mean_baseline, scored_rows
 from cpc.candidates import bounds_information, reading_of
 from cpc.data.batch import Batch
+from cpc.data.store.atomic import finite
 from cpc.losses import Measure
 from cpc.losses.contrastive import predictions
 from cpc.model import CPC
@@ -90,7 +91,7 @@ class HeldOutReadings:
         """
         tallies = self.tallies[measure, name]
         found = [tally.compute() if tally.num_rows else (math.nan, math.nan) for tally in tallies]
-        nats, errors = ([_finite(value) for value in values] for values in zip(*found, strict=True))
+        nats, errors = zip(*found, strict=True)
         num_rows = [sum(tally.num_rows) for tally in tallies]
         means = zip(self.num_met[measure, name], num_rows, strict=True)
         on_grid = any(step.direction for step in self.model.steps)
@@ -107,8 +108,8 @@ class HeldOutReadings:
             "num_batches": max(len(tally.num_rows) for tally in tallies),
             "num_rows": num_rows,
             "num_candidates": [num_met / rows if rows else None for num_met, rows in means],
-            "estimate_nats": nats,
-            "standard_error_nats": errors,
+            "estimate_nats": finite(nats),
+            "standard_error_nats": finite(errors),
             "reading": reading_by(name, measure.strategy, on_grid),
         }
 
@@ -150,7 +151,3 @@ def _cell(nats: float | None, error: float | None) -> str:
     if nats is None:
         return "n/a"
     return f"{nats:.3f} +- {'n/a' if error is None else f'{error:.3f}'}"
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

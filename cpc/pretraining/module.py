@@ -243,7 +243,7 @@ class Pretraining(pl.LightningModule):
             torch.cuda.set_rng_state(state["cuda"], self.device)
         if state.get("context_state") is not None:
             self.context_state = tuple(each.to(self.device) for each in state["context_state"])
-        self.tally.sums = state["tally"]
+        self.tally.sums = list(state["tally"])
 
     def _settings(self) -> dict[str, Any]:
         """What may be changed when a run is continued, and changes how it goes on."""
