@@ -106,7 +106,7 @@ class StudentT:
 
     @property
     def mutual_information_nats(self) -> float:
-        """Of the Gaussians and of the common divisor."""
+        """The Gaussians' plus that of the common divisor."""
 
         def f(v: float) -> float:
             return float(gammaln(v / 2) - v / 2 * digamma(v / 2))

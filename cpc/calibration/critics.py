@@ -24,7 +24,7 @@ class Standardise(nn.Module):
         self.register_buffer("deviation", sample.std(0).clamp(min=1e-6))
 
     def forward(self, values: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
-        """Of mean 0 and deviation 1 in that sample."""
+        """The same values in deviations from the mean."""
         return (values - self.mean) / self.deviation
 
 
@@ -84,7 +84,7 @@ class Baseline(nn.Module):
         self.of_x = nn.Sequential(Standardise(x), *perceptron(x.shape[1], 1))
 
     def forward(self, x: Float[Tensor, "M Dx"]) -> Float[Tensor, " M"]:
-        """Of each row."""
+        """Log a(x) of each row."""
         return rearrange(self.of_x(x), "m 1 -> m")
 
 
