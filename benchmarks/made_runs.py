@@ -36,7 +36,7 @@ def bound_record(
         "accuracy": [min(1.0, (1 + value) / NUM_CANDIDATES * 10) for value in bound],
         "saturated": [ceiling - value < 0.3 for value in bound],
         "biased": [False] * num_steps,
-        "reading": "an estimate, no bound",
+        "reading": "an estimate, not a bound",
         **changes,
     }
 

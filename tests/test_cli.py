@@ -86,7 +86,7 @@ def test_evaluate(run_dir: Path, corpus: Path, capsys: pytest.CaptureFixture[str
         ]
     )
     printed = capsys.readouterr().out
-    assert "no bound on I(z; c)" in printed
+    assert "not a bound on I(z; c)" in printed
     assert "lower bound on I(z; c)" in printed
     assert [line.split()[1:4] for line in printed.splitlines() if line.split()[:1] == ["k"]] == [["log", "N", "-"]] * 2
     report = json.loads((run_dir / "bound.json").read_text())

@@ -1,6 +1,6 @@
 """The bound log N - L with its company: ceiling, standard error, accuracy, strategy, split.
 
-K steps, B sequences, G batches.
+K steps, B sequences, G batches, U independent units: the batches, or the sequences of a single one.
 """
 
 import math
@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from cpc.bounds.advice import advice, is_saturated
-from cpc.bounds.averages import averages, products_of
-from cpc.bounds.gaussian import information_at_reading_nats, is_biased
+from cpc.bounds.gaussian import advice, information_at_reading_nats, is_biased, is_saturated
 from cpc.candidates import MOST_DRAW_EXCESS_NATS, bounds_information, reading_of
+from cpc.data.store.atomic import finite
 from cpc.losses.objectives import FULL_SOFTMAX, OBJECTIVES
 from cpc.losses.result import Contrast
 from cpc.predictors import Step
@@ -28,9 +28,9 @@ class Bound:
 
     Attributes:
         steps: k, how far ahead each prediction lies: 1..K, or more where steps were skipped.
-        directions: where time ran to, for each prediction: `down`, ... in grids, empty in sequences.
-        strategy: whose latents were the candidates; `cpc.candidates.reading_of` says what the number means. Where
-            classes are predicted, the objective: a name in `cpc.losses.OBJECTIVES`.
+        directions: of each prediction: `down`, ... in grids, empty in sequences.
+        strategy: where negatives came from; `cpc.candidates.reading_of` says what the number means. Where classes are
+            predicted, the objective: a name in `cpc.losses.OBJECTIVES`.
         split: the part of the data.
         num_batches: batches averaged.
         num_rows: rows averaged.
@@ -58,42 +58,29 @@ class Bound:
     accuracy: list[float]
     draw_excess_nats: list[float]
 
-    @classmethod
-    def of(
-        cls, found: dict[str, Tensor], steps: Sequence[Step], strategy: str, split: str, num_batches: int
-    ) -> "Bound":
-        """From what `cpc.bounds.averages.averages` gives."""
-        lists = {name: values.reshape(-1).tolist() for name, values in found.items()}  # metrics squeeze K = 1
-        ks, directions = [step.k for step in steps], [step.direction for step in steps]
-        return cls(ks, directions, strategy, split, num_batches, **lists)
-
     @property
     def saturated(self) -> list[bool]:
-        """Steps that read within 0.3 nats of the ceiling, which every strategy has: more candidates would show more."""
+        """Steps that read within 0.3 nats of the ceiling: more candidates would show more."""
         return [is_saturated(b, c) for b, c in zip(self.mi_bound_nats, self.mi_ceiling_nats, strict=True)]
 
     @property
     def biased(self) -> list[bool]:
-        """Steps where an exact critic on Gaussians would need 0.3 nats more information than it reads; indicative.
-
-        None unless the number bounds information: what reads too much as well cannot be said to read too little.
-        """
+        """Steps where an exact critic on Gaussians would need 0.3 nats more than it reads; none if not a bound."""
         return [self.is_bound and is_biased(*each) for each in self._at_num_candidates]
 
     @property
     def is_bound(self) -> bool:
-        """Whether `mi_bound_nats` bounds the information itself: no grid's rows and no repeats give it away."""
-        is_given_away = any(self.directions) or self._draws_repeat
-        return bounds_information(self.strategy) and not is_given_away
+        """Whether `mi_bound_nats` bounds the information: not on grids, nor where drawn negatives repeat."""
+        repeats = self._most_draw_excess_nats > MOST_DRAW_EXCESS_NATS
+        return bounds_information(self.strategy) and not any(self.directions) and not repeats
 
     @property
-    def information_for_gaussians_nats(self) -> list[float | None]:
-        """What an exact critic on Gaussians would need to read this; None where that is unbounded, or this no bound."""
-        found = [information_at_reading_nats(*each) if self.is_bound else math.nan for each in self._at_num_candidates]
-        return [nats if math.isfinite(nats) else None for nats in found]
+    def information_for_gaussians_nats(self) -> list[float]:
+        """What an exact critic on Gaussians would need to read this; infinite at the ceiling, NaN if not a bound."""
+        return [information_at_reading_nats(*each) if self.is_bound else math.nan for each in self._at_num_candidates]
 
     def advice(self, change: str) -> list[str]:
-        """What to make of each step, and what to change; empty where nothing is to be said, or it is no bound.
+        """What to make of each step, and what to change; empty where there is nothing to say, or this is not a bound.
 
         Args:
             change: the option that raises N.
@@ -106,16 +93,12 @@ class Bound:
         if self.strategy == FULL_SOFTMAX:
             return "entropy of the classes - cross-entropy, lower bound on I(class; c)"
         if self.strategy in OBJECTIVES:
-            return f"log N - loss of {self.strategy}, no bound on I(class; c)"
+            return f"log N - loss of {self.strategy}, not a bound on I(class; c)"
         return reading_of(self.strategy, any(self.directions), self._most_draw_excess_nats)
 
     @property
     def _most_draw_excess_nats(self) -> float:
         return max((excess for excess in self.draw_excess_nats if not math.isnan(excess)), default=0.0)
-
-    @property
-    def _draws_repeat(self) -> bool:
-        return self._most_draw_excess_nats > MOST_DRAW_EXCESS_NATS
 
     @property
     def _at_num_candidates(self) -> list[tuple[float, float]]:
@@ -131,10 +114,10 @@ class Bound:
         """Of a full softmax: H - L, which bounds I(class; c) from below, in place of log n - L.
 
         H(class) - L <= H(class) - H(class given c) for any model, and no model exceeds H. log n is the entropy of
-        classes that are all as frequent, which no text's are: log n - L would count their frequencies as information.
+        equally frequent classes: log n - L would count the frequencies of a text as information.
 
         Args:
-            class_entropy_nats: H, of the classes that were told, rather too low than too high.
+            class_entropy_nats: H, of the classes that were told apart; rather too low than too high.
         """
         ceilings = [class_entropy_nats + 0 * loss for loss in self.loss_nats]
         bounds = [class_entropy_nats - loss for loss in self.loss_nats]
@@ -146,38 +129,26 @@ class Bound:
         return sum(values) / len(values) if values else math.nan
 
     def record(self, step: int | None) -> dict[str, Any]:
-        """One line of `bound.jsonl`: the fields, None where a step k had no row, and what they say.
+        """One line of `bound.jsonl`: the fields and what they say; None for what is not finite, as without rows.
 
         Args:
             step: of training; None where that is unknown.
         """
-        lists = {
-            name: [_finite(v) for v in value] if isinstance(value, list) else value
-            for name, value in asdict(self).items()
-        }
-        perplexity = {"perplexity": [_finite(p) for p in self.perplexity]} if self.strategy == FULL_SOFTMAX else {}
-        return {
-            "schema": SCHEMA,
-            "step": step,
-            **lists,
-            **perplexity,
-            "saturated": self.saturated,
-            "biased": self.biased,
-            "information_for_gaussians_nats": self.information_for_gaussians_nats,
-            "reading": self.reading,
-        }
+        told = ["saturated", "biased", "information_for_gaussians_nats", "reading"]
+        names = ["perplexity"] * (self.strategy == FULL_SOFTMAX) + told
+        return finite({"schema": SCHEMA, "step": step} | asdict(self) | {name: getattr(self, name) for name in names})
 
 
 class BoundTally:
     """Adds up `Contrast`s, batch by batch, into a `Bound`.
 
-    Sums and counts are added, never means: a ragged last batch weighs what it holds. The standard error treats
-    batches as independent and the rows of one batch as not (they share candidates); of a single batch, its sequences
-    are the units, which understates the error a little. So would batches that hold the same windows again: evaluate on
-    one pass at most.
+    Sums and counts are added, never means: a ragged last batch weighs what it holds. The standard error takes batches
+    as independent units, since the rows of one batch share candidates. Of a single batch its sequences are the units,
+    which understates the error a little. So would batches that hold the same windows again: evaluate on one pass at
+    most.
 
     Args:
-        steps: what is predicted, as `CPC.steps` says; k = 1..K in a sequence unless given.
+        steps: what is predicted, as `CPC.steps` says; None: k = 1..K in a sequence.
     """
 
     def __init__(self, steps: Sequence[Step] | None = None) -> None:
@@ -200,10 +171,34 @@ class BoundTally:
             units = torch.stack([batch.sum(2) for batch in self.sums])  # [G, 6, K]
         else:
             units = self.sums[0].permute(2, 0, 1)  # [B, 6, K]
-        sums = units.sum(0)
-        steps = self.steps or [Step("", k) for k in range(1, sums.shape[1] + 1)]
-        found = averages(sums, products_of(units).sum(0))
-        return Bound.of(found, steps, strategy, split, len(self.sums))
+        rows, loss, log_n, n, accuracy, excess = units.sum(0)
+        bound = (log_n - loss) / rows
+        lists = {
+            "num_rows": rows.long(),
+            "loss_nats": loss / rows,
+            "num_candidates": n / rows,
+            "mi_ceiling_nats": log_n / rows,
+            "mi_bound_nats": bound,
+            "standard_error_nats": _error_of_ratio(units[:, 2] - units[:, 1], units[:, 0], bound),
+            "accuracy": accuracy / rows,
+            "draw_excess_nats": excess / rows,
+        }
+        steps = self.steps or [Step("", k) for k in range(1, len(rows) + 1)]
+        return Bound(
+            steps=[step.k for step in steps],
+            directions=[step.direction for step in steps],
+            strategy=strategy,
+            split=split,
+            num_batches=len(self.sums),
+            **{name: values.tolist() for name, values in lists.items()},
+        )
+
+
+def _error_of_ratio(gap: Float[Tensor, "U K"], rows: Float[Tensor, "U K"], bound: Float[Tensor, " K"]) -> Tensor:
+    """Standard error of sum(gap) / sum(rows), linearised, over the units that have rows; NaN of one unit."""
+    num_units = (rows > 0).sum(0).to(rows)
+    correction = (num_units / (num_units - 1)).where(num_units > 1, math.nan)
+    return (correction * (gap - bound * rows).square().sum(0)).sqrt() / rows.sum(0)
 
 
 def steps_of(record: Mapping[str, Any]) -> list[Step]:
@@ -228,8 +223,3 @@ def record_table(records: Sequence[Mapping[str, Any]]) -> list[str]:
         f"({record['reading']})",
         *(f"  {title:9}" + "".join(f"{cell:>{width}}" for cell in cells) for title, cells in rows.items()),
     ]
-
-
-def _finite(value: Any) -> Any:
-    """None for a number that JSON cannot say."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""Sequences whose information is known: a stationary vector autoregression of first order.
+"""Sequences of known information: a stationary vector autoregression of first order.
 
 B sequences, T time steps, D dimensions.
 """
@@ -11,13 +11,15 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from cpc.bounds.tasks import CorrelatedGaussians
+
 
 @dataclass(frozen=True)
 class VectorAR1:
     """x_t = a x_{t-1} + sqrt(1 - a^2) e_t with standard normal e_t, independent in each dimension.
 
-    The process is Markov, so I(x_{t+k}; x_<=t) = I(x_{t+k}; x_t) = -D/2 ln(1 - a^(2k)): the closed form that a
-    context network must approach and may never exceed.
+    The process is Markov, so I(x_{t+k}; x_<=t) = I(x_{t+k}; x_t), that of Gaussians of correlation a^k: the closed
+    form that a context network must approach and may never exceed.
     """
 
     coefficient: float
@@ -29,7 +31,7 @@ class VectorAR1:
 
     def mutual_information_nats(self, step: int) -> float:
         """I(x_{t+k}; x_t) for k = `step`, in nats."""
-        return -self.dim / 2 * math.log1p(-(self.coefficient ** (2 * step)))
+        return CorrelatedGaussians(self.coefficient**step, self.dim).mutual_information_nats
 
     def sample(self, num_sequences: int, num_steps: int, generator: torch.Generator) -> Float[Tensor, "B T D"]:
         """Independent stationary sequences."""
@@ -41,8 +43,4 @@ class VectorAR1:
 
     def optimal_scores(self, x: Float[Tensor, "M D"], y: Float[Tensor, "N D"], step: int) -> Float[Tensor, "M N"]:
         """The best critic there is: log p(y | x) / p(y) for y = x_{t+k}; infoNCE with it reads the most N allows."""
-        a = self.coefficient**step
-        variance = 1 - a**2
-        squared_error = torch.cdist(a * x.double(), y.double()).square()
-        marginal = rearrange(y.double().square().sum(1), "n -> 1 n")
-        return -0.5 * (squared_error / variance + self.dim * math.log(variance) - marginal)
+        return CorrelatedGaussians(self.coefficient**step, self.dim).log_density_ratio(x.double(), y.double())

@@ -2,37 +2,31 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from cpc.bounds.estimators import ESTIMATORS, estimator_named
-from cpc.bounds.estimators.donsker_varadhan import DEFAULT_CLIP, DEFAULT_DECAY
-from cpc.bounds.estimators.interpolated import DEFAULT_ALPHA
+from cpc.bounds.estimators import DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY, ESTIMATORS
 from cpc.bounds.gaussian import optimal_reading_nats
-from cpc.bounds.tasks import TASKS, Task, task_named
-from cpc.bounds.tasks.ar1 import DEFAULT_LAG
-from cpc.bounds.tasks.student import DEFAULT_FREEDOM
+from cpc.bounds.tasks import DEFAULT_FREEDOM, TASKS, Task, task_named
 from cpc.calibration.critics import CRITICS
-from cpc.calibration.measured import Measured, measure_exact
 from cpc.calibration.page import write_calibration_page
-from cpc.calibration.training import LEARNING_RATE, MOST_GRADIENT, train, trainable
-from cpc.data.store.atomic import write_json
+from cpc.calibration.training import LEARNING_RATE, MOST_GRADIENT, Level, measure_exact, train, trainable
+from cpc.data.store.atomic import finite, write_json
 
 SCHEMA = 1
 EXACT = "exact"
-CRITIC_NAMES = (EXACT, *CRITICS)
 CONSTANTS = {
     "learning_rate": LEARNING_RATE,
     "most_gradient_norm": MOST_GRADIENT,
     "interpolated_alpha": DEFAULT_ALPHA,
     "smile_clip": DEFAULT_CLIP,
     "mine_decay": DEFAULT_DECAY,
-    "vector_ar1_lag": DEFAULT_LAG,
     "student_degrees_of_freedom": DEFAULT_FREEDOM,
 }
 Row = dict[str, Any]
@@ -76,26 +70,32 @@ def calibrate(
             not installed.
     """
     start = time.monotonic()
-    _check(tasks, estimators, critics, mi, dim, num_candidates, steps, num_matrices)
-    rows: list[Row] = []
-    training: list[Row] = []
+    grid: dict[str, list[Any]] = {  # as the record names it, each value once
+        "tasks": list(dict.fromkeys(tasks)),
+        "estimators": list(dict.fromkeys(estimators)),
+        "critics": list(dict.fromkeys(critics)),
+        "dims": list(dict.fromkeys(dim)),
+        "nums_candidates": list(dict.fromkeys(num_candidates)),
+        "mi": sorted(set(mi)),
+    }
+    _check(grid, steps, num_matrices)
     left_out: list[str] = []
     diverged: list[str] = []
-    for name in dict.fromkeys(tasks):
-        for num_dims in dict.fromkeys(dim):
-            levels = list(_reachable(name, sorted(set(mi)), num_dims, left_out))
-            for size in dict.fromkeys(num_candidates) if levels else ():
-                for critic in dict.fromkeys(critics):
-                    place = {"task": name, "dim": num_dims, "num_candidates": size, "critic": critic}
-                    options = (list(dict.fromkeys(estimators)), size, num_matrices, seed)
-                    if critic == EXACT:
-                        found = _exact(levels, *options)
-                    else:
-                        found, along = _trained(levels, critic, steps, *options, diverged)
-                        training += [place | row for row in along]
-                    if found:
-                        print(_table(place, found), flush=True)
-                    rows += [place | row for row in found]
+    rows: list[Row] = []
+    training: list[Row] = []
+    for name, num_dims in product(grid["tasks"], grid["dims"]):
+        levels = _reachable(name, grid["mi"], num_dims, left_out)
+        for size, critic in product(grid["nums_candidates"] if levels else (), grid["critics"]):
+            place = {"task": name, "dim": num_dims, "num_candidates": size, "critic": critic}
+            found = _measure(levels, critic, grid["estimators"], size, steps, num_matrices, seed, diverged)
+            of_place = [finite(place | row) for level in found for row in _rows(level, size)]
+            if of_place:
+                print(_table(place, of_place), flush=True)
+            rows += of_place
+            for level in found:
+                course = place | {"true_nats": level.true_nats, "steps": level.steps}
+                for estimator, nats in level.estimates.items():
+                    training.append(course | {"estimator": estimator, "estimates_nats": finite(nats)})
     if not rows:
         raise ValueError(
             f"none of the tasks {', '.join(tasks)} reaches any of {', '.join(map(str, mi))} nats with "
@@ -103,12 +103,7 @@ def calibrate(
         )
     report = {
         "schema": SCHEMA,
-        "tasks": list(dict.fromkeys(tasks)),
-        "estimators": list(dict.fromkeys(estimators)),
-        "critics": list(dict.fromkeys(critics)),
-        "dims": list(dict.fromkeys(dim)),
-        "nums_candidates": list(dict.fromkeys(num_candidates)),
-        "mi": sorted(set(mi)),
+        **grid,
         "steps": steps,
         "num_matrices": num_matrices,
         "seed": seed,
@@ -126,120 +121,97 @@ def calibrate(
     return report
 
 
-def _check(
-    tasks: Sequence[str],
-    estimators: Sequence[str],
-    critics: Sequence[str],
-    informations_nats: Sequence[float],
-    dims: Sequence[int],
-    nums_candidates: Sequence[int],
-    num_steps: int,
-    num_matrices: int,
-) -> None:
+def _check(grid: dict[str, list[Any]], num_steps: int, num_matrices: int) -> None:
     if find_spec("plotly") is None:
         raise ValueError(
             "cpc calibrate draws with plotly: install it with `uv sync --extra dashboard` or "
             "`pip install 'cpc[dashboard]'`"
         )
-    for kind, names, legal in (("tasks", tasks, TASKS), ("critics", critics, CRITIC_NAMES)):
-        unknown = [name for name in names if name not in legal]
+    for kind, legal in (("tasks", TASKS), ("estimators", ESTIMATORS), ("critics", (EXACT, *CRITICS))):
+        unknown = [name for name in grid[kind] if name not in legal]
         if unknown:
             raise ValueError(f"{kind} names {unknown[0]!r}, which is not one of {', '.join(legal)}")
-    for name in estimators:
-        estimator_named(name)
     for option, values, least in (
-        ("dim", dims, 1),
-        ("num_candidates", nums_candidates, 2),
+        ("dim", grid["dims"], 1),
+        ("num_candidates", grid["nums_candidates"], 2),
         ("steps", [num_steps], 1),
         ("num_matrices", [num_matrices], 2),
     ):
         if min(values) < least:
             raise ValueError(f"{option}={min(values)} must be at least {least}")
-    wrong = [information for information in informations_nats if not 0 < information < math.inf]
+    wrong = [information for information in grid["mi"] if not 0 < information < math.inf]
     if wrong:
         raise ValueError(f"mi={wrong[0]}: informations must be positive and finite")
 
 
-def _reachable(name: str, informations_nats: Sequence[float], dim: int, left_out: list[str]) -> Iterator[Task]:
+def _reachable(name: str, informations_nats: Sequence[float], dim: int, left_out: list[str]) -> list[Task]:
+    levels = []
     for information in informations_nats:
         try:
-            yield task_named(name, information, dim)
+            levels.append(task_named(name, information, dim))
         except ValueError as error:
             print(f"left out: {error}", flush=True)
             left_out.append(str(error))
+    return levels
 
 
-def _exact(
-    levels: Sequence[Task], names: Sequence[str], num_candidates: int, num_matrices: int, seed: int
-) -> list[Row]:
-    rows = []
-    for task in levels:
-        generator = torch.Generator().manual_seed(seed)
-        found = measure_exact(task, names, num_candidates, num_matrices, generator)
-        rows += [_row(name, task, num_candidates, measured) for name, measured in found.items()]
-    return rows
-
-
-def _trained(
-    levels: Sequence[Task],
+def _measure(
+    tasks: Sequence[Task],
     critic: str,
-    num_steps: int,
     names: Sequence[str],
     num_candidates: int,
+    num_steps: int,
     num_matrices: int,
     seed: int,
     diverged: list[str],
-) -> tuple[list[Row], list[Row]]:
-    """Rows, and the course of training, as far as it came."""
-    rows, training = [], []
+) -> list[Level]:
+    """What was found at each information, as far as training came."""
+    if critic == EXACT:
+        return [
+            measure_exact(task, names, num_candidates, num_matrices, torch.Generator().manual_seed(seed))
+            for task in tasks
+        ]
+    levels: list[Level] = []
     for group in trainable(names):
         try:
-            of_group = train(levels, group, critic, num_candidates, num_steps, num_matrices, seed)
-            for task, level in zip(levels, of_group, strict=True):
-                for name in group:
-                    rows.append(_row(name, task, num_candidates, level.measured[name]))
-                    estimates = [_finite(value) for value in level.estimates[name]]
-                    course = {"true_nats": level.true_nats, "steps": level.steps, "estimates_nats": estimates}
-                    training.append({"estimator": name} | course)
+            for level in train(tasks, group, critic, num_candidates, num_steps, num_matrices, seed):
+                levels.append(level)  # those before a divergence stay
         except FloatingPointError as error:
             print(f"diverged: {error}; its levels from there on are left out", flush=True)
             diverged.append(f"{critic} critic, N = {num_candidates}: {error}")
-    return rows, training
+    return levels
 
 
-def _row(name: str, task: Task, num_candidates: int, measured: Measured) -> Row:
-    truth = task.mutual_information_nats
-    return {
-        "estimator": name,
-        "side": ESTIMATORS[name].side,
-        "true_nats": truth,
-        **{key: _finite(value) for key, value in asdict(measured).items()},
-        "mi_ceiling_nats": math.log(num_candidates) if name == "info_nce" else None,
-        "gaussian_optimum_nats": optimal_reading_nats(truth, num_candidates) if name == "info_nce" else None,
-    }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _rows(level: Level, num_candidates: int) -> list[Row]:
+    truth = level.true_nats
+    return [
+        {
+            "estimator": name,
+            "side": ESTIMATORS[name].side,
+            "true_nats": truth,
+            **asdict(measured),
+            "mi_ceiling_nats": math.log(num_candidates) if name == "info_nce" else None,
+            "gaussian_optimum_nats": optimal_reading_nats(truth, num_candidates) if name == "info_nce" else None,
+        }
+        for name, measured in level.measured.items()
+    ]
 
 
 def _table(place: Row, rows: Sequence[Row]) -> str:
     """Mean (standard deviation of an estimate), one line per estimator; a reading that is not finite has none."""
     informations = list(dict.fromkeys(row["true_nats"] for row in rows))
+    cells = {(row["estimator"], row["true_nats"]): _cell(row) for row in rows}
     lines = [
         "{task}, D = {dim}, N = {num_candidates}, {critic} critic: mean (standard deviation) in nats".format(**place),
         f"{'true':>14} " + " ".join(f"{information:>16.2f}" for information in informations),
     ]
     for name in dict.fromkeys(row["estimator"] for row in rows):
-        of_name = {row["true_nats"]: row for row in rows if row["estimator"] == name}
-        cells = [_cell(of_name.get(information)) for information in informations]
-        lines.append(f"{name:>14} " + " ".join(f"{cell:>16}" for cell in cells) + f"  {ESTIMATORS[name].side}")
+        found = " ".join(f"{cells.get((name, information), '-'):>16}" for information in informations)
+        lines.append(f"{name:>14} {found}  {ESTIMATORS[name].side}")
     return "\n".join(lines)
 
 
-def _cell(row: Row | None) -> str:
-    if row is None:
-        return "-"
+def _cell(row: Row) -> str:
     if row["mean_nats"] is None:
         return "not finite"
     return f"{row['mean_nats']:.4g} ({row['standard_deviation_nats']:.2g})"

@@ -14,7 +14,7 @@ EMBEDDING_DIM = 32
 
 
 class Standardise(nn.Module):
-    """Shifts and scales each dimension by what a sample says."""
+    """Shifts and scales each dimension to the mean 0 and deviation 1 of a sample."""
 
     def __init__(self, sample: Float[Tensor, "N D"]) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Standardise(nn.Module):
         self.register_buffer("deviation", sample.std(0).clamp(min=1e-6))
 
     def forward(self, values: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
-        """Of mean 0 and deviation 1 in that sample."""
+        """The same values in deviations from the mean."""
         return (values - self.mean) / self.deviation
 
 
@@ -33,24 +33,27 @@ class Separable(nn.Module):
 
     def __init__(self, x: Float[Tensor, "N Dx"], y: Float[Tensor, "N Dy"]) -> None:
         super().__init__()
-        self.of_x, self.of_y = (
-            nn.Sequential(Standardise(sample), *perceptron(sample.shape[1], EMBEDDING_DIM)) for sample in (x, y)
-        )
+        self.of_x, self.of_y = (nn.Sequential(Standardise(sample), *self.layers(sample.shape[1])) for sample in (x, y))
+
+    def layers(self, in_dim: int) -> list[nn.Module]:
+        """What stands between the standardised x or y and its embedding."""
+        return perceptron(in_dim, EMBEDDING_DIM)
 
     def forward(self, x: Float[Tensor, "M Dx"], y: Float[Tensor, "N Dy"]) -> Float[Tensor, "M N"]:
         """Scores of all pairs."""
         return self.of_x(x) @ self.of_y(y).T
 
 
-class Concatenated(nn.Module):
+class Concatenated(Separable):
     """A network of x and y together, two hidden layers: N^2 evaluations. The first layer is a sum of two of N each."""
 
     def __init__(self, x: Float[Tensor, "N Dx"], y: Float[Tensor, "N Dy"]) -> None:
-        super().__init__()
-        self.of_x, self.of_y = (
-            nn.Sequential(Standardise(sample), nn.Linear(sample.shape[1], HIDDEN_DIM)) for sample in (x, y)
-        )
+        super().__init__(x, y)
         self.of_pair = nn.Sequential(nn.ReLU(), nn.Linear(HIDDEN_DIM, HIDDEN_DIM), nn.ReLU(), nn.Linear(HIDDEN_DIM, 1))
+
+    def layers(self, in_dim: int) -> list[nn.Module]:
+        """The half of the first layer."""
+        return [nn.Linear(in_dim, HIDDEN_DIM)]
 
     def forward(self, x: Float[Tensor, "M Dx"], y: Float[Tensor, "N Dy"]) -> Float[Tensor, "M N"]:
         """Scores of all pairs."""
@@ -58,21 +61,19 @@ class Concatenated(nn.Module):
         return rearrange(self.of_pair(pairs), "m n 1 -> m n")
 
 
-class BilinearCritic(nn.Module):
-    """x^T W y, CPC's critic on x and y themselves: what a term of y alone would add is out of its reach.
+class BilinearCritic(Separable):
+    """x^T W y, CPC's critic on x and y themselves: it cannot express a term of y alone.
 
     W is a product of two factors, of no less than full rank: by itself it would move by the rate alone at each step.
     """
 
-    def __init__(self, x: Float[Tensor, "N Dx"], y: Float[Tensor, "N Dy"]) -> None:
-        super().__init__()
-        self.of_x, self.of_y = (
-            nn.Sequential(Standardise(sample), nn.Linear(sample.shape[1], HIDDEN_DIM, bias=False)) for sample in (x, y)
-        )
+    def layers(self, in_dim: int) -> list[nn.Module]:
+        """A factor of W."""
+        return [nn.Linear(in_dim, HIDDEN_DIM, bias=False)]
 
     def forward(self, x: Float[Tensor, "M Dx"], y: Float[Tensor, "N Dy"]) -> Float[Tensor, "M N"]:
         """Scores of all pairs."""
-        return self.of_x(x) @ self.of_y(y).T / math.sqrt(HIDDEN_DIM)
+        return super().forward(x, y) / math.sqrt(HIDDEN_DIM)
 
 
 class Baseline(nn.Module):
@@ -83,19 +84,14 @@ class Baseline(nn.Module):
         self.of_x = nn.Sequential(Standardise(x), *perceptron(x.shape[1], 1))
 
     def forward(self, x: Float[Tensor, "M Dx"]) -> Float[Tensor, " M"]:
-        """Of each row."""
+        """Log a(x) of each row."""
         return rearrange(self.of_x(x), "m 1 -> m")
 
 
 def perceptron(in_dim: int, out_dim: int) -> list[nn.Module]:
     """The layers of a network of two hidden ones."""
-    return [
-        nn.Linear(in_dim, HIDDEN_DIM),
-        nn.ReLU(),
-        nn.Linear(HIDDEN_DIM, HIDDEN_DIM),
-        nn.ReLU(),
-        nn.Linear(HIDDEN_DIM, out_dim),
-    ]
+    hidden = [nn.Linear(in_dim, HIDDEN_DIM), nn.ReLU(), nn.Linear(HIDDEN_DIM, HIDDEN_DIM), nn.ReLU()]
+    return [*hidden, nn.Linear(HIDDEN_DIM, out_dim)]
 
 
 CRITICS: dict[str, type[nn.Module]] = {

@@ -1,10 +1,11 @@
-"""A critic trained with an estimator's objective while the truth rises in steps: figure 2 of Poole et al. 2019.
+"""What estimators read at each information: with the exact critic, or with one that is trained while the truth rises.
 
-N candidates, L levels of information.
+N candidates, R matrices, L levels of information.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 from cpc.bounds.estimators import ESTIMATORS
 from cpc.bounds.tasks import Task
 from cpc.calibration.critics import CRITICS, Baseline
-from cpc.calibration.measured import Measured, draws, measured, read
 
 LEARNING_RATE = 1e-3
 MOST_GRADIENT = 10.0  # one exp() of a score could end the run
@@ -22,20 +22,63 @@ NUM_POINTS = 40  # of the trajectory, per level
 
 
 @dataclass(frozen=True)
+class Measured:
+    """Estimates of one matrix each, against the truth.
+
+    Attributes:
+        mean_nats: over matrices.
+        standard_error_nats: of the mean.
+        bias_nats: mean less truth.
+        standard_deviation_nats: of an estimate; its square is the variance.
+    """
+
+    mean_nats: float
+    standard_error_nats: float
+    bias_nats: float
+    standard_deviation_nats: float
+
+    @classmethod
+    def of(cls, estimates: Sequence[Tensor], true_nats: float) -> "Measured":
+        """What estimates of single matrices come to."""
+        nats = torch.stack(list(estimates)).double()
+        mean, deviation = nats.mean().item(), nats.std().item()
+        return cls(mean, deviation / math.sqrt(len(nats)), mean - true_nats, deviation)
+
+
+@dataclass(frozen=True)
 class Level:
-    """What training found at one information.
+    """What was found at one information.
 
     Attributes:
         true_nats: I.
-        steps: training steps at the middle of each block.
+        measured: by estimator, on fresh matrices; of a trained critic, after the level's last step.
+        steps: training steps at the middle of each block; none of an exact critic.
         estimates: by estimator, the mean over each block of steps, on the training batches.
-        measured: by estimator, on fresh matrices after the level's last step.
     """
 
     true_nats: float
-    steps: list[float]
-    estimates: dict[str, list[float]]
     measured: dict[str, Measured]
+    steps: list[float] = field(default_factory=list)
+    estimates: dict[str, list[float]] = field(default_factory=dict)
+
+
+def measure_exact(
+    task: Task, names: Iterable[str], num_candidates: int, num_matrices: int, generator: torch.Generator
+) -> Level:
+    """With the critic that knows everything, each estimator at its own best offset; the exact baseline is 1.
+
+    Args:
+        task: whose truth is known.
+        names: of estimators.
+        num_candidates: N, pairs of a matrix.
+        num_matrices: R.
+        generator: source of the pairs.
+    """
+    log_baseline = torch.zeros(num_candidates, dtype=torch.float64)
+    pairs = (task.sample(num_candidates, generator) for _ in range(num_matrices))
+    scored = ((task.log_density_ratio(x, y), log_baseline) for x, y in pairs)
+    offsets = {name: ESTIMATORS[name].best_offset for name in names}
+    return Level(task.mutual_information_nats, _measured(task, scored, offsets))
 
 
 def trainable(names: Sequence[str]) -> list[list[str]]:
@@ -57,7 +100,7 @@ def train(
     num_matrices: int,
     seed: int,
 ) -> Iterator[Level]:
-    """Climb one objective, and read it with every estimator that shares it.
+    """Climb one objective, and read it with every estimator that shares it: figure 2 of Poole et al. 2019.
 
     Adam at 1e-3; the gradient's norm is kept below 10. One critic sees all levels, one after the other.
 
@@ -67,7 +110,7 @@ def train(
         critic: a name in `CRITICS`.
         num_candidates: N, pairs of a batch and of a matrix.
         num_steps: at each level.
-        num_matrices: fresh ones, at the end of each level.
+        num_matrices: R, fresh ones at the end of each level.
         seed: of weights and pairs.
 
     Raises:
@@ -82,14 +125,15 @@ def train(
     objective, needs_baseline = _objective(names[0]), ESTIMATORS[names[0]].needs_baseline
     optimiser = torch.optim.Adam(networks.parameters(), LEARNING_RATE)
 
-    def scored(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
-        return score(x.float(), y.float()), log_baseline(x.float()) if needs_baseline else None
+    def scored(task: Task, num_batches: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+        for _ in range(num_batches):
+            x, y = (values.float() for values in task.sample(num_candidates, generator))
+            yield score(x, y), log_baseline(x) if needs_baseline else None
 
     first = 0
     for task in tasks:
         along: dict[str, list[Tensor]] = {name: [] for name in names}
-        for step, pairs in enumerate(draws(task, num_candidates, num_steps, generator), start=first):
-            scores, baseline = scored(*pairs)
+        for step, (scores, baseline) in enumerate(scored(task, num_steps), start=first):
             climbed = objective(scores, baseline)
             if not bool(climbed.isfinite()):
                 raise FloatingPointError(f"the objective of {names[0]} is {climbed.item()} at step {step}")
@@ -99,30 +143,42 @@ def train(
             optimiser.step()
             with torch.no_grad():
                 for name in names if (step - first) % READ_EVERY == 0 else ():
-                    along[name].append(read(name, scores, baseline))
-        estimates: dict[str, list[Tensor]] = {name: [] for name in names}
-        with torch.no_grad():
-            for pairs in draws(task, num_candidates, num_matrices, generator):
-                scores, baseline = scored(*pairs)
-                for name in names:
-                    estimates[name].append(read(name, scores.double(), None if baseline is None else baseline.double()))
+                    along[name].append(_read(name, scores, baseline))
+        fresh = _measured(task, scored(task, num_matrices), dict.fromkeys(names, 0.0))
         read_at = torch.arange(first, first + num_steps, READ_EVERY)
         blocks = torch.arange(len(read_at)).tensor_split(min(NUM_POINTS, len(read_at)))
-        truth = task.mutual_information_nats
         yield Level(
-            true_nats=truth,
+            true_nats=task.mutual_information_nats,
+            measured=fresh,
             steps=[read_at[block].double().mean().item() for block in blocks],
             estimates={
                 name: [torch.stack(values)[block].mean().item() for block in blocks] for name, values in along.items()
             },
-            measured={name: measured(values, truth) for name, values in estimates.items()},
         )
         first += num_steps
+
+
+@torch.no_grad()
+def _measured(
+    task: Task, matrices: Iterable[tuple[Tensor, Tensor | None]], offsets: Mapping[str, float]
+) -> dict[str, Measured]:
+    """Every estimator on every matrix of scores, with a row's baseline; each adds its own offset to the scores."""
+    estimates: dict[str, list[Tensor]] = {name: [] for name in offsets}
+    for scores, log_baseline in matrices:
+        for name, offset in offsets.items():
+            estimates[name].append(_read(name, scores.double() + offset, log_baseline))
+    return {name: Measured.of(values, task.mutual_information_nats) for name, values in estimates.items()}
+
+
+def _read(name: str, scores: Tensor, log_baseline: Tensor | None) -> Tensor:
+    """The estimate of one matrix, with the baseline if the estimator takes one."""
+    estimator = ESTIMATORS[name]
+    return estimator.read(scores, **({"log_baseline": log_baseline} if estimator.needs_baseline else {})).nats
 
 
 def _objective(name: str) -> Callable[[Tensor, Tensor | None], Tensor]:
     make = ESTIMATORS[name].objective
     if make is None:
-        return lambda scores, baseline: read(name, scores, baseline)
+        return lambda scores, baseline: _read(name, scores, baseline)
     climbed = make()
     return lambda scores, baseline: climbed(scores)

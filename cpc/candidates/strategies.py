@@ -91,16 +91,16 @@ def reading_of(strategy: str, on_grid: bool = False, draw_excess_nats: float = 0
         on_grid: latents are patches; rows are not exchangeable then, and those that no positive can lie in give
             themselves away (docs/theory.md).
         draw_excess_nats: what repeated draws may add (`cpc.candidates.draw_excess_nats`); beyond 0.1 nats, which a
-            fifth of the pool amounts to, the number is called no bound.
+            fifth of the pool amounts to, the number is called "not a bound".
     """
     if bounds_information(strategy):
         if draw_excess_nats > MOST_DRAW_EXCESS_NATS:
-            return "drawn negatives repeat, no bound on I(z; c)"
+            return "drawn negatives repeat, not a bound on I(z; c)"
         excesses = ["log(H / (H - k))"] * on_grid + [str(MOST_DRAW_EXCESS_NATS)] * (draw_excess_nats > 0)
         plus = f" plus up to {' + '.join(excesses)}" if excesses else ""
         return f"lower bound on I(z; c){plus}, " + (
             "for H rows" if on_grid else "if latents mix fast within a sequence"
         )
     if strategy == "same_speaker_excluding":
-        return "information given the speaker, no bound on I(z; c)"
-    return "in-sequence candidates, no bound on I(z; c)"
+        return "information given the speaker, not a bound on I(z; c)"
+    return "in-sequence candidates, not a bound on I(z; c)"

@@ -147,7 +147,6 @@ def evaluate(
                 "sampler": held_out.drawn_as("mixed_excluding")[0],
                 "bank": bank,
                 "bank_latents": len(stored),
-                "information_for_gaussians_nats": bound.information_for_gaussians_nats,
                 "advice": bound.advice("bank_latents"),
             }
         )

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from cpc.bounds.estimators import ESTIMATORS, Reading, mean_baseline, pooled
-from cpc.bounds.metrics import ReadingMetric
-from cpc.bounds.sequences import ScoredRows, scored_rows
+from cpc.bounds.estimators import ESTIMATORS
+from cpc.bounds.readings import Reading, ReadingTally, pooled
+from cpc.bounds.sequences import ScoredRows, mean_baseline, scored_rows
 from cpc.candidates import bounds_information, reading_of
 from cpc.data.batch import Batch
+from cpc.data.store.atomic import finite
 from cpc.losses import Measure
 from cpc.losses.contrastive import predictions
 from cpc.model import CPC
@@ -56,7 +57,7 @@ class HeldOutReadings:
     def __init__(self, model: CPC, estimators: Sequence[str], generators: Mapping[Measure, torch.Generator]) -> None:
         self.model, self.estimators, self.generators = model, tuple(estimators), generators
         keys = [(measure, name) for measure in generators for name in estimators]
-        self.metrics = {key: [ReadingMetric() for _ in model.steps] for key in keys}
+        self.tallies = {key: [ReadingTally() for _ in model.steps] for key in keys}
         self.num_met = {key: [0] * len(model.steps) for key in keys}  # candidates, added up over rows
 
     def __call__(self, measure: Measure, output: Output, batch: Batch) -> None:
@@ -66,9 +67,7 @@ class HeldOutReadings:
         for direction, predicted in enumerate(predictions(output, self.model.in_latents(batch))):
             for with_baseline in sorted(set(kinds.values())):
                 for place, rows in scored_rows(
-                    predicted.queries,
-                    predicted.latents,
-                    **predicted.sequences._asdict(),
+                    *predicted,
                     strategy=measure.strategy,
                     num_negatives=measure.num_negatives,
                     skip_steps=self.model.loss_part.skip_steps,
@@ -80,7 +79,7 @@ class HeldOutReadings:
                         readings.setdefault((name, step), []).append(_read(name, rows))
                         self.num_met[measure, name][step] += rows.num_met
         for (name, step), of_step in readings.items():
-            self.metrics[measure, name][step].update(pooled(of_step))
+            self.tallies[measure, name][step].update(pooled(of_step))
 
     def record(self, measure: Measure, name: str, split: str) -> dict[str, Any]:
         """What an estimator read with a measure, lists over the steps; None where not finite, or without a row.
@@ -90,11 +89,10 @@ class HeldOutReadings:
             name: of an estimator.
             split: the part of the data.
         """
-        nothing = (math.nan, math.nan)
-        metrics = self.metrics[measure, name]
-        found = [metric.compute() if len(metric.num_rows) else nothing for metric in metrics]
-        nats, errors = ([_finite(float(value)) for value in values] for values in zip(*found, strict=True))
-        num_rows = [int(sum(counts.sum() for counts in metric.num_rows)) for metric in metrics]
+        tallies = self.tallies[measure, name]
+        found = [tally.compute() if tally.num_rows else (math.nan, math.nan) for tally in tallies]
+        nats, errors = zip(*found, strict=True)
+        num_rows = [sum(tally.num_rows) for tally in tallies]
         means = zip(self.num_met[measure, name], num_rows, strict=True)
         on_grid = any(step.direction for step in self.model.steps)
         is_bound = bounds_information(measure.strategy) and not on_grid
@@ -107,11 +105,11 @@ class HeldOutReadings:
             "baseline": "half of the sequences" if ESTIMATORS[name].needs_baseline else None,
             "steps": [step.k for step in self.model.steps],
             "directions": [step.direction for step in self.model.steps],
-            "num_batches": max(len(metric.num_rows) for metric in metrics),
+            "num_batches": max(len(tally.num_rows) for tally in tallies),
             "num_rows": num_rows,
             "num_candidates": [num_met / rows if rows else None for num_met, rows in means],
-            "estimate_nats": nats,
-            "standard_error_nats": errors,
+            "estimate_nats": finite(nats),
+            "standard_error_nats": finite(errors),
             "reading": reading_by(name, measure.strategy, on_grid),
         }
 
@@ -153,7 +151,3 @@ def _cell(nats: float | None, error: float | None) -> str:
     if nats is None:
         return "n/a"
     return f"{nats:.3f} +- {'n/a' if error is None else f'{error:.3f}'}"
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

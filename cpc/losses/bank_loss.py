@@ -32,7 +32,7 @@ def bank_loss(
     and log N - L, of all N candidates. With a draw of m it costs m, and a candidate's score is lowered by its log
     expected count, the positive's is not (Bengio and Senecal 2003; eq. 5 of Rawat et al. 2019, arXiv:1907.10747). The
     sum Z' that a row sees has E[Z'] = Z, so the loss estimates that of the bank, and tends to it as m grows.
-    E[log Z'] <= log Z: what a draw reads as log N - L is too high in the mean, by about Var[Z' / Z] / 2, and no bound.
+    E[log Z'] <= log Z: what a draw reads as log N - L is too high in the mean, by about Var[Z' / Z] / 2: not a bound.
     Train with draws, then measure without.
 
     A row's own sequence is never its negative: of a draw its places are left empty, which keeps E[Z'] = Z for the rest.

@@ -54,12 +54,12 @@ class RowLosses(NamedTuple):
     def reading(self) -> str:
         """What log N - L is, in words for a legend."""
         if self.objective is not None:
-            return f"{self.objective} of classes, no bound on I(z; c)"
+            return f"{self.objective} of classes, not a bound on I(z; c)"
         if self.num_met is None:
             return "lower bound on I(z; c), if the negatives are this encoder's and independent of the contexts"
         num_left_out = int((self.num_met == 0).sum())
         left_out = f" (without {num_left_out} rows that met no negative)" if num_left_out else ""
-        return f"estimate from {self.num_sampled} draws{left_out}, too high in the mean, no bound on I(z; c)"
+        return f"estimate from {self.num_sampled} draws{left_out}, too high in the mean, not a bound on I(z; c)"
 
 
 class Contrast(NamedTuple):

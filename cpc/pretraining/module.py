@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from cpc.bounds import Bound, BoundTally
-from cpc.bounds.averages import SUMMED
 from cpc.checkpoint import describe, not_finite, with_defaults
 from cpc.data.batch import Batch
 from cpc.data.modality import HeldOutBatches, Modality
@@ -244,10 +243,7 @@ class Pretraining(pl.LightningModule):
             torch.cuda.set_rng_state(state["cuda"], self.device)
         if state.get("context_state") is not None:
             self.context_state = tuple(each.to(self.device) for each in state["context_state"])
-        # checkpoints from before `draw_excess_nats` was added up hold one sum less
-        self.tally.sums = [
-            torch.cat([sums, sums.new_zeros(len(SUMMED) - len(sums), *sums.shape[1:])]) for sums in state["tally"]
-        ]
+        self.tally.sums = list(state["tally"])
 
     def _settings(self) -> dict[str, Any]:
         """What may be changed when a run is continued, and changes how it goes on."""

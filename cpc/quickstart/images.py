@@ -67,7 +67,7 @@ PROBE_CAPTION = (
     "Digits: handwritten ones, those tested by other writers than those trained on."
 )
 WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from the query's own image (<code>mixed</code>)
-the context has seen some of them and can rule them out: such a curve is no bound on I(z; c).
+the context has seen some of them and can rule them out: such a curve is not a bound on I(z; c).
 <code>mixed_excluding</code> takes its candidates from other images alone. Of a grid of H rows, the latents k rows ahead
 lie in H - k of them, and which row a candidate is from can be guessed: subtract log(H / (H - k)) from this curve, 0.34
 nats for k = 2 of 7 rows and 1.95 for k = 6, to have a lower bound, as far as images are independent (crops of one

@@ -50,7 +50,7 @@ the latents ahead the contexts predict, while training went on and at its end.</
 """
 WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from the query's own sequence
 (<code>mixed</code>, <code>same_speaker</code>, <code>sequence_only</code>) the context has seen some of them and can
-rule them out: such a curve is no bound on I(z; c). <code>mixed_excluding</code> takes its candidates from other
+rule them out: such a curve is not a bound on I(z; c). <code>mixed_excluding</code> takes its candidates from other
 sequences alone, and is a lower bound as far as these are independent.</p>
 """
 BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random c</i> are

@@ -1,10 +1,11 @@
+import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from cpc.bounds import Bound
-from cpc.bounds.advice import advice
-from cpc.bounds.gaussian import information_at_reading_nats, optimal_reading_nats
+from cpc.bounds.gaussian import advice, information_at_reading_nats, optimal_reading_nats
 from cpc.candidates import STRATEGIES
 
 
@@ -62,6 +63,14 @@ def test_only_a_bound_is_inverted() -> None:
         assert bound.biased == [False, False]
         assert bound.saturated == [False, True]  # whatever the strategy, nothing reads above log N
     assert a_bound(excess=0.05).biased == [True, True]
+
+
+def test_a_record_says_none_where_json_has_no_number() -> None:
+    at_the_ceiling = replace(a_bound(), mi_bound_nats=[4.103, math.log(129)], loss_nats=[0.7, math.nan])
+    record = json.loads(json.dumps(at_the_ceiling.record(5), allow_nan=False))
+    assert record["information_for_gaussians_nats"] == [pytest.approx(6.0, abs=0.05), None]
+    assert record["loss_nats"] == [0.7, None]
+    assert a_bound("mixed").record(5)["information_for_gaussians_nats"] == [None, None]
 
 
 def test_ragged_rows_are_judged_at_the_n_of_their_ceiling() -> None:

@@ -40,14 +40,18 @@ def test_zero_scores_give_bound_zero() -> None:
     assert bound.accuracy == pytest.approx([1 / 32] * 3)
 
 
-@pytest.mark.usefixtures("unchecked_types")  # of 3600 equal calls
-def test_standard_error_is_that_of_independent_batches() -> None:
-    """Spread of the estimate over 300 repetitions against the mean of what each claims."""
+def test_standard_error_is_that_of_independent_batches(generator: torch.Generator) -> None:
+    """Spread of the estimate over 400 repetitions against what each claims: the rows of a batch err together."""
+    size = (400, 24, 1, 2)  # repetitions, batches, steps, sequences
+    rows = torch.randint(1, 9, size, generator=generator).double()
+    of_batch = torch.randn(400, 24, 1, 1, generator=generator, dtype=torch.float64)
+    gap = rows * (0.7 + of_batch) + rows.sqrt() * torch.randn(size, generator=generator, dtype=torch.float64)
+    log_n = rows * math.log(12)
     estimates, claimed = [], []
-    for repetition in range(300):
+    for sums in torch.stack([rows, log_n - gap, log_n, 12 * rows, rows, 0 * rows], 2):
         tally = BoundTally()
-        for batch in range(12):
-            tally.update(a_contrast(2, 1000 * repetition + batch))
+        for batch in sums:
+            tally.update(Contrast(batch.sum(), *batch))
         bound = tally.compute("mixed", "valid")
         estimates.append(bound.mi_bound_nats[0])
         claimed.append(bound.standard_error_nats[0])

@@ -8,7 +8,7 @@ import torch
 
 from cpc.bounds.estimators import info_nce
 from cpc.bounds.tasks import task_named
-from cpc.calibration.measured import measure_exact
+from cpc.calibration.training import measure_exact
 
 FACTS = {  # true nats: mean and standard error for N = 16, 129, 512
     2.0: ((1.495, 0.038), (1.890, 0.018), (1.989, 0.019)),
@@ -27,7 +27,7 @@ def test_the_exact_critic(task: str, seed: int, information_nats: float, tabled:
     generator = torch.Generator().manual_seed(seed)
     exact = task_named(task, information_nats, 20)
     for (num_candidates, num_matrices), (mean, error) in zip(NUMS_MATRICES.items(), tabled, strict=True):
-        found = measure_exact(exact, ["info_nce"], num_candidates, num_matrices, generator)["info_nce"]
+        found = measure_exact(exact, ["info_nce"], num_candidates, num_matrices, generator).measured["info_nce"]
         assert abs(found.mean_nats - mean) < 3 * math.hypot(error, found.standard_error_nats)
         assert found.mean_nats < math.log(num_candidates)
 

@@ -68,5 +68,5 @@ def test_the_words_name_every_excess() -> None:
     assert reading_of("mixed_excluding", False, 0.05).startswith("lower bound on I(z; c) plus up to 0.1, if")
     assert reading_of("mixed_excluding", True, 0.05).startswith("lower bound on I(z; c) plus up to log(H / (H - k)) + ")
     for on_grid in (False, True):
-        assert reading_of("mixed_excluding", on_grid, 0.2) == "drawn negatives repeat, no bound on I(z; c)"
-    assert reading_of("mixed", False, 0.2) == "in-sequence candidates, no bound on I(z; c)"
+        assert reading_of("mixed_excluding", on_grid, 0.2) == "drawn negatives repeat, not a bound on I(z; c)"
+    assert reading_of("mixed", False, 0.2) == "in-sequence candidates, not a bound on I(z; c)"

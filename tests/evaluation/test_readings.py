@@ -47,7 +47,7 @@ def test_only_bounds_are_called_bounds(name: str, strategy: str, on_grid: bool) 
         assert words.startswith("lower bound on I(z; c)" if is_bound else "estimate of I(z; c)")
         assert ("plus up to log(H / (H - k))" in words) == on_grid
     else:
-        assert words.endswith("no bound on I(z; c)")
+        assert words.endswith("not a bound on I(z; c)")
 
 
 def test_a_step_without_rows_or_with_an_infinite_reading_says_so() -> None:

@@ -180,7 +180,7 @@ def test_the_partition_of_draws_is_unbiased_and_its_bound_too_high_in_the_mean()
     torch.testing.assert_close(mean_total, total(exact.loss_nats, queries, positives), rtol=1e-12, atol=0)
     assert (mean_loss < exact.loss_nats).all()  # Jensen
     assert result.reading.startswith("estimate from 2 draws")
-    assert result.reading.endswith(", too high in the mean, no bound on I(z; c)")
+    assert result.reading.endswith(", too high in the mean, not a bound on I(z; c)")
 
 
 def test_the_estimate_tends_to_the_exact_value() -> None:

@@ -60,7 +60,7 @@ def test_the_bound_is_the_mean_over_k_with_its_ceiling_and_band(library: Library
     upper, lower = np.split(decoded(band["y"]), 2)
     np.testing.assert_allclose(upper - y, 0.05, atol=1e-6)
     np.testing.assert_allclose(y - lower[::-1], 0.05, atol=1e-6)
-    assert "an estimate, no bound" in chart.caption
+    assert "an estimate, not a bound" in chart.caption
 
 
 def test_bits_are_nats_over_ln_2(library: Library) -> None:
@@ -254,7 +254,7 @@ def test_curves_of_different_strategies_say_which_is_which(library: Library) -> 
         assert {"first (mixed_excluding)", "deeper/second (mixed)"} <= set(lines(found[name]))
     assert [row[0] for row in found["bound"].rows][:2] == ["deeper/second (mixed)", "first (mixed_excluding)"]
     assert "negatives mixed_excluding (first): a lower bound." in found["bound"].caption
-    assert "negatives mixed (deeper/second): an estimate, no bound." in found["bound"].caption
+    assert "negatives mixed (deeper/second): an estimate, not a bound." in found["bound"].caption
     assert "first (" not in " ".join(lines(drawn(library, runs=("first",))["bound"]))
 
 

@@ -160,7 +160,7 @@ def test_records_say_what_they_are(run_dir: Path) -> None:
     assert {record["strategy"] for record in train} == {"sampled_softmax"}
     assert {record["strategy"] for record in valid} == {"full_softmax"}
     assert [record["step"] for record in valid] == [50, 100, 150]
-    assert all("no bound" in record["reading"] for record in train)
+    assert all("not a bound" in record["reading"] for record in train)
     assert all(record["num_candidates"][0] <= 11 for record in train)
     last = valid[-1]
     assert last["num_candidates"] == [NUM_TOKENS]

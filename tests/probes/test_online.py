@@ -103,7 +103,7 @@ def test_learns_what_the_features_say(started: tuple) -> None:
     assert record["mi_bound_nats"] == [1.25, None]
     assert (record["strategy"], record["split"]) == ("mixed", "valid")
     assert (record["steps"], record["directions"]) == ([1, 2], ["", ""])
-    assert record["reading"] == "in-sequence candidates, no bound on I(z; c)"
+    assert record["reading"] == "in-sequence candidates, not a bound on I(z; c)"
 
 
 def test_the_record_is_what_a_loop_over_frames_counts(started: tuple) -> None:

@@ -31,7 +31,7 @@ BOUND = {
     "mi_bound_nats": [1.5, None],
     "mi_ceiling_nats": [2.0, 2.0],
     "standard_error_nats": [0.25, None],
-    "reading": "in-sequence candidates, no bound on I(z; c)",
+    "reading": "in-sequence candidates, not a bound on I(z; c)",
 }
 BRIEF = {"seconds": None, "num_steps": 2, "batch_size": 2}
 QUICK = ProbeProtocol(min_steps=50, num_epochs=1, num_seeds=2)
@@ -98,7 +98,8 @@ def test_every_result_stands_beside_the_bound(
     ]
     told, *rows = table.splitlines()[-5:]
     assert told == (
-        "held-out log N - L of the same weights in nats, mixed on 'valid' (in-sequence candidates, no bound on I(z; c))"
+        "held-out log N - L of the same weights in nats, mixed on 'valid' "
+        "(in-sequence candidates, not a bound on I(z; c))"
     )
     cells = [["k", "3", "4"], ["log N - L", "1.50", "-"], ["+-", "0.25", "-"], ["ceiling", "2.00", "2.00"]]
     assert [re.split(r"\s{2,}", row.strip()) for row in rows] == cells

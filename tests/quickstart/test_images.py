@@ -75,7 +75,7 @@ def test_the_report_holds_the_bound_of_every_row_ahead(report: dict[str, Any], f
         assert run["steps"] == [2, 3, 4, 5, 6]
         assert run["directions"] == ["down"] * 5
         assert run["negatives"] == run["bounds"][0]["strategy"] == "mixed"
-        assert run["reading"] == run["bounds"][0]["reading"] == "in-sequence candidates, no bound on I(z; c)"
+        assert run["reading"] == run["bounds"][0]["reading"] == "in-sequence candidates, not a bound on I(z; c)"
         assert run["bounds"][1]["strategy"] == "mixed_excluding"
         bounds = zip(run["mi_bound_nats"], run["mi_ceiling_nats"], strict=True)
         assert all(bound < ceiling for bound, ceiling in bounds)

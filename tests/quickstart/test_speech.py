@@ -57,7 +57,7 @@ def test_quickstart_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert run["mi_bound_nats"][0] > 0.5  # 60 steps are enough to leave zero
     assert run["num_train_steps"] == 60
     assert "total" in report["seconds"]
-    assert run["reading"] == "in-sequence candidates, no bound on I(z; c)"
+    assert run["reading"] == "in-sequence candidates, not a bound on I(z; c)"
     assert set(run["step_seconds"]) == {"bf16-mixed", "32-true"}
     assert report["corpus_seed"] == 63
     assert report["phones_num_steps"]["supervised"] > 0

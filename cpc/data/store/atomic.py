@@ -1,6 +1,7 @@
 """Files that are replaced at once: a reader, or a process killed in the middle, finds the old one or the new one."""
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,8 +32,17 @@ def write_json(content: Mapping[str, Any], path: str | Path) -> None:
     """Replace a JSON file; its folder is made if it does not exist.
 
     Raises:
-        ValueError: if a number is not finite, which JSON cannot say: hand None in.
+        ValueError: if a number is not finite, which JSON cannot say: hand in what `finite` makes of it.
     """
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with write_atomically(path) as new:
         new.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def finite(content: Any) -> Any:
+    """The same dicts, lists and values, with None for each number that is not finite."""
+    if isinstance(content, Mapping):
+        return {key: finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content

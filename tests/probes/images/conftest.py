@@ -30,7 +30,7 @@ BOUND = {
     "mi_bound_nats": [1.5, None],
     "mi_ceiling_nats": [2.0, 2.0],
     "standard_error_nats": [0.25, None],
-    "reading": "in-sequence candidates, no bound on I(z; c)",
+    "reading": "in-sequence candidates, not a bound on I(z; c)",
 }
 
 
