@@ -25,7 +25,7 @@ def test_labelled_images_of_each_split(labelled_corpus: OpenCorpus) -> None:
     assert task.train.labels.tolist() == [2, 0, 2, 1]
     assert task.test.labels.tolist() == [1, 2]
     for part in (task.train, task.test):
-        assert len(part) == len(part.images.images) == len(part.labels)
+        assert len(part) == len(part.images.images.table) == len(part.labels)
         shown = part.images.pixels(np.arange(len(part)))[:, 0, 0, 0]
         assert (255 * shown).round().tolist() == (10 * (1 + part.labels)).tolist()
     assert ImageTask(corpus, "valid", "train").train.labels.tolist() == [0, 1]
