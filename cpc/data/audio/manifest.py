@@ -158,8 +158,8 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
             disk).
 
     Raises:
-        ValueError: if the file is missing or no CSV, has no `path` column, a ragged row, duplicated columns or paths, a
-            count out of its range, no rows, or names files that are absent, or one by two names.
+        ValueError: if the file is missing or not a CSV, has no `path` column, a ragged row, repeated columns or paths,
+            a count out of its range, no rows, or names files that are absent, or one by two names.
     """
     path = Path(path)
     if path.is_dir():
@@ -192,7 +192,7 @@ def _read_columns(path: Path) -> dict[str, list[str]]:
                 if row:
                     rows.append(row)
     except csv.Error as error:
-        raise ValueError(f"{path} is no CSV: {error}") from error
+        raise ValueError(f"{path} is not a CSV: {error}") from error
     if len(set(names)) < len(names):
         raise ValueError(f"{path} names a column twice: {_listed(names)}")
     return {name: [row[position] for row in rows] for position, name in enumerate(names)}

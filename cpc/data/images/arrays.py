@@ -41,7 +41,7 @@ class ImageArray:
 
 
 class ArrayImages:
-    """Images in arrays, each known as `array:row`. A copy sent to another process loads them anew.
+    """Images in arrays, each known as `array:row`. A copy sent to another process loads them again.
 
     Args:
         root: folder of the arrays' files.

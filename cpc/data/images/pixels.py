@@ -87,7 +87,7 @@ def _from_wide_grey(image: Image.Image) -> Image.Image:
     values = np.asarray(image)
     if image.mode == "F" or values.min() < 0 or values.max() > 65535:
         raise ValueError(
-            f"has pixels of mode {image.mode} from {values.min():g} to {values.max():g}, and does not say what is "
-            "black and white; convert it to 8 or 16 bits"
+            f"has pixels of mode {image.mode} from {values.min():g} to {values.max():g}, and their range is unknown; "
+            "convert it to 8 or 16 bits"
         )
     return Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))

@@ -54,7 +54,7 @@ def _read(source: str | Path) -> ImageTable:
         return read_image_arrays(arrays, are_splits=True) if arrays else read_image_folder(path)
     if path.is_file():
         if path.suffix.lower() != ".npz":
-            raise ValueError(f"{path} is no npz file; name one, or the folder that holds the images")
+            raise ValueError(f"{path} is not an npz file; name one, or the folder that holds the images")
         return read_image_arrays([path], are_splits=False)
     named = re.fullmatch(r"(\w[\w-]+):(.+)", str(source))  # a drive has one letter
     if named is None:

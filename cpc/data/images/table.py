@@ -164,7 +164,7 @@ class ImageTable:
     def fingerprint(self) -> str:
         """A hash of names, sizes and times (npz: checksums): another one as soon as an image has changed.
 
-        Every file's size and time are looked up anew, which takes seconds for a million files.
+        Every file's size and time are looked up again, which takes seconds for a million files.
         """
         digest = hashlib.sha256()
         for name in self.names:

@@ -33,7 +33,7 @@ Pack = TypeVar("Pack", bound="PackedRows")
 
 
 class PackedRows:
-    """The rows of a pack. A copy sent to another process carries their places alone and opens the map anew.
+    """The rows of a pack. A copy sent to another process carries their places alone and opens the map again.
 
     Args:
         folder: the pack's folder.
@@ -59,7 +59,7 @@ class PackedRows:
         return len(self.lengths)
 
     def subset(self: Pack, rows: Sequence[int] | np.ndarray) -> Pack:
-        """These rows alone, numbered anew in this order."""
+        """These rows alone, numbered from 0 in this order."""
         chosen = np.arange(len(self))[rows]
         view = object.__new__(type(self))  # copy() would drop the map that is open
         view.__dict__.update(self.__dict__)

@@ -25,7 +25,7 @@ class Text(Modality):
     An epoch is the number of tokens over `batch_size` x `chunk_tokens` x the number of devices.
 
     Args:
-        source: a UTF-8 file, a folder of `*.txt` files, or `embedded`, prose that Python brings along
+        source: a UTF-8 file, a folder of `*.txt` files, or `embedded`, prose that ships with Python
             (`cpc.data.text.lines` says how files are told to splits).
         tokens: `words`: words and punctuation marks; `whitespace`: what stands between white space, of text that is
             tokenised already; `subwords`: byte pairs. As many as `model.encoder.init_args.num_tokens`.
