@@ -102,8 +102,7 @@ def pack_images(
         progress: show a progress bar.
 
     Raises:
-        ValueError: naming the first few bad files (missing, damaged, truncated, no image). The good ones are packed all
-            the same, so that a second call with `skip_bad` has nothing left to do.
+        ValueError: naming the first few bad files; the good ones are packed all the same.
         OSError: if the disk is full, or the place cannot be written; nothing stays behind.
     """
     source = ImageFiles(table, image_size, num_channels)

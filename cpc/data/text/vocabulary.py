@@ -20,7 +20,7 @@ class Vocabulary:
 
     Args:
         symbols: among them `<eos>` and `<unk>`, what any other symbol counts as.
-        tokens: `whitespace`: what stands between white space (of text that is tokenised already); `words`: words and
+        tokens: `whitespace`: what white space separates (of text that is tokenised already); `words`: words and
             punctuation marks, one by one; `subwords`: byte pairs (`cpc.data.text.byte_pairs`).
         lower_case: whether text is put in lower case first.
         merges: of subwords.
