@@ -205,17 +205,7 @@ def window_labels(
 
 
 def check_alignments(alignments: Alignments, paths: Iterable[str]) -> None:
-    """Match alignments with the paths of a manifest, before any work is spent.
-
-    Files without an alignment are legal, their frames stay unlabelled; but not if all are.
-
-    Args:
-        alignments: what `read_alignments` gave.
-        paths: the manifest's.
-
-    Raises:
-        ValueError: if no path has an alignment, or a path has several.
-    """
+    """Refuse alignments if no path of a manifest has one, or a path has several; unaligned frames stay unlabelled."""
     paths = list(paths)
     if not any([alignments.name_of(path) for path in paths]):
         raise ValueError(

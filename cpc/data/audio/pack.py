@@ -23,9 +23,6 @@ _SCALE = np.float32(1 / _LOUDEST)
 class PackedAudio(PackedRows):
     """Audio files in one int16 memory map, as `pack` writes it.
 
-    Args:
-        folder: the pack's folder.
-
     Attributes:
         sample_rate_hz: rate of every sample.
 

@@ -22,10 +22,6 @@ from cpc.data.store.statistics import ChannelStatistics
 class PackedImages(PackedRows, TableImages):
     """The images of a table in one uint8 memory map, as `pack_images` writes it.
 
-    Args:
-        folder: the pack's folder.
-        table: the table that it was made of.
-
     Attributes:
         image_size: S, side of every image.
         num_channels: C, 3 for RGB, 1 for grey.

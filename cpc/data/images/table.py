@@ -151,13 +151,9 @@ class ImageTable:
         return ImageTable(names, splits, self.labels[chosen], self.classes, self.origin, self.sequences[chosen])
 
     def open(self, row: int) -> AbstractContextManager[Image.Image]:
-        """The image of one row as Pillow opens it: not decoded, not turned upright, in the mode it is stored in.
+        """A context with the image of one row as Pillow opens it: not decoded, not turned upright.
 
         What its decoder complains about inside becomes a ValueError that names the file.
-
-        Example:
-            with table.open(0) as image:
-                upright = ImageOps.exif_transpose(image)
         """
         return self.origin.open(self.names[row])
 

@@ -27,7 +27,7 @@ class Text(Modality):
     Args:
         source: a UTF-8 file, a folder of `*.txt` files, or `embedded`, prose that ships with Python
             (`cpc.data.text.lines` says how files are told to splits).
-        tokens: `words`: words and punctuation marks; `whitespace`: what stands between white space, of text that is
+        tokens: `words`: words and punctuation marks; `whitespace`: what white space separates, of text that is
             tokenised already; `subwords`: byte pairs. As many as `model.encoder.init_args.num_tokens`.
         lower_case: put the text in lower case first.
         chunk_tokens: of each lane in a batch, through which gradients run; contexts are carried further.
