@@ -177,7 +177,7 @@ def resampled_length(num_samples: np.ndarray, old_rate_hz: np.ndarray, new_rate_
 
 
 def check_rates(path: str | Path, old_rate_hz: int, new_rate_hz: int) -> None:
-    """Refuses a pair of rates of which one is no audio's, or that lie too far apart, or have no small common pattern.
+    """Refuses a pair of rates of which one is out of range, or that lie too far apart, or have no small common pattern.
 
     Raises:
         ValueError: naming the file.

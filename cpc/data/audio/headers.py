@@ -74,7 +74,7 @@ def open_sound(path: Path) -> Iterator[Sound]:
 
 
 def check_rate(sample_rate_hz: int, whose: str) -> None:
-    """Refuse a rate that is no audio's.
+    """Refuse a rate out of range.
 
     Raises:
         ValueError: beginning with whose it is.
@@ -137,7 +137,7 @@ def read_headers(files: Sequence[Path], num_workers: int, bar: str | None = None
     def examine(file: Path) -> Header | str:
         try:
             return read_header(file)
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             return str(error)
 
     found = map_in_order(examine, files, num_workers)

@@ -114,7 +114,7 @@ def read_image_arrays(paths: Sequence[Path], *, are_splits: bool) -> ImageTable:
 
     Every file holds `images`, uint8 `[n, h, w]` or `[n, h, w, channels]` with 1, 3 or 4 channels. It may hold `labels`,
     whole numbers `[n]`, -1 where unknown, and `classes`, their names: numbers, where no file names them. An array
-    `sequence`, whole numbers `[n]`, says which images of the file overlap or hang together in another way: they share a
+    `sequence`, whole numbers `[n]`, says which images of the file overlap or are tied in another way: they share a
     number (see `ImageTable.sequences`).
 
     Args:

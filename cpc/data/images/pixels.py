@@ -38,7 +38,7 @@ def read_square(table: ImageTable, row: int, image_size: int, num_channels: int)
     size are decoded at 1/2, 1/4 or 1/8 of their own, several times faster, and within about one grey level of the same.
 
     Raises:
-        ValueError: naming the file, if it cannot be decoded, or black and white are unknown (see `to_channels`).
+        ValueError: naming the file, if it cannot be decoded, or its range is unknown (see `to_channels`).
     """
     with table.open(row) as image:
         draft = image.draft(None, (_DRAFT_MARGIN * image_size, _DRAFT_MARGIN * image_size))

@@ -148,7 +148,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def _files(source: str | Path) -> dict[str, Path | None]:
-    """Files by their name below the source; None stands for the embedded prose."""
+    """Files by their name below the source; None is the embedded prose."""
     path = Path(source)
     if path.is_dir():
         names = find_files(path, {".txt"}, "text")
