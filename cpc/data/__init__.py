@@ -25,7 +25,6 @@ _HOME_OF = {
     "Text": "text.modality",
     "UniformBatches": "streams.uniform",
     "WindowDataset": "audio.windows",
-    "frame_labels": "audio.alignments",
     "index_folder": "audio.index",
     "initialisation_windows": "audio.windows",
     "pack_images": "images.pack",

@@ -41,8 +41,8 @@ def quickstart(
     """Make a corpus, pretrain, measure the bound, probe, and write a report.
 
     Args:
-        modality: of the corpus: audio is synthesised speech, image photographs and digits, text prose that Python
-            brings along.
+        modality: of the corpus: audio is synthesised speech, image photographs and digits, text prose that ships
+            with Python.
         out: a new folder for runs and report; if not given runs/quickstart, with image_ or text_ before the name.
         corpus: folder of the corpus, made if it is not there; if not given data/quickstart_speech,
             data/embedded_images or data/embedded_prose.

@@ -48,7 +48,9 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
         with write_atomically(path) as new:
             new.write_text(text, encoding="utf-8")
     elif path.read_text(encoding="utf-8") != text:
-        raise ValueError(f"{path} holds other prose than this Python brings along: remove it, or name another --corpus")
+        raise ValueError(
+            f"{path} holds other prose than what ships with this Python: remove it, or name another --corpus"
+        )
     return {"prose": path}, {"recipe_chosen_on": RECIPE_CHOSEN_ON, **DIMS}
 
 

@@ -9,9 +9,9 @@ import csv
 import re
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -39,17 +39,20 @@ class Track(NamedTuple):
     labels: list[str]
 
 
+Row = tuple[int, str, float, float, str]  # line, audio file, start and end in seconds, label
+
+
 def read_phn(file: Path) -> Track:
     """A TIMIT `.phn` file: `start end label` per line, in samples at 16 kHz."""
-    table = _Table(file)
-    for number, line in _text_lines(file):
-        cells = line.split()
-        if len(cells) not in (0, 3):
-            raise ValueError(f"{file}, line {number}: {' '.join(cells)!r} is not 'start end label'")
-        if cells:
-            start, end = (table.number(number, cell) / PHN_RATE_HZ for cell in cells[:2])
-            table.add(number, "", start, end, cells[2])
-    return table.track()
+
+    def rows() -> Iterator[Row]:
+        for number, cells in _cells(file):
+            if len(cells) != 3:
+                raise ValueError(f"{file}, line {number}: {' '.join(cells)!r} is not 'start end label'")
+            start, end = (_number(file, number, cell) / PHN_RATE_HZ for cell in cells[:2])
+            yield number, "", start, end, cells[2]
+
+    return _only_track(file, rows())
 
 
 def read_textgrid(file: Path, tier: str | None = None) -> Track:
@@ -61,22 +64,22 @@ def read_textgrid(file: Path, tier: str | None = None) -> Track:
     """
     values = _TextGridValues(file)
     if (values.string(), values.string()) != ("ooTextFile", "TextGrid"):
-        raise ValueError(f"{file}: is no TextGrid in text format; save it in Praat as text or short text")
+        raise ValueError(f"{file}: is not a TextGrid in text format; save it in Praat as text or short text")
     values.number(), values.number()
-    tiers: dict[str, _Table] = {}
+    tiers: dict[str, list[Row]] = {}
     others = []
     for _ in range(values.count() if values.flag() == "<exists>" else 0):
         kind, name = values.string(), values.string()
         values.number(), values.number()
-        table = _Table(file)
+        rows = []
         for _ in range(values.count()):
             start, line = values.number(), values.line
             end = values.number() if kind == "IntervalTier" else start
             label = values.string().strip()
             if label:
-                table.add(line, "", start, end, label)
+                rows.append((line, "", start, end, label))
         if kind == "IntervalTier":
-            tiers[name] = table
+            tiers[name] = rows
         else:
             others.append(name)
     if tier is None:
@@ -86,55 +89,51 @@ def read_textgrid(file: Path, tier: str | None = None) -> Track:
         raise ValueError(
             f"{file}: has no interval tier {tier!r}, only {', '.join(tiers) or 'none'}{points}; name one with tier"
         )
-    return tiers[tier].track()
+    return _only_track(file, tiers[tier])
 
 
 def read_ctm(file: Path) -> dict[str, Track]:
     """A CTM file, `file channel start duration label` per line: tracks by the name in its first column."""
-    table = _Table(file)
-    channels: dict[str, str] = {}
-    for number, line in _text_lines(file):
-        if not line.strip() or line.startswith(";;"):
-            continue
-        cells = line.split()
-        if len(cells) < 5:
-            raise ValueError(f"{file}, line {number}: {line!r} is not 'file channel start duration label'")
-        name, channel, start, duration, label = cells[:5]
-        if channels.setdefault(name, channel) != channel:
-            raise ValueError(
-                f"{file}, line {number}: {name} has the channels {channels[name]} and {channel}; keep one of them"
-            )
-        start_seconds = table.number(number, start)
-        table.add(number, name, start_seconds, start_seconds + table.number(number, duration), label)
-    return table.tracks()
+
+    def rows() -> Iterator[Row]:
+        channels: dict[str, str] = {}
+        for number, cells in _cells(file, comment=";;"):
+            if len(cells) < 5:
+                raise ValueError(
+                    f"{file}, line {number}: {' '.join(cells)!r} is not 'file channel start duration label'"
+                )
+            name, channel, *times, label = cells[:5]
+            if channels.setdefault(name, channel) != channel:
+                raise ValueError(
+                    f"{file}, line {number}: {name} has the channels {channels[name]} and {channel}; keep one of them"
+                )
+            start, duration = (_number(file, number, time) for time in times)
+            yield number, name, start, start + duration, label
+
+    return _tracks(file, rows())
 
 
 def read_csv(file: Path) -> dict[str, Track]:
     """A CSV file with the columns path, start, end (seconds) and label: tracks by path."""
-    table = _Table(file)
-    rows = _csv_rows(file)
-    _, header = next(rows, (1, []))
-    missing = [name for name in ("path", "start", "end", "label") if name not in header]
-    if missing:
-        raise ValueError(f"{file}: has no column {', '.join(missing)}, only {', '.join(header)}")
-    path_at, start_at, end_at, label_at = (header.index(name) for name in ("path", "start", "end", "label"))
-    for number, cells in rows:
-        if not cells:
-            continue
-        if len(cells) != len(header):
-            raise ValueError(f"{file}, line {number}: {len(cells)} cells under {len(header)} columns")
-        start, end = table.number(number, cells[start_at]), table.number(number, cells[end_at])
-        table.add(number, cells[path_at], start, end, cells[label_at])
-    return table.tracks()
+    reader = csv.reader(_decoded(file).splitlines())
 
+    def rows() -> Iterator[Row]:
+        header = next(reader, [])
+        missing = [name for name in ("path", "start", "end", "label") if name not in header]
+        if missing:
+            raise ValueError(f"{file}: has no column {', '.join(missing)}, only {', '.join(header)}")
+        path_at, start_at, end_at, label_at = (header.index(name) for name in ("path", "start", "end", "label"))
+        for cells in filter(None, reader):
+            number = reader.line_num
+            if len(cells) != len(header):
+                raise ValueError(f"{file}, line {number}: {len(cells)} cells under {len(header)} columns")
+            start, end = (_number(file, number, cells[at]) for at in (start_at, end_at))
+            yield number, cells[path_at], start, end, cells[label_at]
 
-def _csv_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
-    rows = csv.reader(_decoded(file).splitlines())
     try:
-        for cells in rows:
-            yield rows.line_num, cells
+        return _tracks(file, rows())
     except csv.Error as error:
-        raise ValueError(f"{file}, line {rows.line_num}: is no CSV ({error})") from error
+        raise ValueError(f"{file}, line {reader.line_num}: is not a CSV ({error})") from error
 
 
 def index_aligned_phones(file: Path) -> dict[str, tuple[int, int]]:
@@ -167,54 +166,13 @@ def read_aligned_phones(file: Path, offset: int, number: int) -> Track:
         ids = np.array(words, dtype=np.bytes_).astype(np.int64)
     except (ValueError, OverflowError):
         bad = max(words, key=lambda word: (not word.isdigit(), len(word)))
-        raise ValueError(f"{file}, line {number}: {bad.decode(errors='replace')!r} is no label id") from None
+        raise ValueError(f"{file}, line {number}: {bad.decode(errors='replace')!r} is not a label id") from None
     if ids.min() < 0:
-        raise ValueError(f"{file}, line {number}: {ids.min()} is no label id")
+        raise ValueError(f"{file}, line {number}: {ids.min()} is not a label id")
     changes = np.flatnonzero(ids[1:] != ids[:-1]) + 1
     first, last = np.append(0, changes), np.append(changes, len(ids))
     labels = [sys.intern(str(label)) for label in ids[first].tolist()]
     return Track(first * ALIGNED_PHONES_HOP_SECONDS, last * ALIGNED_PHONES_HOP_SECONDS, labels)
-
-
-class _Table:
-    """Rows of a file that holds the segments of many audio files, 24 bytes each."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._codes: dict[str, int] = {}
-        self._code = array("q")
-        self._line = array("q")
-        self._start = array("d")
-        self._end = array("d")
-        self._labels: list[str] = []
-
-    def number(self, line: int, cell: str) -> float:
-        try:
-            return float(cell)
-        except ValueError:
-            raise ValueError(f"{self._file}, line {line}: {cell!r} is no number") from None
-
-    def add(self, line: int, name: str, start: float, end: float, label: str) -> None:
-        self._code.append(self._codes.setdefault(name, len(self._codes)))
-        self._line.append(line)
-        self._start.append(start)
-        self._end.append(end)
-        self._labels.append(sys.intern(label))
-
-    def track(self) -> Track:
-        """The only one."""
-        return self.tracks().get("", Track(np.zeros(0), np.zeros(0), []))
-
-    def tracks(self) -> dict[str, Track]:
-        codes, lines, starts, ends = map(np.array, (self._code, self._line, self._start, self._end))
-        order = np.argsort(codes, kind="stable")
-        edges = np.searchsorted(codes[order], np.arange(len(self._codes) + 1))
-        found = {}
-        for name, code in self._codes.items():
-            rows = order[edges[code] : edges[code + 1]]
-            labels = [self._labels[row] for row in rows.tolist()]
-            found[name] = _track(self._file, lines[rows], starts[rows], ends[rows], labels)
-        return found
 
 
 class _TextGridValues:
@@ -259,12 +217,31 @@ class _TextGridValues:
         raise ValueError(f"{self._file}, line {self.line}: expected {expected}, found {found}")
 
 
-def _track(file: Path, lines: np.ndarray, starts: np.ndarray, ends: np.ndarray, labels: list[str]) -> Track:
+def _only_track(file: Path, rows: Iterable[Row]) -> Track:
+    return _tracks(file, rows).get("", Track(np.zeros(0), np.zeros(0), []))
+
+
+def _tracks(file: Path, rows: Iterable[Row]) -> dict[str, Track]:
+    """Rows in any order as tracks; 24 bytes a row beside the label."""
+    names: dict[str, tuple[array[int], array[float], array[float], list[str]]] = {}
+    for line, name, start, end, label in rows:
+        if name not in names:
+            names[name] = array("q"), array("d"), array("d"), []
+        lines, starts, ends, labels = names[name]
+        lines.append(line)
+        starts.append(start)
+        ends.append(end)
+        labels.append(sys.intern(label))
+    return {name: _track(file, *columns) for name, columns in names.items()}
+
+
+def _track(file: Path, *columns_and_labels: Any) -> Track:
     """Sorted by start and checked; a segment without duration is left out, as no frame lies in it."""
-    order = np.argsort(starts, kind="stable")
-    starts, ends, lines = starts[order], ends[order], lines[order]
+    *columns, labels = columns_and_labels
+    order = np.argsort(columns[1], kind="stable")
+    lines, starts, ends = (np.array(column)[order] for column in columns)
     for bad, problem in (
-        (~np.isfinite(starts + ends), "has a time that is no finite number"),
+        (~np.isfinite(starts + ends), "has a time that is not finite"),
         (~(starts >= 0), "starts before 0"),
         (~(ends >= starts), "ends before it starts"),
         (np.append(False, starts[1:] < ends[:-1] - OVERLAP_TOLERANCE_SECONDS), "overlaps the segment before it"),
@@ -288,5 +265,15 @@ def _decoded(file: Path) -> str:
         raise ValueError(f"{file}: is neither UTF-8 nor UTF-16 text ({error})") from error
 
 
-def _text_lines(file: Path) -> Iterator[tuple[int, str]]:
-    yield from enumerate(_decoded(file).splitlines(), start=1)
+def _cells(file: Path, comment: str | None = None) -> Iterator[tuple[int, list[str]]]:
+    """Number and words of every line that is neither blank nor a comment."""
+    for number, line in enumerate(_decoded(file).splitlines(), start=1):
+        if line.strip() and not (comment and line.startswith(comment)):
+            yield number, line.split()
+
+
+def _number(file: Path, line: int, cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        raise ValueError(f"{file}, line {line}: {cell!r} is not a number") from None

@@ -114,10 +114,9 @@ class Alignments:
             return self._names_of_bare[bare]
         names = self._names_of_stem.get(bare.rpartition("/")[2], [])
         if len(names) > 1:  # TIMIT: sa1 is in every speaker's folder, and one tree may start a folder deeper
-            tails = [
+            names = [
                 name for name in names if f"/{bare}".endswith(f"/{_bare(name)}") or _bare(name).endswith(f"/{bare}")
-            ]
-            return tails or names
+            ] or names
         return names
 
     def _track(self, name: str) -> Track:
@@ -164,35 +163,6 @@ def read_alignments(path: str | Path, *, tier: str | None = None) -> Alignments:
     return Alignments(tracks, str(path))
 
 
-def frame_labels(
-    segments: Sequence[Segment],
-    num_frames: int,
-    hop_seconds: float,
-    first_centre_seconds: float,
-    classes: Mapping[str, int],
-) -> np.ndarray:
-    """The class that holds at the centre of every frame.
-
-    Args:
-        segments: in order of time, not overlapping.
-        num_frames: T.
-        hop_seconds: from a frame's centre to the next one's.
-        first_centre_seconds: centre of frame 0, from the start of the file that `segments` refer to.
-        classes: label -> class; frames of a label that is missing here stay unlabelled.
-
-    Returns:
-        `[T]` int64; -100 where no segment covers the centre (a segment covers its start, not its end).
-    """
-    if not segments:
-        return np.full(num_frames, UNLABELLED, dtype=np.int64)
-    starts, ends, labels = zip(*segments, strict=True)
-    class_of_segment = np.array([classes.get(label, UNLABELLED) for label in labels], dtype=np.int64)
-    centres = first_centre_seconds + hop_seconds * np.arange(num_frames)
-    at = np.searchsorted(np.array(starts), centres, side="right") - 1
-    covered = (at >= 0) & (centres < np.array(ends)[at])
-    return np.where(covered, class_of_segment[at], UNLABELLED)
-
-
 @runtime_checkable
 class FrameTimes(Protocol):
     """Where frames lie in time: an encoder says it of its latents, a front end of its features.
@@ -221,25 +191,21 @@ def window_labels(
         classes: label -> class; frames of a label that is missing here stay unlabelled.
 
     Returns:
-        `[T]` int64; -100 where there is no label.
+        `[T]` int64; -100 where no segment covers the centre (a segment covers its start, not its end).
     """
+    if not segments:
+        return np.full(num_frames, UNLABELLED, dtype=np.int64)
+    starts, ends, labels = zip(*segments, strict=True)
+    class_of_segment = np.array([classes.get(label, UNLABELLED) for label in labels], dtype=np.int64)
     rate = times.sample_rate_hz
-    first_centre_seconds = (start + times.first_centre_samples) / rate
-    return frame_labels(segments, num_frames, times.hop_samples / rate, first_centre_seconds, classes)
+    centres = (start + times.first_centre_samples) / rate + times.hop_samples / rate * np.arange(num_frames)
+    at = np.searchsorted(np.array(starts), centres, side="right") - 1
+    covered = (at >= 0) & (centres < np.array(ends)[at])
+    return np.where(covered, class_of_segment[at], UNLABELLED)
 
 
 def check_alignments(alignments: Alignments, paths: Iterable[str]) -> None:
-    """Match alignments with the paths of a manifest, before any work is spent.
-
-    Files without an alignment are legal, their frames stay unlabelled; but not if all are.
-
-    Args:
-        alignments: what `read_alignments` gave.
-        paths: the manifest's.
-
-    Raises:
-        ValueError: if no path has an alignment, or a path has several.
-    """
+    """Refuse alignments if no path of a manifest has one, or a path has several; unaligned frames stay unlabelled."""
     paths = list(paths)
     if not any([alignments.name_of(path) for path in paths]):
         raise ValueError(

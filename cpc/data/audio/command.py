@@ -22,4 +22,4 @@ def pack_corpus(
 
     packed = pack(read_manifest(data), sample_rate_hz, cache_dir, skip_bad=skip_bad)
     seconds = int(packed.num_samples.sum()) / packed.sample_rate_hz
-    print(f"{packed.num_files} files, {seconds / 3600:.2f} h at {packed.sample_rate_hz} Hz in {packed.folder}")
+    print(f"{len(packed)} files, {seconds / 3600:.2f} h at {packed.sample_rate_hz} Hz in {packed.folder}")

@@ -1,5 +1,6 @@
 """A corpus as training and evaluation use it: a manifest's audio, speakers and frame labels, cut by split."""
 
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
@@ -29,19 +30,16 @@ class Geometry(FrameTimes, Protocol):
         ...
 
 
+@dataclass(eq=False)
 class Corpus(DrawnCorpus):
     """The files of a manifest at an encoder's sample rate.
 
-    Audio is decoded when windows are first asked for; `check` finds before that what needs no audio to be found.
+    Audio is decoded when windows are first asked for; `check` needs none.
 
     Args:
-        manifest: a manifest CSV, or a folder that holds `manifest.csv`.
+        source: a manifest CSV, or a folder that holds `manifest.csv`.
         geometry: the encoder whose latents the windows give.
-        window_samples: length of a window.
-        packed: read from an int16 memory map, made at the first use; false decodes windows on the fly.
-        cache_dir: where the map goes; None: beside the manifest.
-        skip_bad: go on without files that cannot be used, and say how many.
-        alignments: file or folder of alignments; their labels then come with every window.
+        others: as of `cpc.data.Audio`; the labels of alignments come with every window.
 
     Attributes:
         manifest: all rows.
@@ -54,38 +52,34 @@ class Corpus(DrawnCorpus):
             nothing is packed.
     """
 
-    def __init__(
-        self,
-        manifest: str | Path,
-        geometry: Geometry,
-        window_samples: int,
-        *,
-        packed: bool = True,
-        cache_dir: str | Path | None = None,
-        skip_bad: bool = False,
-        alignments: str | Path | None = None,
-    ) -> None:
-        if not packed and cache_dir is not None:
+    source: str | Path
+    geometry: Geometry
+    window_samples: int
+    packed: bool = True
+    cache_dir: str | Path | None = None
+    skip_bad: bool = False
+    alignments: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.packed and self.cache_dir is not None:
             raise ValueError(
-                f"cache_dir={str(cache_dir)!r} holds packed audio, but packed=False: leave `cache_dir` or `packed` out"
+                f"cache_dir={str(self.cache_dir)!r} holds packed audio, but packed=False: leave `cache_dir` or "
+                "`packed` out"
             )
-        if not packed and skip_bad:
+        if not self.packed and self.skip_bad:
             raise ValueError(
                 "`skip_bad` finds files that cannot be used by packing them, but packed=False: leave one of them out"
             )
-        self.manifest: Manifest = read_manifest(manifest)
-        self.geometry = geometry
-        self.window_samples = window_samples
+        self.manifest: Manifest = read_manifest(self.source)
         self.group_ids = np.full(len(self.manifest), -1)
         self.speakers: list[str] = []
         if "speaker" in self.manifest.columns:
             self.group_ids, self.speakers = self.manifest.codes("speaker")
-        self._packed, self._cache_dir, self._skip_bad = packed, cache_dir, skip_bad
-        self._alignments = None if alignments is None else read_alignments(alignments)
+        self._alignments = None if self.alignments is None else read_alignments(self.alignments)
         self.labels = [] if self._alignments is None else self._alignments.labels
 
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Ask of the manifest and the alignments all that they can tell, before hours are spent on decoding.
+        """Check the manifest and the alignments before decoding.
 
         Args:
             splits: those that will be used; None: all rows.
@@ -114,8 +108,8 @@ class Corpus(DrawnCorpus):
     @cached_property
     def audio(self) -> PackedAudio | AudioFiles:
         """The audio of all rows; packed here, if it is not yet."""
-        if self._packed:
-            return pack(self.manifest, self.geometry.sample_rate_hz, self._cache_dir, skip_bad=self._skip_bad)
+        if self.packed:
+            return pack(self.manifest, self.geometry.sample_rate_hz, self.cache_dir, skip_bad=self.skip_bad)
         return AudioFiles.from_manifest(self.manifest, self.geometry.sample_rate_hz)
 
     def windows(self, split: str | None, *, is_training: bool = False) -> WindowDataset:

@@ -15,10 +15,9 @@ import torchaudio
 from einops import rearrange
 from torch.nn import functional
 
-from cpc.data.audio.headers import Sound, check_rate, num_samples_tolerance, open_sound, read_header
+from cpc.data.audio.headers import Header, Sound, check_rate, num_samples_tolerance, open_sound, read_headers
 from cpc.data.audio.manifest import Manifest
 from cpc.data.store.folders import name_a_few
-from cpc.data.store.parallel import map_in_order
 
 _BLOCK_SAMPLES = 1 << 20
 # A resampling kernel holds one filter per output sample of the repeating pattern: 256 MB at most.
@@ -77,7 +76,12 @@ class AudioFiles:
         self.files = [str(file) for file in files]
         self.sample_rate_hz = sample_rate_hz
         if num_samples_source is None or sample_rate_hz_source is None:
-            num_samples_source, sample_rate_hz_source = _read_lengths(self.files, num_workers)
+            headers = read_headers([Path(file) for file in files], num_workers)
+            bad = [header for header in headers if isinstance(header, str)]
+            if bad:
+                raise ValueError(f"{len(bad)} of {len(headers)} audio files cannot be used:\n{name_a_few(bad)}")
+            lengths = np.array([header[:2] for header in headers if isinstance(header, Header)], np.int64)
+            num_samples_source, sample_rate_hz_source = lengths.reshape(-1, 2).T
         for rate, first in zip(*np.unique(sample_rate_hz_source, return_index=True), strict=True):
             check_rates(self.files[first], int(rate), sample_rate_hz)
         self._num_samples_source = num_samples_source
@@ -91,13 +95,8 @@ class AudioFiles:
             return cls(manifest.files, sample_rate_hz)
         return cls(manifest.files, sample_rate_hz, manifest.num_samples, manifest.sample_rate_hz)
 
-    @property
-    def num_files(self) -> int:
-        """How many files there are."""
-        return len(self.files)
-
     def subset(self, file_indices: Sequence[int] | np.ndarray) -> "AudioFiles":
-        """These files alone, numbered anew in this order."""
+        """These files alone, numbered from 0 in this order."""
         return AudioFiles(
             [self.files[index] for index in file_indices],
             self.sample_rate_hz,
@@ -178,7 +177,7 @@ def resampled_length(num_samples: np.ndarray, old_rate_hz: np.ndarray, new_rate_
 
 
 def check_rates(path: str | Path, old_rate_hz: int, new_rate_hz: int) -> None:
-    """Refuses a pair of rates of which one is no audio's, or that lie too far apart, or have no small common pattern.
+    """Refuses a pair of rates of which one is out of range, or that lie too far apart, or have no small common pattern.
 
     Raises:
         ValueError: naming the file.
@@ -192,22 +191,6 @@ def check_rates(path: str | Path, old_rate_hz: int, new_rate_hz: int) -> None:
             f"{path}: resampling from {old_rate_hz} Hz to {new_rate_hz} Hz takes absurdly long: one is more than "
             f"{_MAX_FACTOR} times the other, or they have no large common divisor; convert the file first"
         )
-
-
-def _read_lengths(files: list[str], num_workers: int) -> tuple[np.ndarray, np.ndarray]:
-    def examine(file: str) -> tuple[int, int] | str:
-        try:
-            header = read_header(Path(file))
-        except ValueError as error:
-            return str(error)
-        return header.num_samples, header.sample_rate_hz
-
-    found = list(map_in_order(examine, files, num_workers))
-    bad = [entry for entry in found if isinstance(entry, str)]
-    if bad:
-        raise ValueError(f"{len(bad)} of {len(files)} audio files cannot be used:\n{name_a_few(bad)}")
-    lengths = np.array([entry for entry in found if not isinstance(entry, str)], np.int64).reshape(-1, 2)
-    return lengths[:, 0], lengths[:, 1]
 
 
 class _Resampling:

@@ -2,12 +2,15 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import soundfile
+from tqdm import tqdm
+
+from cpc.data.store.parallel import map_in_order
 
 # What libsndfile reads and people store speech in; compared in lower case.
 AUDIO_SUFFIXES = frozenset(
@@ -71,7 +74,7 @@ def open_sound(path: Path) -> Iterator[Sound]:
 
 
 def check_rate(sample_rate_hz: int, whose: str) -> None:
-    """Refuse a rate that is no audio's.
+    """Refuse a rate out of range.
 
     Raises:
         ValueError: beginning with whose it is.
@@ -117,7 +120,7 @@ def read_header(path: Path) -> Header:
         if header.num_samples == 0:
             raise ValueError(f"{path}: holds no samples")
         if header.num_samples > COUNT_LIMITS["num_samples"][1]:
-            raise ValueError(f"{path}: does not say how long it is; write it anew with any audio tool")
+            raise ValueError(f"{path}: does not say how long it is; write it again with any audio tool")
         for promised, present in _SHORTENED.findall(sound.extra_info):
             if int(promised) < _PLACEHOLDER_BYTES:
                 raise ValueError(f"{path}: is truncated, {present} of its {promised} bytes of audio are there")
@@ -126,3 +129,16 @@ def read_header(path: Path) -> Header:
             if len(sound.read(1)) != 1:
                 raise ValueError(f"{path}: is truncated, its last sample is missing")
     return header
+
+
+def read_headers(files: Sequence[Path], num_workers: int, bar: str | None = None) -> list[Header | str]:
+    """Of every file its header or what is wrong with it, read by threads; `bar` is the title of a progress bar."""
+
+    def examine(file: Path) -> Header | str:
+        try:
+            return read_header(file)
+        except ValueError as error:
+            return str(error)
+
+    found = map_in_order(examine, files, num_workers)
+    return list(tqdm(found, total=len(files), desc=bar, unit="file", disable=bar is None))

@@ -6,12 +6,9 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal, get_args
 
-from tqdm import tqdm
-
-from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS, Header, read_header
+from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS, Header, read_headers
 from cpc.data.audio.manifest import KNOWN_COLUMNS, MANIFEST_NAME, Manifest, read_manifest
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
-from cpc.data.store.parallel import map_in_order
 from cpc.data.store.splits import draw_splits
 
 SplitBy = Literal["file", "speaker"]
@@ -73,7 +70,7 @@ def index_folder(
     draw = partial(_drawn_splits, valid_share=valid_share, test_share=test_share, split_by=split_by, seed=seed)
     draw({"path": paths} | labels)  # what is wrong with the options shows before the headers are read
     out.parent.mkdir(parents=True, exist_ok=True)
-    entries = _read_headers(root, paths, num_workers, progress)
+    entries = read_headers([root / path for path in paths], num_workers, "index" if progress else None)
     bad = [entry for entry in entries if isinstance(entry, str)]
     if bad and (not skip_bad or len(bad) == len(paths)):
         raise ValueError(
@@ -82,12 +79,10 @@ def index_folder(
         )
     if bad:
         warnings.warn(f"left out {len(bad)} of {len(paths)} files below {root}:\n{name_a_few(bad)}", stacklevel=2)
-    kept = [row for row, entry in enumerate(entries) if isinstance(entry, Header)]
-    headers = [entry for entry in entries if isinstance(entry, Header)]
-    columns = {"path": paths} | labels
-    columns = {name: [values[row] for row in kept] for name, values in columns.items()}
+    headers = {row: entry for row, entry in enumerate(entries) if isinstance(entry, Header)}
+    columns = {name: [values[row] for row in headers] for name, values in ({"path": paths} | labels).items()}
     columns |= draw(columns)
-    columns |= {name: [str(getattr(header, name)) for header in headers] for name in COUNT_COLUMNS}
+    columns |= {name: [str(getattr(header, name)) for header in headers.values()] for name in COUNT_COLUMNS}
     order = [name for name in KNOWN_COLUMNS if name in columns]
     columns = {name: columns[name] for name in dict.fromkeys([*order, *columns])}
     Manifest(root, columns).write(out)
@@ -106,7 +101,7 @@ def _labels(
     try:
         expression = re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"speaker_pattern={pattern!r} is no regular expression: {error}") from error
+        raise ValueError(f"speaker_pattern={pattern!r} is not a regular expression: {error}") from error
     groups = list(expression.groupindex)
     if not groups:
         raise ValueError(f"speaker_pattern={pattern!r} has no named group; write it like (?P<speaker>[a-z]+)")
@@ -169,16 +164,3 @@ def _folders_at(paths: list[str], level: int, option: str) -> list[str]:
             f"level 0 is the first folder below the root; change `{option}`"
         )
     return [parts[level] for parts in folders]
-
-
-def _read_headers(root: Path, paths: list[str], num_workers: int, progress: bool) -> list[Header | str]:
-    """Per path its header, or what is wrong with the file."""
-
-    def examine(path: str) -> Header | str:
-        try:
-            return read_header(root / path)
-        except (OSError, ValueError) as error:
-            return str(error)
-
-    found = map_in_order(examine, paths, num_workers)
-    return list(tqdm(found, total=len(paths), desc="index", unit="file", disable=not progress))

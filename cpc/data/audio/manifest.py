@@ -6,7 +6,7 @@ A manifest is UTF-8 with a header. `path` is required (relative to the CSV's fol
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +34,7 @@ class Manifest:
 
     def __post_init__(self) -> None:
         if "path" not in self.columns:
-            raise ValueError(f"a manifest needs a column 'path'; found the columns {_listed(self.columns)}")
+            raise ValueError(f"a manifest needs a column 'path'; found the columns {', '.join(self.columns)}")
         lengths = {name: len(values) for name, values in self.columns.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"a manifest's columns have one length; found {lengths}")
@@ -82,8 +82,8 @@ class Manifest:
         """
         if name not in self.columns:
             raise ValueError(
-                f"the manifest in {self.root} has no column {name!r}, only {_listed(self.columns)}: name one of these, "
-                "or add it (`cpc data index` with --speaker_level, --split_level, --valid_share or named groups "
+                f"the manifest in {self.root} has no column {name!r}, only {', '.join(self.columns)}: name one of "
+                "these, or add it (`cpc data index` with --speaker_level, --split_level, --valid_share or named groups "
                 "in --speaker_pattern)"
             )
         return self.columns[name]
@@ -115,7 +115,7 @@ class Manifest:
         rows = np.flatnonzero(np.array(splits) == split)
         if not len(rows):
             raise ValueError(
-                f"the manifest in {self.root} has no row of split {split!r}, only of {_listed(sorted(set(splits)))}: "
+                f"the manifest in {self.root} has no row of split {split!r}, only of {', '.join(sorted(set(splits)))}: "
                 "name one of these, or set the split column of the rows meant"
             )
         return rows
@@ -158,8 +158,8 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
             disk).
 
     Raises:
-        ValueError: if the file is missing or no CSV, has no `path` column, a ragged row, duplicated columns or paths, a
-            count out of its range, no rows, or names files that are absent, or one by two names.
+        ValueError: if the file is missing or not a CSV, has no `path` column, a ragged row, repeated columns or paths,
+            a count out of its range, no rows, or names files that are absent, or one by two names.
     """
     path = Path(path)
     if path.is_dir():
@@ -187,20 +187,17 @@ def _read_columns(path: Path) -> dict[str, list[str]]:
             for row in reader:
                 if len(row) not in (0, len(names)):
                     raise ValueError(
-                        f"{path}, line {reader.line_num}: {len(row)} cells under {len(names)} columns {_listed(names)}"
+                        f"{path}, line {reader.line_num}: {len(row)} cells under {len(names)} columns "
+                        f"{', '.join(names)}"
                     )
                 if row:
                     rows.append(row)
     except csv.Error as error:
-        raise ValueError(f"{path} is no CSV: {error}") from error
+        raise ValueError(f"{path} is not a CSV: {error}") from error
     if len(set(names)) < len(names):
-        raise ValueError(f"{path} names a column twice: {_listed(names)}")
+        raise ValueError(f"{path} names a column twice: {', '.join(names)}")
     return {name: [row[position] for row in rows] for position, name in enumerate(names)}
 
 
 def _seen_from(folder: Path, file: Path) -> str:
     return (file.relative_to(folder) if file.is_relative_to(folder) else file).as_posix()
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)

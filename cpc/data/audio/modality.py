@@ -1,6 +1,6 @@
 """Audio as a modality: manifest -> packed cache -> windows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from jaxtyping import Float
@@ -64,15 +64,8 @@ class Audio(Drawn):
 
     def open(self, encoder: Any, *, to_train: bool = False) -> Corpus:
         """The manifest's audio at the encoder's rate."""
-        return Corpus(
-            self.manifest,
-            encoder,
-            self.window_samples,
-            packed=self.packed,
-            cache_dir=self.cache_dir,
-            skip_bad=self.skip_bad,
-            alignments=self.alignments,
-        )
+        taken = {field.name: self.options[field.name] for field in fields(Corpus) if field.name in self.options}
+        return Corpus(self.manifest, encoder, **taken)
 
     def class_names(self, corpus: Corpus, task: str) -> list[str]:
         """The classes of `phones`, from the alignments, or `speaker`, from the manifest."""

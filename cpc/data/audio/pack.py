@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from cpc.data.audio.files import check_rates, read_blocks, resampled_length
-from cpc.data.audio.headers import Header, check_rate, read_header
+from cpc.data.audio.headers import Header, check_rate, read_headers
 from cpc.data.audio.manifest import Manifest
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.packed import FORMAT, PackedRows, RowSource, pack_rows
-from cpc.data.store.parallel import map_in_order
 
 _LOUDEST = 32768
 _SCALE = np.float32(1 / _LOUDEST)
@@ -24,9 +22,6 @@ _SCALE = np.float32(1 / _LOUDEST)
 
 class PackedAudio(PackedRows):
     """Audio files in one int16 memory map, as `pack` writes it.
-
-    Args:
-        folder: the pack's folder.
 
     Attributes:
         sample_rate_hz: rate of every sample.
@@ -39,11 +34,6 @@ class PackedAudio(PackedRows):
     def num_samples(self) -> np.ndarray:
         """`[num_files]` int64, length of each file; 0 for one that was skipped."""
         return self.lengths
-
-    @property
-    def num_files(self) -> int:
-        """How many files there are, skipped ones among them."""
-        return len(self)
 
     @property
     def statistics(self) -> tuple[float, float]:
@@ -87,7 +77,7 @@ def pack(
     """Decode every file of a manifest to mono int16 at one rate, or reuse what an earlier call decoded.
 
     File `i` of the result is row `i` of the manifest. Samples beyond [-1, 1] are clipped. An interrupted call leaves no
-    pack behind; the next one starts anew.
+    pack behind; the next one starts again.
 
     Args:
         manifest: the files.
@@ -98,7 +88,7 @@ def pack(
         progress: show a progress bar.
 
     Raises:
-        ValueError: on a rate that is no audio's; naming the first few bad files (missing, damaged, truncated, NaN,
+        ValueError: on a rate out of range; naming the first few bad files (missing, damaged, truncated, NaN,
             constant). The good ones are packed all the same, so that a second call with `skip_bad` has nothing left to
             do.
         OSError: if the disk is full; nothing stays behind.
@@ -138,9 +128,8 @@ class _Waveforms(RowSource):
         return digest.hexdigest()[:24]
 
     def rooms(self, num_workers: int, progress: bool) -> Sequence[int | str]:
-        rows = map_in_order(self._header, range(len(self._files)), num_workers)
-        bar = tqdm(rows, total=len(self._files), desc="pack: headers", unit="file", disable=not progress)
-        self._headers = list(bar)
+        found = read_headers(self._files, num_workers, "pack: headers" if progress else None)
+        self._headers = [self._checked(row, header) for row, header in enumerate(found)]
         # A file that cannot be read takes no room.
         known = [header if isinstance(header, Header) else Header(0, 1, 1, "") for header in self._headers]
         num_samples, rates = (np.array([getattr(header, name) for header in known]) for name in Header._fields[:2])
@@ -178,11 +167,12 @@ class _Waveforms(RowSource):
                 f"{self._files[row]}: is constant, each of its {num_samples} samples is {lowest / _LOUDEST:g}"
             )
 
-    def _header(self, row: int) -> Header | str:
-        """The header of a file, or what is wrong with it."""
+    def _checked(self, row: int, header: Header | str) -> Header | str:
+        """The header of a file that can be packed, or what is wrong with it."""
         file = self._files[row]
+        if isinstance(header, str):
+            return header
         try:
-            header = read_header(file)
             check_rates(file, header.sample_rate_hz, self._rate_hz)
         except ValueError as error:
             return str(error)

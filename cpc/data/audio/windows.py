@@ -4,6 +4,7 @@ B windows, S samples each, T latents each.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ NUM_INITIALISATION_WINDOWS = 32
 FrameLabels = Callable[[int, int, int], np.ndarray]
 
 
+@dataclass(eq=False)
 class WindowDataset(Dataset[Batch]):
     """Windows of `window_samples` samples; a window never leaves its file.
 
@@ -43,35 +45,28 @@ class WindowDataset(Dataset[Batch]):
         DataLoader(dataset, batch_sampler=batches, collate_fn=dataset.collate)
     """
 
-    def __init__(
-        self,
-        audio: Audio,
-        window_samples: int,
-        sequence_ids: np.ndarray | None = None,
-        group_ids: np.ndarray | None = None,
-        labels: FrameLabels | None = None,
-        num_latents: int = 0,
-        split: str | None = None,
-    ) -> None:
-        if window_samples < 1:
-            raise ValueError(f"window_samples={window_samples}, but a window has at least 1 sample")
-        if labels is not None and num_latents < 1:
-            raise ValueError(f"labels are given with num_latents={num_latents}; set the encoder's latents per window")
-        num_files = len(audio.num_samples)
-        for name, ids in (("sequence_ids", sequence_ids), ("group_ids", group_ids)):
-            if ids is not None and len(ids) != num_files:
-                raise ValueError(f"{name} has {len(ids)} entries for {num_files} audio files; give one per file")
-        self.audio = audio
-        self.window_samples = self.num_values = window_samples
-        self.sequence_ids = np.arange(num_files) if sequence_ids is None else np.asarray(sequence_ids, np.int64)
-        self.group_ids = np.full(num_files, -1) if group_ids is None else np.asarray(group_ids, np.int64)
-        self.labels = labels
-        self.split = split
-        self.num_latents = num_latents
+    audio: Audio
+    window_samples: int
+    sequence_ids: np.ndarray = None  # type: ignore[assignment]  # filled in below
+    group_ids: np.ndarray = None  # type: ignore[assignment]
+    labels: FrameLabels | None = None
+    num_latents: int = 0
+    split: str | None = None
 
-    def __getitem__(self, window: Draw) -> Batch:
-        """One window: the fields of a `Batch` without the batch axis."""
-        return Batch(*(field[0] for field in self.__getitems__([window]) if field is not None))
+    def __post_init__(self) -> None:
+        if self.window_samples < 1:
+            raise ValueError(f"window_samples={self.window_samples}, but a window has at least 1 sample")
+        if self.labels is not None and self.num_latents < 1:
+            raise ValueError(
+                f"labels are given with num_latents={self.num_latents}; set the encoder's latents per window"
+            )
+        num_files = len(self.audio.num_samples)
+        for name, default in (("sequence_ids", np.arange(num_files)), ("group_ids", np.full(num_files, -1))):
+            ids = default if getattr(self, name) is None else np.asarray(getattr(self, name), np.int64)
+            if len(ids) != num_files:
+                raise ValueError(f"{name} has {len(ids)} entries for {num_files} audio files; give one per file")
+            setattr(self, name, ids)
+        self.num_values = self.window_samples
 
     def __getitems__(self, windows: Sequence[Draw]) -> Batch:
         """All windows of a batch at once, written straight into the batch's memory (the loader prefers this)."""
@@ -99,11 +94,9 @@ class WindowDataset(Dataset[Batch]):
         return torch.from_numpy(np.minimum(num_samples, self.window_samples))
 
     @staticmethod
-    def collate(rows: Batch | Sequence[Batch]) -> Batch:
-        """A batch from single windows; a batch that is whole already passes through."""
-        if isinstance(rows, Batch):
-            return rows
-        return Batch(*(torch.stack(field) for field in zip(*rows, strict=True)))
+    def collate(rows: Batch) -> Batch:
+        """A batch is whole already."""
+        return rows
 
 
 def window_draws(num_samples: np.ndarray, window_samples: int) -> dict[str, Any]:

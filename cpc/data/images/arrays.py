@@ -29,19 +29,21 @@ class ImageArray:
 
     Attributes:
         name: first part of its images' names.
-        num_images: its length.
+        splits: of each image.
+        labels: of each image, int64, -1 where unknown.
         load: returns the images; can be pickled.
         version: returns numbers that change with the array; can be pickled.
     """
 
     name: str
-    num_images: int
+    splits: list[str]
+    labels: np.ndarray
     load: Callable[[], Images]
     version: Callable[[], tuple[int, ...]]
 
 
 class ArrayImages:
-    """Images in arrays, each known as `array:row`. A copy sent to another process loads them anew.
+    """Images in arrays, each known as `array:row`. A copy sent to another process loads them again.
 
     Args:
         root: folder of the arrays' files.
@@ -57,7 +59,7 @@ class ArrayImages:
     @property
     def names(self) -> list[str]:
         """The names of all images, array after array."""
-        return [f"{array.name}:{row}" for array in self._arrays.values() for row in range(array.num_images)]
+        return [f"{array.name}:{row}" for array in self._arrays.values() for row in range(len(array.labels))]
 
     @contextmanager
     def open(self, name: str) -> Iterator[Image.Image]:
@@ -91,6 +93,17 @@ class ArrayImages:
         return self.__dict__ | {"_pixels": {}}
 
 
+def tabulate_arrays(
+    root: Path, arrays: Sequence[ImageArray], classes: list[str], sequences: np.ndarray | None = None
+) -> ImageTable:
+    """The table of the images in arrays, one after the other; sequences are numbered in all of them."""
+    origin = ArrayImages(root, arrays)
+    splits = [split for array in arrays for split in array.splits]
+    labels = np.concatenate([array.labels for array in arrays])
+    sequences = np.arange(len(labels)) if sequences is None else sequences
+    return ImageTable(origin.names, splits, labels, classes, origin, sequences)
+
+
 def find_image_arrays(folder: Path) -> list[Path]:
     """The npz files of a folder that are named after splits, in the order of the splits."""
     return [path for name in SPLIT_OF if (path := folder / f"{name}.npz").is_file()]
@@ -101,7 +114,7 @@ def read_image_arrays(paths: Sequence[Path], *, are_splits: bool) -> ImageTable:
 
     Every file holds `images`, uint8 `[n, h, w]` or `[n, h, w, channels]` with 1, 3 or 4 channels. It may hold `labels`,
     whole numbers `[n]`, -1 where unknown, and `classes`, their names: numbers, where no file names them. An array
-    `sequence`, whole numbers `[n]`, says which images of the file overlap or hang together in another way: they share a
+    `sequence`, whole numbers `[n]`, says which images of the file overlap or are tied in another way: they share a
     number (see `ImageTable.sequences`).
 
     Args:
@@ -114,43 +127,24 @@ def read_image_arrays(paths: Sequence[Path], *, are_splits: bool) -> ImageTable:
             length; if a label is no class, files disagree about the classes, two are of one split, or are one file.
     """
     refuse_doubles(paths[0].parent, [path.name for path in paths])
-    files = [_read_file(path, are_splits) for path in paths]
-    if len({file.splits[0] for file in files}) < len(files):
+    arrays, named, sequences = zip(*(_read_file(path, are_splits) for path in paths), strict=True)
+    if len({array.splits[0] for array in arrays}) < len(arrays):
         raise ValueError(f"{', '.join(map(str, paths))}: two of these are of one split; join or remove one")
-    classes = _common_classes(paths, files)
-    for path, file in zip(paths, files, strict=True):
-        highest = int(file.labels.max())
+    classes = _common_classes(paths, named, max(int(array.labels.max()) for array in arrays) + 1)
+    for path, array in zip(paths, arrays, strict=True):
+        highest = int(array.labels.max())
         if highest >= len(classes):
             raise ValueError(
                 f"{path}: a label is {highest}, but there are {len(classes)} classes, so that legal labels are -1 for "
                 f"unknown to {len(classes) - 1}"
             )
-    origin = ArrayImages(
-        paths[0].parent,
-        [
-            ImageArray(file.name, len(file.labels), partial(load_array, path, "images"), partial(_checksum, path))
-            for path, file in zip(paths, files, strict=True)
-        ],
-    )
-    splits = [split for file in files for split in file.splits]
-    first_rows = np.cumsum([0, *(len(file.labels) for file in files)])
-    sequences = [first_row + file.sequences for first_row, file in zip(first_rows, files, strict=False)]
-    labels = np.concatenate([file.labels for file in files])
-    return ImageTable(origin.names, splits, labels, classes, origin, np.concatenate(sequences))
+    first_rows = np.cumsum([0, *map(len, sequences[:-1])])
+    numbered = np.concatenate([first_row + of_file for first_row, of_file in zip(first_rows, sequences, strict=True)])
+    return tabulate_arrays(paths[0].parent, arrays, classes, numbered)
 
 
-@dataclass(frozen=True)
-class _File:
-    """What an npz file holds beside the images."""
-
-    name: str
-    splits: list[str]
-    labels: np.ndarray
-    classes: list[str] | None
-    sequences: np.ndarray  # the row of the first image of each one's sequence
-
-
-def _read_file(path: Path, is_split: bool) -> _File:
+def _read_file(path: Path, is_split: bool) -> tuple[ImageArray, list[str] | None, np.ndarray]:
+    """An array of images, the names of its classes, and the row of the first image of each one's sequence."""
     known = {"images", "labels", "classes", "sequence"} | (set() if is_split else {"split"})
     members, shape, dtype = _look_into(path)
     if dtype != np.uint8 or len(shape) not in (3, 4) or 0 in shape or shape[3:] not in ((), (1,), (3,), (4,)):
@@ -199,21 +193,23 @@ def _read_file(path: Path, is_split: bool) -> _File:
     if sequences is None:
         sequences = np.arange(num_images)
     _, first_rows, sequence = np.unique(sequences, return_index=True, return_inverse=True)
-    return _File(
+    array = ImageArray(
         name=SPLIT_OF[path.stem] if is_split else path.stem,
         splits=[SPLIT_OF[split] for split in splits.tolist()],
         labels=labels.astype(np.int64),
-        classes=classes,
-        sequences=first_rows[sequence],
+        load=partial(load_array, path, "images"),
+        version=partial(_checksum, path),
     )
+    return array, classes, first_rows[sequence]
 
 
-def _common_classes(paths: Sequence[Path], files: Sequence[_File]) -> list[str]:
-    named = [(path, file.classes) for path, file in zip(paths, files, strict=True) if file.classes is not None]
-    if not named:
-        return [str(label) for label in range(max(int(file.labels.max()) for file in files) + 1)]
-    first, classes = named[0]
-    for path, others in named[1:]:
+def _common_classes(paths: Sequence[Path], named: Sequence[list[str] | None], num_classes: int) -> list[str]:
+    """The classes that files name, or else their numbers."""
+    found = [(path, classes) for path, classes in zip(paths, named, strict=True) if classes is not None]
+    if not found:
+        return [str(label) for label in range(num_classes)]
+    first, classes = found[0]
+    for path, others in found[1:]:
         if others != classes:
             raise ValueError(f"{first} and {path} disagree about classes: {classes} and {others}")
     return classes

@@ -4,10 +4,10 @@ B images, C channels, S image side.
 """
 
 from collections.abc import Sequence
-from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from cpc.data.drawn import DrawnCorpus
 from cpc.data.images.files import ImageFiles
 from cpc.data.images.pack import PackedImages, pack_images
 from cpc.data.images.patch_augmentation import PatchAugmentation
-from cpc.data.images.patch_grid import PatchGrid
 from cpc.data.images.sources import DEFAULT_VALID_SHARE, read_image_source
 from cpc.data.streams.keyed_draws import keyed_uniforms
 from cpc.data.streams.spread import SpreadBatches
@@ -33,16 +32,7 @@ Images = PackedImages | ImageFiles
 Chance = Literal["none", "images", "patches"]
 
 
-@runtime_checkable
-class ImageGeometry(Protocol):
-    """What an encoder says about the images that it takes."""
-
-    grid: PatchGrid
-    num_channels: int
-    fully_convolutional: bool
-    pixel_mean: Tensor
-
-
+@dataclass(eq=False)
 class ImageDataset(Dataset[Batch]):
     """Images with the changes that training makes to them; an index is a pair (image, key), and the key decides them.
 
@@ -58,28 +48,18 @@ class ImageDataset(Dataset[Batch]):
         num_latents: of an image, all patches.
     """
 
-    def __init__(
-        self,
-        images: Images,
-        sequence_ids: np.ndarray,
-        image_size: int,
-        augmentation: PatchAugmentation | None,
-        *,
-        chance: Chance,
-        flip: bool,
-        split: str | None = None,
-        num_latents: int = 0,
-    ) -> None:
-        self.images = images
-        self.sequence_ids = np.asarray(sequence_ids, np.int64)
+    images: Images
+    sequence_ids: np.ndarray
+    image_size: int
+    augmentation: PatchAugmentation | None
+    chance: Chance
+    flip: bool
+    split: str | None = None
+    num_latents: int = 0
+
+    def __post_init__(self) -> None:
         self.group_ids = np.full(len(self.sequence_ids), -1)
-        self.image_size = image_size
-        self.augmentation = augmentation
-        self.chance = chance
-        self.flip = flip
-        self.split = split
-        self.num_values = image_size**2 * images.num_channels
-        self.num_latents = num_latents
+        self.num_values = self.image_size**2 * self.images.num_channels
 
     def __getitems__(self, drawn: Sequence[Draw]) -> Batch:
         """All images of a batch; `x` holds patches `[B, H, W, C, P, P]`, or images `[B, C, S, S]`, in [0, 1]."""
@@ -104,21 +84,16 @@ class ImageDataset(Dataset[Batch]):
 
     def pixels(self, rows: np.ndarray) -> Float[Tensor, "B C S S"]:
         """Whole images in [0, 1], cut out of the middle."""
-        middle = ImageDataset(self.images, self.sequence_ids, self.image_size, None, chance="none", flip=False)
+        middle = replace(self, augmentation=None, chance="none")
         return middle.__getitems__([(row, 0) for row in rows.tolist()]).x
 
     def subset(self, rows: np.ndarray) -> "ImageDataset":
         """These images alone, in this order."""
-        view = copy(self)
-        view.images, view.sequence_ids = self.images.subset(rows), self.sequence_ids[rows]
-        view.group_ids = self.group_ids[rows]
-        return view
+        return replace(self, images=self.images.subset(rows), sequence_ids=self.sequence_ids[rows])
 
     def with_chance(self, chance: Chance) -> "ImageDataset":
         """The same images, with more or less left to chance."""
-        view = copy(self)
-        view.chance = chance
-        return view
+        return replace(self, chance=chance)
 
     @staticmethod
     def collate(rows: Batch) -> Batch:
@@ -137,23 +112,15 @@ class ImageDataset(Dataset[Batch]):
         return cut
 
 
+@dataclass(eq=False)
 class ImageCorpus(DrawnCorpus):
     """The images of a source, in the squares that a model is trained on.
 
-    Pixels are read when images are first asked for; `check` finds before that what needs no pixels to be found.
+    Pixels are read when images are first asked for; `check` needs none.
 
     Args:
-        source: as `read_image_source` takes it.
-        geometry: the encoder whose patches the images give.
-        image_size: side of the square that the model sees.
-        load_size: side that images are kept at, from which training cuts at random; `image_size` unless given.
-        augmentation: `none`, `v1` or `v2`, see `PatchAugmentation`.
-        flip: mirror half of the training images.
-        packed: keep all images decoded in a uint8 memory map, made at the first use; false decodes them on the fly.
-        cache_dir: where the map goes; None: beside the source.
-        skip_bad: go on without files that cannot be used, and say how many.
-        valid_share: of the training images, held out where the source names none for it.
-        valid_from: the split that they are held out from, see `read_image_source`.
+        geometry: an encoder, or what has its `grid`, `num_channels`, `fully_convolutional` and `pixel_mean`.
+        others: as of `cpc.data.Images`; `valid_from` is the split that `valid` is held out from.
 
     Attributes:
         table: names, labels and splits of all images.
@@ -163,40 +130,35 @@ class ImageCorpus(DrawnCorpus):
         ValueError: if the source cannot be read, sizes or grid do not fit, or options contradict each other.
     """
 
-    def __init__(
-        self,
-        source: str | Path,
-        geometry: ImageGeometry,
-        image_size: int,
-        *,
-        load_size: int | None = None,
-        augmentation: str = "none",
-        flip: bool = False,
-        packed: bool = True,
-        cache_dir: str | Path | None = None,
-        skip_bad: bool = False,
-        valid_share: float = DEFAULT_VALID_SHARE,
-        valid_from: str | None = None,
-    ) -> None:
-        if not packed and (cache_dir is not None or skip_bad):
+    source: str | Path
+    geometry: Any
+    image_size: int
+    load_size: int | None = None
+    augmentation: str = "none"
+    flip: bool = False
+    packed: bool = True
+    cache_dir: str | Path | None = None
+    skip_bad: bool = False
+    valid_share: float = DEFAULT_VALID_SHARE
+    valid_from: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.packed and (self.cache_dir is not None or self.skip_bad):
             raise ValueError("`cache_dir` and `skip_bad` are about packed images, but packed=False: leave them out")
-        if load_size is not None and load_size < image_size:
-            raise ValueError(f"load_size={load_size} is smaller than image_size={image_size}, which is cut out of it")
-        if geometry.fully_convolutional and augmentation != "none":
+        if self.load_size is not None and self.load_size < self.image_size:
             raise ValueError(
-                f"augmentation={augmentation!r} changes patches one by one, but the encoder has fully_convolutional="
-                "True and sees whole images: choose one of them"
+                f"load_size={self.load_size} is smaller than image_size={self.image_size}, which is cut out of it"
             )
-        geometry.grid.side(image_size)
-        self.table = read_image_source(source, valid_share=valid_share, valid_from=valid_from)
+        if self.geometry.fully_convolutional and self.augmentation != "none":
+            raise ValueError(
+                f"augmentation={self.augmentation!r} changes patches one by one, but the encoder has "
+                "fully_convolutional=True and sees whole images: choose one of them"
+            )
+        self.geometry.grid.side(self.image_size)
+        self.table = read_image_source(self.source, valid_share=self.valid_share, valid_from=self.valid_from)
         self.classes = self.table.classes
-        self.geometry = geometry
-        self.image_size = image_size
-        self.load_size = load_size or image_size
-        self.augmentation = augmentation
-        self.flip = flip
+        self.load_size = self.load_size or self.image_size
         self._patches()  # refuses an unknown augmentation
-        self._packed, self._cache_dir, self._skip_bad = packed, cache_dir, skip_bad
 
     @property
     def crop_size(self) -> int | None:
@@ -204,15 +166,7 @@ class ImageCorpus(DrawnCorpus):
         return self._patches().crop_size
 
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Ask of the table all that it can tell, before images are decoded.
-
-        Args:
-            splits: those that will be used; None: all images.
-            needs_speakers: whether sequences must have speakers, which images have not.
-
-        Raises:
-            ValueError: if a split has no images, or speakers are needed.
-        """
+        """Check the table before decoding: every split has images, and speakers, of which images have none."""
         if needs_speakers:
             raise ValueError(
                 "images have no speakers: choose negatives among mixed, mixed_excluding (other images) and "
@@ -225,9 +179,10 @@ class ImageCorpus(DrawnCorpus):
     def images(self) -> Images:
         """All images of the source; packed here, if they are not yet."""
         num_channels = self.geometry.num_channels
-        if self._packed:
-            return pack_images(self.table, self.load_size, num_channels, self._cache_dir, skip_bad=self._skip_bad)
-        return ImageFiles(self.table, self.load_size, num_channels)
+        size = self.load_size or self.image_size
+        if self.packed:
+            return pack_images(self.table, size, num_channels, self.cache_dir, skip_bad=self.skip_bad)
+        return ImageFiles(self.table, size, num_channels)
 
     def windows(self, split: str | None, *, is_training: bool = False) -> ImageDataset:
         """The images of a split, None of all, changed as training does or not; sequence ids are the table's.
@@ -260,7 +215,7 @@ class ImageCorpus(DrawnCorpus):
     ) -> SpreadBatches:
         """Every image once in each pass, with a key that decides how it is changed this time."""
         if sampler != "uniform":
-            raise ValueError(f"sampler={sampler!r} needs speakers, which images have not: images are drawn uniformly")
+            raise ValueError(f"sampler={sampler!r} needs speakers, and images have none: images are drawn uniformly")
         names = "\n".join(windows.images.table.names).encode("utf-8", "surrogateescape")
         with naming(windows.split):
             return SpreadBatches(
@@ -276,11 +231,7 @@ class ImageCorpus(DrawnCorpus):
             )
 
     def held_out_batch_size(self, windows: ImageDataset, batch_size: int, world_size: int) -> int:
-        """At most one pass: unchanged by chance, an image that came twice would be its own negative.
-
-        Raises:
-            ValueError: if not even two images are there for every process.
-        """
+        """At most one pass: unchanged by chance, an image that came twice would be its own negative."""
         of_one_pass = len(windows.images) // world_size
         if of_one_pass < 2:
             raise ValueError(

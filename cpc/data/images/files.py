@@ -1,13 +1,15 @@
 """Images decoded whenever they are read, for sources whose pack would fill the disk. B images, S side, C channels."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 from jaxtyping import Int64, UInt8
 
 from cpc.data.images.pixels import check_shape, read_square
-from cpc.data.images.table import ImageTable, TableColumns
+from cpc.data.images.table import ImageTable, TableImages
+from cpc.data.store.packed import RowSource
 from cpc.data.store.parallel import map_in_order
 from cpc.data.store.statistics import ChannelStatistics, statistics_of, value_sums
 
@@ -15,10 +17,10 @@ NUM_STATISTICS_IMAGES = 1000
 _STATISTICS_SEED = 0
 
 
-class ImageFiles(TableColumns):
-    """The images of a table as `PackedImages` gives them, decoded on the fly: bit for bit the same, but slower.
+class ImageFiles(TableImages, RowSource):
+    """The images of a table, decoded on the fly; `pack_images` makes a pack of them, which gives the same bits faster.
 
-    A file that cannot be decoded is an error when it is read: a pack finds bad files beforehand, and can skip them.
+    A file that cannot be decoded is an error when it is read: a pack finds bad files before, and can skip them.
 
     Args:
         table: the images, as `read_image_source` returns them.
@@ -29,12 +31,15 @@ class ImageFiles(TableColumns):
         ValueError: if `image_size` or `num_channels` is not legal.
     """
 
+    noun, dtype = "image", "|u1"
+
     def __init__(self, table: ImageTable, image_size: int, num_channels: int) -> None:
         check_shape(image_size, num_channels)
         self.table = table
         self.image_size = image_size
         self.num_channels = num_channels
-        self.skipped: dict[int, str] = {}
+        self.shape = (image_size, image_size, num_channels)
+        self.skipped, self.about = {}, {}
         self._statistics: ChannelStatistics | None = None
 
     @property
@@ -56,12 +61,8 @@ class ImageFiles(TableColumns):
             self._statistics = statistics_of(np.stack(sums), num_drawn * self.image_size**2, 255)
         return self._statistics
 
-    def rows(self, split: str | None) -> Int64[np.ndarray, " rows"]:
-        """Which rows are of one split; None: all; raises as `ImageTable.rows` does."""
-        return self.table.rows(split)
-
     def subset(self, rows: Sequence[int] | np.ndarray) -> "ImageFiles":
-        """These rows alone, numbered anew in this order."""
+        """These rows alone, numbered from 0 in this order."""
         return ImageFiles(self.table.subset(rows), self.image_size, self.num_channels)
 
     def read(self, rows: Sequence[int] | np.ndarray) -> UInt8[np.ndarray, "B S S C"]:
@@ -70,10 +71,22 @@ class ImageFiles(TableColumns):
         Raises:
             ValueError: naming the file, if one cannot be decoded.
         """
-        images = np.zeros((len(rows), self.image_size, self.image_size, self.num_channels), np.uint8)
+        images = np.zeros((len(rows), *self.shape), np.uint8)
         for position, row in enumerate(np.asarray(rows).tolist()):
-            images[position] = read_square(self.table, row, self.image_size, self.num_channels)
+            images[position] = next(self.decode(row))
         return images
+
+    def rooms(self, num_workers: int, progress: bool) -> Sequence[int | str]:
+        """One square each."""
+        return [1] * len(self)
+
+    def decoding(self) -> AbstractContextManager[None]:
+        """Arrays are loaded."""
+        return self.table.origin.loaded()
+
+    def decode(self, row: int) -> Iterator[UInt8[np.ndarray, "1 S S C"]]:
+        """The square of one row."""
+        yield read_square(self.table, row, self.image_size, self.num_channels)[None]
 
     def _sums(self, row: int) -> Int64[np.ndarray, "2 C"]:
         return value_sums(self.read([row]))

@@ -72,8 +72,7 @@ def read_image_folder(root: Path) -> ImageTable:
         ValueError: if there is no image (the message says what there is), or images and folders lie beside each other
             that no layout explains, or one file is there under two names.
     """
-    names = find_images(root)
-    return tabulate(root, names)
+    return tabulate(root, find_images(root))
 
 
 def find_images(root: Path) -> list[str]:

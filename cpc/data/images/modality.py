@@ -1,7 +1,7 @@
 """Images as a modality: source -> packed cache -> patches."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from cpc.data.drawn import Drawn
@@ -74,19 +74,8 @@ class Images(Drawn):
 
     def open(self, encoder: Any, *, to_train: bool = False) -> ImageCorpus:
         """The source's images; an encoder to train learns which part of a patch it will see."""
-        corpus = ImageCorpus(
-            self.source,
-            encoder,
-            self.image_size,
-            load_size=self.load_size,
-            augmentation=self.augmentation,
-            flip=self.flip,
-            valid_share=self.valid_share,
-            valid_from=self.train_split,
-            packed=self.packed,
-            cache_dir=self.cache_dir,
-            skip_bad=self.skip_bad,
-        )
+        taken = {field.name: self.options[field.name] for field in fields(ImageCorpus) if field.name in self.options}
+        corpus = ImageCorpus(geometry=encoder, valid_from=self.train_split, **taken)
         if to_train:
             if encoder.crop_size not in (None, corpus.crop_size):
                 raise ValueError(

@@ -4,28 +4,23 @@ Labels and splits are the table's: other ones need no other pack. B images of a 
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64, UInt8
+from jaxtyping import UInt8
 
-from cpc.data.images.pixels import check_shape, read_square
-from cpc.data.images.table import ImageTable, TableColumns
+from cpc.data.images.files import ImageFiles
+from cpc.data.images.table import ImageTable, TableImages
 from cpc.data.store.folders import name_a_few
-from cpc.data.store.packed import FORMAT, PackedRows, RowSource, pack_rows
+from cpc.data.store.packed import FORMAT, PackedRows, pack_rows
 from cpc.data.store.statistics import ChannelStatistics
 
 
-class PackedImages(PackedRows, TableColumns):
+class PackedImages(PackedRows, TableImages):
     """The images of a table in one uint8 memory map, as `pack_images` writes it.
-
-    Args:
-        folder: the pack's folder.
-        table: the table that it was made of.
 
     Attributes:
         image_size: S, side of every image.
@@ -39,16 +34,8 @@ class PackedImages(PackedRows, TableColumns):
     def __init__(self, folder: str | Path, table: ImageTable) -> None:
         super().__init__(folder)
         if len(self) != len(table):
-            raise ValueError(f"{folder} holds {len(self)} images, the table {len(table)}; pack it anew")
+            raise ValueError(f"{folder} holds {len(self)} images, the table {len(table)}; pack it again")
         self.table = table
-
-    @property
-    def images(self) -> UInt8[np.ndarray, "n S S C"]:
-        """All images: a view of the map on disk; for a subset of scattered rows, a copy in memory."""
-        first = int(self._offsets[0]) if len(self) else 0
-        if np.array_equal(self._offsets, np.arange(first, first + len(self))):
-            return self.elements[first : first + len(self)]
-        return self.elements[self._offsets]
 
     @property
     def statistics(self) -> ChannelStatistics:
@@ -61,22 +48,8 @@ class PackedImages(PackedRows, TableColumns):
             raise ValueError(f"none of {len(self)} images can be used, so they have no statistics")
         return self.statistics_over(255)
 
-    def rows(self, split: str | None) -> Int64[np.ndarray, " rows"]:
-        """Which rows are of one split and not skipped; None: of any.
-
-        Raises:
-            ValueError: if there is none; the message lists the splits there are.
-        """
-        rows = self.table.rows(split)
-        usable = rows[self.lengths[rows] > 0]
-        if not len(usable):
-            raise ValueError(
-                f"all {len(rows)} images of split {split!r} were skipped:\n{name_a_few(list(self.skipped.values()))}"
-            )
-        return usable
-
     def subset(self, rows: Sequence[int] | np.ndarray) -> "PackedImages":
-        """These rows alone, numbered anew in this order."""
+        """These rows alone, numbered from 0 in this order."""
         view = super().subset(rows)
         view.table = self.table.subset(rows)
         return view
@@ -113,7 +86,7 @@ def pack_images(
     """Decode every image of a table to its central square of one size, or reuse what an earlier call decoded.
 
     Row `i` of the result is row `i` of the table; `read_square` says how modes and sizes become one. Images smaller
-    than `image_size` are enlarged. An interrupted call leaves no pack behind; the next one starts anew.
+    than `image_size` are enlarged. An interrupted call leaves no pack behind; the next one starts again.
 
     Args:
         table: the images, as `read_image_source` returns them.
@@ -125,33 +98,12 @@ def pack_images(
         progress: show a progress bar.
 
     Raises:
-        ValueError: naming the first few bad files (missing, damaged, truncated, no image). The good ones are packed all
-            the same, so that a second call with `skip_bad` has nothing left to do.
+        ValueError: naming the first few bad files; the good ones are packed all the same.
         OSError: if the disk is full, or the place cannot be written; nothing stays behind.
     """
-    check_shape(image_size, num_channels)
+    source = ImageFiles(table, image_size, num_channels)
     packs = table.origin.root / ".cpc_cache" if cache_dir is None else Path(cache_dir)
     wanted = f"{FORMAT} {image_size} {num_channels} {table.fingerprint()}"
     folder = packs / f"images-{hashlib.sha256(wanted.encode()).hexdigest()[:24]}"
-    source, open_pack = _Squares(table, image_size, num_channels), partial(PackedImages, table=table)
+    open_pack = partial(PackedImages, table=table)
     return pack_rows(source, folder, open_pack, skip_bad=skip_bad, num_workers=num_workers, progress=progress)
-
-
-class _Squares(RowSource):
-    """The images of a table as rows of one square each."""
-
-    noun, dtype = "image", "|u1"
-
-    def __init__(self, table: ImageTable, image_size: int, num_channels: int) -> None:
-        self.about = {}
-        self.shape = (image_size, image_size, num_channels)
-        self._table = table
-
-    def rooms(self, num_workers: int, progress: bool) -> Sequence[int | str]:
-        return [1] * len(self._table)
-
-    def decoding(self) -> AbstractContextManager[None]:
-        return self._table.origin.loaded()
-
-    def decode(self, row: int) -> Iterator[np.ndarray]:
-        yield read_square(self._table, row, self.shape[0], self.shape[2])[None]

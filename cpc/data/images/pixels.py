@@ -38,7 +38,7 @@ def read_square(table: ImageTable, row: int, image_size: int, num_channels: int)
     size are decoded at 1/2, 1/4 or 1/8 of their own, several times faster, and within about one grey level of the same.
 
     Raises:
-        ValueError: naming the file, if it cannot be decoded, or black and white are unknown (see `to_channels`).
+        ValueError: naming the file, if it cannot be decoded, or its range is unknown (see `to_channels`).
     """
     with table.open(row) as image:
         draft = image.draft(None, (_DRAFT_MARGIN * image_size, _DRAFT_MARGIN * image_size))
@@ -87,7 +87,7 @@ def _from_wide_grey(image: Image.Image) -> Image.Image:
     values = np.asarray(image)
     if image.mode == "F" or values.min() < 0 or values.max() > 65535:
         raise ValueError(
-            f"has pixels of mode {image.mode} from {values.min():g} to {values.max():g}, and does not say what is "
-            "black and white; convert it to 8 or 16 bits"
+            f"has pixels of mode {image.mode} from {values.min():g} to {values.max():g}, and their range is unknown; "
+            "convert it to 8 or 16 bits"
         )
     return Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cpc.data.batch import Batch
-from cpc.data.images.corpus import ImageCorpus, ImageDataset, ImageGeometry
+from cpc.data.images.corpus import ImageCorpus, ImageDataset
 from cpc.data.images.files import ImageFiles
 from cpc.data.images.folder import FolderImages, find_images
 from cpc.data.images.patch_augmentation import PatchAugmentation
@@ -28,7 +28,7 @@ _HOG: dict[str, Any] = {"orientations": 9, "pixels_per_cell": (8, 8), "cells_per
 class ImageCut(NamedTuple):
     """How a model's images are cut: all of a corpus that reading single files needs."""
 
-    geometry: ImageGeometry
+    encoder: Any
     image_size: int
     load_size: int
     augmentation: str = "none"
@@ -97,7 +97,7 @@ class LearntImages(FrontEnd):
         encoder, cut = self.model.encoder, self.corpus
         patches = PatchAugmentation(cut.augmentation, encoder.grid, encoder.pixel_mean.cpu())
         table = ImageTable([path.name], ["unlabelled"], np.array([-1]), [], FolderImages(path.parent))
-        files = ImageFiles(table, cut.load_size, encoder.num_channels)
+        files = ImageFiles(table, cut.load_size or cut.image_size, encoder.num_channels)
         augmentation = None if encoder.fully_convolutional else patches
         image = ImageDataset(files, np.array([0]), cut.image_size, augmentation, chance="none", flip=False)
         latents, contexts = self._grids(image.__getitems__([(0, 0)]).x)

@@ -25,7 +25,7 @@ def read_image_source(
 
             - a folder of image files: `SPLIT/CLASS/**`, `CLASS/**` or photographs alone (see `read_image_folder`);
             - an npz file, or a folder with train.npz, valid.npz, test.npz, unlabelled.npz or some of them (see
-              `read_image_arrays`); an array `sequence` there says which images hang together, as overlapping crops
+              `read_image_arrays`); an array `sequence` there says which images belong together, as overlapping crops
               do: they share a sequence id, are spread over batches and held out together, and intervals resample them
               as one;
             - `NAME:ROOT`, one of torchvision's data sets: cifar10, cifar100, imagenet, mnist, stl10 (see
@@ -54,7 +54,7 @@ def _read(source: str | Path) -> ImageTable:
         return read_image_arrays(arrays, are_splits=True) if arrays else read_image_folder(path)
     if path.is_file():
         if path.suffix.lower() != ".npz":
-            raise ValueError(f"{path} is no npz file; name one, or the folder that holds the images")
+            raise ValueError(f"{path} is not an npz file; name one, or the folder that holds the images")
         return read_image_arrays([path], are_splits=False)
     named = re.fullmatch(r"(\w[\w-]+):(.+)", str(source))  # a drive has one letter
     if named is None:

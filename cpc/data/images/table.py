@@ -43,10 +43,16 @@ class ImageOrigin(Protocol):
         ...
 
 
-class TableColumns:
-    """The columns of `table`, for whatever reads its images."""
+class TableImages:
+    """What all readers of a table's images share.
+
+    Attributes:
+        table: names, splits and labels.
+        skipped: row -> what is wrong with its image.
+    """
 
     table: "ImageTable"
+    skipped: dict[int, str]
 
     def __len__(self) -> int:
         return len(self.table)
@@ -56,15 +62,19 @@ class TableColumns:
         """Position in `classes`, or -1 where unknown."""
         return self.table.labels
 
-    @property
-    def classes(self) -> list[str]:
-        """Name of each class."""
-        return self.table.classes
+    def rows(self, split: str | None) -> Int64[np.ndarray, " rows"]:
+        """Which rows are of one split and not skipped; None: of any.
 
-    @property
-    def splits(self) -> list[str]:
-        """Each image's split: train, valid, test or unlabelled."""
-        return self.table.splits
+        Raises:
+            ValueError: if there is none; the message lists the splits there are.
+        """
+        rows = self.table.rows(split)
+        usable = rows[~np.isin(rows, list(self.skipped))] if self.skipped else rows
+        if len(rows) and not len(usable):
+            raise ValueError(
+                f"all {len(rows)} images of split {split!r} were skipped:\n{name_a_few(list(self.skipped.values()))}"
+            )
+        return usable
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -141,20 +151,16 @@ class ImageTable:
         return ImageTable(names, splits, self.labels[chosen], self.classes, self.origin, self.sequences[chosen])
 
     def open(self, row: int) -> AbstractContextManager[Image.Image]:
-        """The image of one row as Pillow opens it: not decoded, not turned upright, in the mode it is stored in.
+        """A context with the image of one row as Pillow opens it: not decoded, not turned upright.
 
         What its decoder complains about inside becomes a ValueError that names the file.
-
-        Example:
-            with table.open(0) as image:
-                upright = ImageOps.exif_transpose(image)
         """
         return self.origin.open(self.names[row])
 
     def fingerprint(self) -> str:
         """A hash of names, sizes and times (npz: checksums): another one as soon as an image has changed.
 
-        Every file's size and time are looked up anew, which takes seconds for a million files.
+        Every file's size and time are looked up again, which takes seconds for a million files.
         """
         digest = hashlib.sha256()
         for name in self.names:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cpc.data.images.arrays import ArrayImages, ImageArray, Images
+from cpc.data.images.arrays import ImageArray, Images, tabulate_arrays
 from cpc.data.images.folder import find_images, tabulate
 from cpc.data.images.table import ImageTable
 
@@ -41,17 +41,14 @@ def _download(dataset: str, root: Path) -> str:
 
 
 def _read_by_torchvision(dataset: str, folder: str, root: Path) -> ImageTable:
-    arrays, splits, labels = [], [], []
-    classes: list[str] = []
+    arrays, classes = [], []
     for split in ("train", "test"):
         found = _open(dataset, split, root)
-        labels.append(np.asarray(found.targets, np.int64))
-        splits += [split] * len(labels[-1])
+        labels = np.asarray(found.targets, np.int64)
         classes = list(found.classes)
         load, version = partial(_load, dataset, split, root), partial(_version, root / folder)
-        arrays.append(ImageArray(split, len(labels[-1]), load, version))
-    origin = ArrayImages(root, arrays)
-    return ImageTable(origin.names, splits, np.concatenate(labels), classes, origin)
+        arrays.append(ImageArray(split, [split] * len(labels), labels, load, version))
+    return tabulate_arrays(root, arrays, classes)
 
 
 def _open(dataset: str, split: str, root: Path) -> Any:
@@ -79,32 +76,33 @@ def _version(folder: Path) -> tuple[int, ...]:
 
 
 def _read_stl10(root: Path) -> ImageTable:
-    folder = root / "stl10_binary"
-    label_files = [folder / f"{split}_y.bin" for split in ("train", "test")]
+    folder, how = root / "stl10_binary", f"with {_download('STL10', root)}"
+    label_files = {split: folder / f"{split}_y.bin" for split in ("train", "test")}
     image_files = {split: folder / f"{name}_X.bin" for split, name in _STL10_FILES.items()}
     names_file = folder / "class_names.txt"
-    absent = [str(path) for path in (*image_files.values(), *label_files, names_file) if not path.is_file()]
+    absent = [str(path) for path in (*image_files.values(), *label_files.values(), names_file) if not path.is_file()]
     if absent:
-        raise ValueError(f"there is no {', no '.join(absent)}; get STL10 with {_download('STL10', root)}")
-    arrays, splits, labels = [], [], []
+        raise ValueError(f"there is no {', no '.join(absent)}; get STL10 {how}")
+    classes = names_file.read_text(encoding="utf-8").split()
+    counts = {}
     for split, path in image_files.items():
         num_images, rest = divmod(path.stat().st_size, int(np.prod(_STL10_SHAPE)))
         if rest or not num_images:
-            raise ValueError(f"{path} is truncated: remove it, and get STL10 again with {_download('STL10', root)}")
-        arrays.append(ImageArray(split, num_images, partial(_map_stl10, path), partial(_version, folder)))
-        splits += [split] * num_images
-        labels.append(np.full(num_images, -1))
-    classes = names_file.read_text(encoding="utf-8").split()
-    for position, path in enumerate(label_files):
-        found = np.fromfile(path, np.uint8).astype(np.int64) - 1  # 1 to 10 there
-        if len(found) != len(labels[position]) or found.min() < 0 or found.max() >= len(classes):
-            raise ValueError(
-                f"{path}: holds {len(found)} labels, but must hold one from 1 to {len(classes)} for each of the "
-                f"{len(labels[position])} images beside it; get STL10 again with {_download('STL10', root)}"
-            )
-        labels[position] = found
-    origin = ArrayImages(root, arrays)
-    return ImageTable(origin.names, splits, np.concatenate(labels), classes, origin)
+            raise ValueError(f"{path} is truncated: remove it, and get STL10 again {how}")
+        counts[split] = num_images
+    arrays = []
+    for split, num_images in counts.items():
+        labels = np.full(num_images, -1)
+        if split in label_files:
+            labels = np.fromfile(label_files[split], np.uint8).astype(np.int64) - 1  # 1 to 10 there
+            if len(labels) != num_images or labels.min() < 0 or labels.max() >= len(classes):
+                raise ValueError(
+                    f"{label_files[split]}: holds {len(labels)} labels, but must hold one from 1 to {len(classes)} for "
+                    f"each of the {num_images} images beside it; get STL10 again {how}"
+                )
+        load, version = partial(_map_stl10, image_files[split]), partial(_version, folder)
+        arrays.append(ImageArray(split, [split] * num_images, labels, load, version))
+    return tabulate_arrays(root, arrays, classes)
 
 
 def _map_stl10(path: Path) -> Images:

@@ -10,33 +10,19 @@ SILENCE = "sil"
 # not a sound: "oh" sounds like "aa" in America, as LibriSpeech's labels come from one dictionary whatever the accent.
 # Allophones are merged, and what is too rare to learn goes to its neighbour: "zh" to "sh" (as in TIMIT's 39 phones),
 # the vowel of "cure" to "ao", the triphthong of "fire" to "ay".
-CLASS_OF_MNEMONIC = {
+CLASS_OF_MNEMONIC = {phone: phone for phone in "bdfgklmnprsvwz"} | {
     mnemonic: phone
     for phone, mnemonics in {
-        "p": "p",
-        "b": "b",
         "t": "t t2 ?",
-        "d": "d",
-        "k": "k",
-        "g": "g",
         "dx": "t#",
         "ch": "tS",
         "jh": "dZ",
-        "f": "f",
-        "v": "v",
         "th": "T",
         "dh": "D",
-        "s": "s",
-        "z": "z",
         "sh": "S Z",
         "hh": "h",
-        "m": "m",
-        "n": "n",
         "ng": "N",
-        "l": "l",
         "el": "@L",
-        "r": "r",
-        "w": "w",
         "y": "j ;",
         "iy": "i: i",
         "ih": "I I2 I#",

@@ -26,10 +26,8 @@ from einops import rearrange
 from jaxtyping import Shaped, UInt8
 from PIL import Image
 
-from cpc import __version__
 from cpc.data.images.pixels import to_channels
-from cpc.data.made.record import REMEDY, is_made
-from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.made.record import REMEDY, make_once
 
 CORPORA = ("photographs", "digits")
 PROVENANCE_NAME = "images.json"
@@ -90,22 +88,22 @@ def write_image_corpora(out: str | Path, *, seed: int = 0) -> dict[str, Path]:
         "photographs_sha256": _digest(path.read_bytes() for path in sources.values()),
     }
     files = {name: out / f"{name}.npz" for name in CORPORA}
-    if is_made(out, PROVENANCE_NAME, parameters):
-        if not _is_complete(out):
-            raise ValueError(f"{out} is incomplete: {REMEDY}")
-        return files
-    arrays: dict[str, dict[str, Any]] = {"photographs": _photographs(sources, seed), "digits": _digits()}
-    with build_atomically(out, _is_complete) as unfinished:
+
+    def make(folder: Path) -> dict[str, Any]:
+        arrays: dict[str, dict[str, Any]] = {"photographs": _photographs(sources, seed), "digits": _digits()}
         for name, of_corpus in arrays.items():
-            np.savez(unfinished / f"{name}.npz", **of_corpus)
-        provenance = {
+            np.savez(folder / f"{name}.npz", **of_corpus)
+        return {
             "corpus": "crops of scikit-image's photographs, and scikit-learn's handwritten digits",
-            "parameters": parameters,
-            "versions": {"cpc": __version__, "numpy": np.__version__},
-            "num_bytes": {f"{name}.npz": (unfinished / f"{name}.npz").stat().st_size for name in CORPORA},
+            "num_bytes": {f"{name}.npz": (folder / f"{name}.npz").stat().st_size for name in arrays},
             "images_sha256": {name: _digest([of_corpus["images"].tobytes()]) for name, of_corpus in arrays.items()},
         }
-        (unfinished / PROVENANCE_NAME).write_text(json.dumps(provenance, indent=1) + "\n", encoding="utf-8")
+
+    if not make_once(out, PROVENANCE_NAME, parameters, make):
+        num_bytes = json.loads((out / PROVENANCE_NAME).read_text(encoding="utf-8")).get("num_bytes", {})
+        found = {path.name: path.stat().st_size for path in files.values() if path.is_file()}
+        if found != num_bytes:
+            raise ValueError(f"{out} is incomplete: {REMEDY}")
     return files
 
 
@@ -187,7 +185,7 @@ def _read(path: Path) -> UInt8[np.ndarray, "h w"]:
         with Image.open(path) as image:
             grey = to_channels(image, 1)
     except OSError as error:
-        raise ValueError(f"{path}: cannot be decoded ({error}); install scikit-image anew") from error
+        raise ValueError(f"{path}: cannot be decoded ({error}); install scikit-image again") from error
     while max(grey.size) > LONGEST_SIDE:
         grey = grey.reduce(2)
     return np.asarray(grey)
@@ -215,14 +213,6 @@ def _digits() -> dict[str, np.ndarray]:
         "split": np.repeat(list(DIGIT_SHARES), np.diff(edges)),
         "classes": np.array([str(digit) for digit in range(10)]),
     }
-
-
-def _is_complete(folder: Path) -> bool:
-    try:
-        num_bytes = json.loads((folder / PROVENANCE_NAME).read_text(encoding="utf-8"))["num_bytes"]
-        return all((folder / name).stat().st_size == size for name, size in num_bytes.items())
-    except (OSError, ValueError, KeyError):
-        return False
 
 
 def _digest(parts: Any) -> str:

@@ -87,7 +87,7 @@ def plain_text(paragraph: str) -> str:
     lines = paragraph.splitlines()
     indents = [len(line) - len(line.lstrip()) for line in lines]
     if len(lines) > 1 and indents[1] > indents[0] and not LIST_MARKER.match(lines[0]):
-        lines = lines[1:]  # the term of a definition stands less indented above it
+        lines = lines[1:]  # the term of a definition is above it, less indented
     text = NOTICE.sub("", LIST_MARKER.sub("", " ".join(" ".join(lines).split())))
     for written, spoken in SPOKEN.items():
         text = text.replace(written, spoken)
@@ -98,7 +98,7 @@ def plain_text(paragraph: str) -> str:
 
 
 def spoken_code(match: re.Match[str]) -> str:
-    """Code as it is read aloud, word by word; what is no row of words keeps its quotes, and with them falls out."""
+    """Code as it is read aloud, word by word; anything but words keeps its quotes, and is left out with them."""
     words = re.findall(r"[A-Z]?[a-z]+|\S", match[1].removesuffix("()").replace("_", " "))
     return " ".join(words).lower() if words and all(len(word) > 1 for word in words) else match[0]
 

@@ -1,24 +1,49 @@
-"""The record beside a made corpus: what it was made with, so that it is taken up again or refused."""
+"""Making a corpus in a folder: at once or not at all, with a record of what it was made with, so it is found again."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from cpc import __version__
+from cpc.data.store.atomic_folder import build_atomically
 
 REMEDY = "remove the folder, or name another one"
 
 
-def is_made(out: Path, record_name: str, parameters: Mapping[str, Any]) -> bool:
-    """Whether a folder holds the corpus of these parameters, by its record; False if it is not there or empty.
+def make_once(
+    out: Path, record_name: str, parameters: Mapping[str, Any], make: Callable[[Path], Mapping[str, Any]]
+) -> bool:
+    """Make a corpus, unless `out` holds that of these parameters: then False.
+
+    Args:
+        out: the folder; it appears when the corpus is complete, so that an interrupted run leaves nothing there.
+        record_name: JSON file in it.
+        parameters: what decides the corpus.
+        make: writes the corpus to a folder, and returns what the record holds besides: `corpus`, what it is, and more
+            `versions` than those of cpc and numpy.
 
     Raises:
-        ValueError: if it holds anything else.
+        ValueError: if `out` holds anything else.
     """
-    if not (out.is_file() or (out.is_dir() and any(out.iterdir()))):
-        return False
     record = out / record_name
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        _check(out, record, parameters)
+        return False
+    with build_atomically(out.absolute(), lambda folder: (folder / record_name).is_file()) as unfinished:
+        found = dict(make(unfinished))
+        versions = {"cpc": __version__, **found.pop("versions", {}), "numpy": np.__version__}
+        head = {"corpus": found.pop("corpus"), "parameters": dict(parameters), "versions": versions}
+        content = json.dumps(head | found, indent=1)
+        (unfinished / record_name).write_text(content + "\n", encoding="utf-8")
+    return True
+
+
+def _check(out: Path, record: Path, parameters: Mapping[str, Any]) -> None:
     if not record.is_file():
-        raise ValueError(f"{out} holds other files and no finished corpus (no {record_name} in it): {REMEDY}")
+        raise ValueError(f"{out} holds other files and no finished corpus (no {record.name} in it): {REMEDY}")
     try:
         made_with = json.loads(record.read_text(encoding="utf-8"))["parameters"]
         different = [
@@ -27,7 +52,6 @@ def is_made(out: Path, record_name: str, parameters: Mapping[str, Any]) -> bool:
             if made_with.get(name) != value
         ]
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{record} is no record of a made corpus: {REMEDY}") from error
+        raise ValueError(f"{record} is not the record of a made corpus: {REMEDY}") from error
     if different:
         raise ValueError(f"{out} holds a corpus made with other parameters ({'; '.join(different)}): {REMEDY}")
-    return True

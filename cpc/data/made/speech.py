@@ -8,10 +8,8 @@ on `valid`, and `valid` gives the held-out bound.
 
 import csv
 import hashlib
-import json
 import os
 import platform
-import shutil
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
@@ -22,14 +20,13 @@ import numpy as np
 import soundfile
 from tqdm import tqdm
 
-from cpc import __version__
 from cpc.data.audio.alignments import ALIGNMENTS_NAME
 from cpc.data.audio.manifest import MANIFEST_NAME, Manifest, read_manifest
 from cpc.data.made import prose
 from cpc.data.made.espeak import SAMPLE_RATE_HZ as ESPEAK_RATE_HZ
 from cpc.data.made.espeak import Espeak
 from cpc.data.made.phones import phone_segments
-from cpc.data.made.record import REMEDY, is_made
+from cpc.data.made.record import REMEDY, make_once
 from cpc.data.made.speakers import Speaker, draw_speakers
 from cpc.data.store.parallel import map_in_order
 
@@ -111,36 +108,36 @@ def synthesize(
         "minutes": float(minutes),
         "text_sha256": prose.digest(sentences),
     }
-    if is_made(out, PROVENANCE_NAME, parameters):
-        if not (out / ALIGNMENTS_NAME).is_file():
-            raise ValueError(f"{out} is incomplete, its {ALIGNMENTS_NAME} is missing: {REMEDY}")
-        try:
-            return read_manifest(out)
-        except ValueError as error:
-            raise ValueError(f"{out} is incomplete: {REMEDY}\n{error}") from error
-    speakers = draw_speakers(num_speakers, num_heldout_speakers, seed)
-    scripts = _scripts(speakers, len(sentences), minutes, seed)
-    with Espeak() as espeak:
-        version = espeak.version
-    unfinished = out.absolute().with_name(f"{out.absolute().name}.unfinished-{os.getpid()}")
-    unfinished.mkdir(parents=True)
-    try:
-        read_aloud = partial(_read_aloud, sentences=sentences, folder=unfinished, seed=seed)
-        utterances: list[Utterance] = []
+
+    def make(folder: Path) -> dict[str, Any]:
+        speakers = draw_speakers(num_speakers, num_heldout_speakers, seed)
+        scripts = _scripts(speakers, len(sentences), minutes, seed)
+        with Espeak() as espeak:
+            version = espeak.version
+        read_aloud = partial(_read_aloud, sentences=sentences, folder=folder, seed=seed)
         spoken = map_in_order(read_aloud, scripts, num_workers or min(os.cpu_count() or 1, 8))
-        for of_speaker in tqdm(spoken, total=len(scripts), desc="synthesise", unit="speaker", disable=not progress):
-            utterances += of_speaker
+        bar = tqdm(spoken, total=len(scripts), desc="synthesise", unit="speaker", disable=not progress)
+        utterances = [utterance for of_speaker in bar for utterance in of_speaker]
         utterances.sort(key=lambda utterance: (list(SHARES).index(utterance.split), utterance.path))
-        _write_tables(unfinished, utterances)
-        provenance = _provenance(unfinished, parameters, version, utterances)
-        (unfinished / PROVENANCE_NAME).write_text(json.dumps(provenance, indent=1) + "\n", encoding="utf-8")
-        if out.is_dir():
-            out.rmdir()
-        unfinished.rename(out)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
-    return read_manifest(out)
+        _write_tables(folder, utterances)
+        return {
+            "corpus": "English prose from pydoc_data.topics, read aloud by espeak-ng",
+            "versions": {
+                "python": platform.python_version(),
+                "espeak-ng": version,
+                "espeakng-loader": metadata.version("espeakng-loader"),
+            },
+            "alignments_sha256": hashlib.sha256((folder / ALIGNMENTS_NAME).read_bytes()).hexdigest(),
+            "audio_sha256": prose.digest(utterance.audio_sha256 for utterance in utterances),
+        }
+
+    is_new = make_once(out, PROVENANCE_NAME, parameters, make)
+    try:
+        if not (out / ALIGNMENTS_NAME).is_file():
+            raise ValueError(f"there is no {out / ALIGNMENTS_NAME}")
+        return read_manifest(out, check_files=not is_new)
+    except ValueError as error:
+        raise ValueError(f"{out} is incomplete: {REMEDY}\n{error}") from error
 
 
 def _scripts(speakers: list[Speaker], num_sentences: int, minutes: float, seed: int) -> list[_Script]:
@@ -249,22 +246,3 @@ def _write_tables(folder: Path, utterances: list[Utterance]) -> None:
         for utterance in utterances:
             for start, end, label in utterance.segments:
                 writer.writerow((utterance.path, f"{start:.6f}", f"{end:.6f}", label))
-
-
-def _provenance(
-    folder: Path, parameters: dict[str, Any], espeak_version: str, utterances: list[Utterance]
-) -> dict[str, Any]:
-    """What it was made with, and digests; counts follow from the tables."""
-    return {
-        "corpus": "English prose from pydoc_data.topics, read aloud by espeak-ng",
-        "parameters": parameters,
-        "versions": {
-            "cpc": __version__,
-            "python": platform.python_version(),
-            "espeak-ng": espeak_version,
-            "espeakng-loader": metadata.version("espeakng-loader"),
-            "numpy": np.__version__,
-        },
-        "alignments_sha256": hashlib.sha256((folder / ALIGNMENTS_NAME).read_bytes()).hexdigest(),
-        "audio_sha256": prose.digest(utterance.audio_sha256 for utterance in utterances),
-    }

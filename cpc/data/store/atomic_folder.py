@@ -42,7 +42,7 @@ def build_atomically(folder: Path, is_complete: Callable[[Path], bool], option: 
 
 
 def _move(unfinished: Path, folder: Path, is_complete: Callable[[Path], bool]) -> None:
-    for path in unfinished.iterdir():
+    for path in filter(Path.is_file, unfinished.iterdir()):
         with path.open("rb") as stream:
             os.fsync(stream.fileno())
     if folder.exists() and not is_complete(folder):

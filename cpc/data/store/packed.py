@@ -33,7 +33,7 @@ Pack = TypeVar("Pack", bound="PackedRows")
 
 
 class PackedRows:
-    """The rows of a pack. A copy sent to another process carries their places alone and opens the map anew.
+    """The rows of a pack. A copy sent to another process carries their places alone and opens the map again.
 
     Args:
         folder: the pack's folder.
@@ -59,7 +59,7 @@ class PackedRows:
         return len(self.lengths)
 
     def subset(self: Pack, rows: Sequence[int] | np.ndarray) -> Pack:
-        """These rows alone, numbered anew in this order."""
+        """These rows alone, numbered from 0 in this order."""
         chosen = np.arange(len(self))[rows]
         view = object.__new__(type(self))  # copy() would drop the map that is open
         view.__dict__.update(self.__dict__)
@@ -146,20 +146,10 @@ def pack_rows(
     num_workers: int | None,
     progress: bool,
 ) -> Pack:
-    """Decode every row of a source, or reuse what an earlier call decoded.
+    """Decode every row of a source, or reuse what an earlier call decoded; see `cpc.data.audio.pack.pack`.
 
-    Args:
-        source: the rows.
-        folder: the pack's, named after a hash of all that the source depends on.
-        open_pack: opens a folder, or raises a ValueError if it holds no complete pack.
-        skip_bad: keep rows that cannot be used as empty ones, and warn how many, instead of raising.
-        num_workers: threads that decode; all cores unless given.
-        progress: show a progress bar.
-
-    Raises:
-        ValueError: naming the first few bad rows. The good ones are packed all the same, so that a second call with
-            `skip_bad` has nothing left to do.
-        OSError: if the disk is full, or the place cannot be written; nothing stays behind.
+    `folder` is named after a hash of all that the source depends on; `open_pack` raises a ValueError if a folder holds
+    no complete pack.
     """
 
     def is_complete(place: Path) -> bool:

@@ -29,7 +29,7 @@ def learn_merges(counts: Mapping[str, int], num_merges: int) -> list[Pair]:
     pair_counts: Counter[Pair] = Counter()
     holders: dict[Pair, set[int]] = defaultdict(set)
     for chunk, (row, weight) in enumerate(zip(symbols, weights, strict=True)):
-        for pair in _pairs(row):
+        for pair in pairwise(row):
             pair_counts[pair] += weight
             holders[pair].add(chunk)
     # Counts in the heap may be out of date: what comes out is looked at again.
@@ -49,8 +49,8 @@ def learn_merges(counts: Mapping[str, int], num_merges: int) -> list[Pair]:
             after = join(before, best)
             if len(after) == len(before):
                 continue
-            pair_counts.subtract({pair: weight * num for pair, num in Counter(_pairs(before)).items()})
-            for pair in _pairs(after):
+            pair_counts.subtract({pair: weight * num for pair, num in Counter(pairwise(before)).items()})
+            for pair in pairwise(after):
                 pair_counts[pair] += weight
                 holders[pair].add(chunk)
                 grown.add(pair)
@@ -81,7 +81,7 @@ class BytePairs:
         if chunk not in self._symbols_of:
             symbols = list(chunk)
             while len(symbols) > 1:
-                first = min(_pairs(symbols), key=lambda pair: self._rank.get(pair, len(self._rank)))
+                first = min(pairwise(symbols), key=lambda pair: self._rank.get(pair, len(self._rank)))
                 if first not in self._rank:
                     break
                 symbols = join(symbols, first)
@@ -98,7 +98,3 @@ def join(symbols: list[str], pair: Pair) -> list[str]:
         joined.append(pair[0] + pair[1] if is_pair else symbols[place])
         place += 2 if is_pair else 1
     return joined
-
-
-def _pairs(symbols: list[str]) -> Iterable[Pair]:
-    return pairwise(symbols)

@@ -6,7 +6,8 @@ The place of a pack is named by a hash of the text and of how it was encoded, so
 import hashlib
 import json
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,7 @@ class TokenCorpus:
             }
             return
         folder = cache / f"tokens_{self.digest}"
-        if not _is_complete(folder):
-            with build_atomically(folder, _is_complete, "cache_dir") as unfinished:
-                _pack(text, vocabulary, unfinished)
+        _write_once(folder, partial(_pack, text, vocabulary))
         self._streams = {split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in text.splits}
 
     def stream(self, split: str) -> Int[np.ndarray, " n"]:
@@ -129,9 +128,7 @@ def _vocabulary(text: Text, tokens: Tokens, num_tokens: int, lower_case: bool, c
     if cache is None:
         return built()
     folder = cache / f"vocabulary_{_digest([text.digest, tokens, num_tokens, lower_case])}"
-    if not _is_complete(folder):
-        with build_atomically(folder, _is_complete, "cache_dir") as unfinished:
-            write_json(built().description, unfinished / _INDEX)
+    _write_once(folder, lambda place: write_json(built().description, place / _INDEX))
     return Vocabulary(**json.loads((folder / _INDEX).read_text(encoding="utf-8")))
 
 
@@ -146,8 +143,13 @@ def _pack(text: Text, vocabulary: Vocabulary, folder: Path) -> None:
     write_json({"splits": text.splits}, folder / _INDEX)  # last: it says that the rest is there
 
 
-def _is_complete(folder: Path) -> bool:
-    return (folder / _INDEX).exists()
+def _write_once(folder: Path, write: Callable[[Path], None]) -> None:
+    def is_complete(place: Path) -> bool:
+        return (place / _INDEX).exists()
+
+    if not is_complete(folder):
+        with build_atomically(folder, is_complete, "cache_dir") as unfinished:
+            write(unfinished)
 
 
 def _digest(content: Any) -> str:

@@ -1,4 +1,4 @@
-"""Text, line by line and split by split: of UTF-8 files, of a folder of them, or the prose that Python brings along."""
+"""Text, line by line and split by split: of UTF-8 files, of a folder of them, or the prose that ships with Python."""
 
 import hashlib
 import re
@@ -148,7 +148,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def _files(source: str | Path) -> dict[str, Path | None]:
-    """Files by their name below the source; None stands for the embedded prose."""
+    """Files by their name below the source; None is the embedded prose."""
     path = Path(source)
     if path.is_dir():
         names = find_files(path, {".txt"}, "text")
@@ -158,7 +158,9 @@ def _files(source: str | Path) -> dict[str, Path | None]:
         return {path.name: path}
     if str(source) == EMBEDDED:
         return {EMBEDDED: None}
-    raise ValueError(f"{source}: there is no such file or folder of text; {EMBEDDED!r} is the prose that Python holds")
+    raise ValueError(
+        f"{source}: there is no such file or folder of text; {EMBEDDED!r} is the prose that ships with Python"
+    )
 
 
 def _split_named(name: str) -> str | None:

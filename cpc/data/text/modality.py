@@ -25,9 +25,9 @@ class Text(Modality):
     An epoch is the number of tokens over `batch_size` x `chunk_tokens` x the number of devices.
 
     Args:
-        source: a UTF-8 file, a folder of `*.txt` files, or `embedded`, prose that Python brings along
+        source: a UTF-8 file, a folder of `*.txt` files, or `embedded`, prose that ships with Python
             (`cpc.data.text.lines` says how files are told to splits).
-        tokens: `words`: words and punctuation marks; `whitespace`: what stands between white space, of text that is
+        tokens: `words`: words and punctuation marks; `whitespace`: what white space separates, of text that is
             tokenised already; `subwords`: byte pairs. As many as `model.encoder.init_args.num_tokens`.
         lower_case: put the text in lower case first.
         chunk_tokens: of each lane in a batch, through which gradients run; contexts are carried further.
@@ -79,13 +79,8 @@ class Text(Modality):
             is_whole=self.eval_split == ALL,
         )
         if to_train:
-            corpus = TokenCorpus(
-                text,
-                tokens=self.tokens,
-                num_tokens=encoder.num_tokens,
-                lower_case=self.lower_case,
-                cache_dir=self.cache_dir,
-            )
+            made = {"tokens": self.tokens, "num_tokens": encoder.num_tokens, "lower_case": self.lower_case}
+            corpus = TokenCorpus(text, **made, cache_dir=self.cache_dir)
             encoder.vocabulary = corpus.vocabulary.description
             return corpus
         if encoder.vocabulary is None:
@@ -145,14 +140,6 @@ class Text(Modality):
 
 class WholeText:
     """The batches of a whole split, the same at every evaluation; each goes on where the one before it ended.
-
-    Args:
-        corpus: whose text is read.
-        options: split, lanes, chunks.
-        nearest: step predicted.
-        furthest: step predicted.
-        rank: this process.
-        world_size: processes that share the split.
 
     Attributes:
         class_entropy_nats: of the split's tokens, from their frequencies in it: on average low, by about (V - 1) / 2n

@@ -20,13 +20,13 @@ class Vocabulary:
 
     Args:
         symbols: among them `<eos>` and `<unk>`, what any other symbol counts as.
-        tokens: `whitespace`: what stands between white space (of text that is tokenised already); `words`: words and
+        tokens: `whitespace`: what white space separates (of text that is tokenised already); `words`: words and
             punctuation marks, one by one; `subwords`: byte pairs (`cpc.data.text.byte_pairs`).
         lower_case: whether text is put in lower case first.
         merges: of subwords.
 
     Raises:
-        ValueError: on symbols that come twice, or lack `<eos>` or `<unk>`.
+        ValueError: on symbols listed twice, or without `<eos>` or `<unk>`.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Vocabulary:
         return [*(self._ids.get(symbol, self.unknown) for symbol in self._split(line)), self.end]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Classes as text, a line for each `<eos>`; spaces stand as the tokens have them, not as the text had."""
+        """Classes as text, a line for each `<eos>`; spaces are where the tokens have them, not where the text had."""
         subwords = self.tokens == "subwords"
         lines = ("" if subwords else " ").join(self.symbols[i] for i in ids).split(END)
         return "\n".join((line.replace(WORD_START, " ") if subwords else line).strip() for line in lines)

@@ -154,7 +154,7 @@ def test_a_folder_without_audio_is_an_error_that_says_what_is_there(tmp_path: Pa
     [
         ({"speaker_level": 2}, r"speaker_level=2, but 6 of 6 files lie in fewer folders"),
         ({"split_level": -3}, r"split_level=-3"),
-        ({"speaker_pattern": "(?P<speaker>[a-z"}, "no regular expression"),
+        ({"speaker_pattern": "(?P<speaker>[a-z"}, "not a regular expression"),
         ({"speaker_pattern": "[a-z]+"}, "no named group"),
         ({"speaker_pattern": "(?P<speaker>anna|bert)"}, r"does not match 2 of 6 paths:\n  test/cleo/5"),
         ({"speaker_pattern": "(?P<path>.)"}, "names path"),

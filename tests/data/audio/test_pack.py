@@ -234,7 +234,7 @@ def test_a_full_disk_is_said_clearly_and_leaves_nothing(corpus: Manifest, monkey
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert files_in(packs) == []
-    assert pack(corpus, 16000, progress=False).num_files == 4
+    assert len(pack(corpus, 16000, progress=False)) == 4
 
 
 def test_a_failure_while_decoding_leaves_nothing(corpus: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -365,7 +365,7 @@ def test_what_images_have_not_is_named_before_anything_is_packed(
         fresh.check("train", needs_speakers=True)
     with pytest.raises(ValueError, match="of split 'test', only of train, unlabelled, valid"):
         fresh.check("train", "test")
-    with pytest.raises(ValueError, match="sampler='same_speaker' needs speakers, which images have not"):
+    with pytest.raises(ValueError, match="sampler='same_speaker' needs speakers, and images have none"):
         corpus.batches(windows, "same_speaker", 2, 1, 0, speakers_per_batch=1)
 
 

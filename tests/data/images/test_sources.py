@@ -128,7 +128,7 @@ def test_a_source_without_images_says_what_there_is(tmp_path: Path) -> None:
     [
         ("nowhere", "there is no folder or npz file nowhere; torchvision's data sets are named like"),
         ("svhn:data", "'svhn' is none of .* known here: cifar10, cifar100, imagenet, mnist, stl10"),
-        (Path(__file__), "is no npz file"),
+        (Path(__file__), "is not an npz file"),
     ],
 )
 def test_a_source_that_is_none_is_named(source: str | Path, complaint: str) -> None:

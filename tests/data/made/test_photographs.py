@@ -155,7 +155,7 @@ def test_other_contents_are_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is incomplete"):
         write_image_corpora(tmp_path / "corpus")
     (tmp_path / "corpus" / "images.json").write_text("[]")
-    with pytest.raises(ValueError, match="is no record of a made corpus"):
+    with pytest.raises(ValueError, match="is not the record of a made corpus"):
         write_image_corpora(tmp_path / "corpus")
 
 
@@ -184,6 +184,6 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for name in FEW:
         (broken / name).write_bytes(b"no picture")
     monkeypatch.setattr(photographs, "photograph_files", lambda: {"coins": broken / "coins.png"})
-    with pytest.raises(ValueError, match=r"coins\.png: cannot be decoded.*install scikit-image anew"):
+    with pytest.raises(ValueError, match=r"coins\.png: cannot be decoded.*install scikit-image again"):
         write_image_corpora(tmp_path / "corpus")
     assert not (tmp_path / "corpus").exists()

@@ -376,7 +376,7 @@ def test_an_incomplete_corpus_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"corpus is incomplete: remove the folder(.|\n)*1 of the .* are absent"):
         synthesize(out, **(SMALL | {"minutes": 0.1}))
     (out / "corpus.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"corpus\.json is no record"):
+    with pytest.raises(ValueError, match=r"corpus\.json is not the record"):
         synthesize(out, **(SMALL | {"minutes": 0.1}))
 
 
