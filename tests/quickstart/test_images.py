@@ -19,6 +19,8 @@ from cpc.data.made import photographs
 from cpc.probes.linear import ProbeProtocol
 from cpc.quickstart import budget, images
 
+pytestmark = pytest.mark.slow  # a minute; the engine itself is tested on prose
+
 REPRESENTATIONS = ["majority", "random", "pixels", "hog", "cpc", "supervised"]
 
 

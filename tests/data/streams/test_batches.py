@@ -162,8 +162,7 @@ def seen(batch: Any) -> tuple[list[int], list[float]]:
 
 # torchdata 0.11 calls a function that torch 2.14 deprecates; nothing replaces it.
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
-@pytest.mark.parametrize("kind", ["uniform", "same_speaker"])
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(("kind", "num_workers"), [("uniform", 0), ("same_speaker", 0), ("uniform", 2)])
 def test_a_loader_resumes_at_the_next_batch(kind: str, num_workers: int) -> None:
     """What prefetching workers have drawn already must not shift the position."""
 
@@ -180,7 +179,7 @@ def test_a_loader_resumes_at_the_next_batch(kind: str, num_workers: int) -> None
     assert reference == [([f for f, _ in batch], [float(s) for _, s in batch]) for batch in expected]
 
     global_state = torch.get_rng_state()
-    for num_consumed in (0, 1, 4, 6, 8):
+    for num_consumed in (1, 6, 8) if num_workers else (0, 1, 4, 6, 8):  # workers take a while to start
         loader = make()
         consumed = []
         while len(consumed) < num_consumed:
