@@ -39,7 +39,8 @@ def recorded_data(
     foreign = [name for name in given if name not in legal]
     if foreign:
         raise ValueError(f"`{'`, `'.join(foreign)}`: this is a model of {kind.name}, whose data have no such option")
-    init_args = {**noted["init_args"], kind.source_option: str(source), **given}
+    of_the_run = {name: value for name, value in noted["init_args"].items() if name not in kind.local_options}
+    init_args = {**of_the_run, kind.source_option: str(source), **given}
     return build({**noted, "init_args": init_args}, trusted_packages=trusted_packages, kind=Modality)
 
 

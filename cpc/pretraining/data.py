@@ -1,5 +1,6 @@
 """The training data of a run: a modality's batches, which resume exactly, and what is refused before the first step."""
 
+import json
 import signal
 from typing import Any
 
@@ -22,6 +23,9 @@ class PretrainingData(pl.LightningDataModule):
     Args:
         modality: the source and its options, a config's `data` section.
 
+    Raises:
+        ValueError: if what is held out is trained on, or an option is not of JSON's types.
+
     Attributes:
         corpus: the opened source; None before `setup`.
         training: the endless stream that is trained on.
@@ -38,6 +42,10 @@ class PretrainingData(pl.LightningDataModule):
                 f"data.train_split and data.eval_split are both {modality.train_split!r}: a bound on what was trained "
                 "on can exceed the truth; hold a part out"
             )
+        try:
+            json.dumps(modality.noted)
+        except TypeError as error:
+            raise ValueError(f"an option of data cannot be noted beside the model as JSON: {error}") from error
         self.modality = modality
         self.corpus: Any = None
 

@@ -163,6 +163,15 @@ def test_a_config_cannot_name_any_class(
         evaluate(tmp_path, manifest)
 
 
+def test_places_of_another_machine_are_not_taken_up(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
+    """A config.json may come from anywhere: it does not say where to write, or what else to read."""
+    elsewhere = {"cache_dir": str(tmp_path / "theirs"), "alignments": str(tmp_path / "absent.csv"), "skip_bad": True}
+    noted = DATA.noted | {"init_args": DATA.noted["init_args"] | elsewhere}
+    save_pretrained(model, tmp_path / "model", provenance={"data": noted})
+    evaluate(tmp_path / "model", manifest, num_batches=1)
+    assert not (tmp_path / "theirs").exists()
+
+
 def test_any_strategy_estimator_and_number_of_candidates(
     model: cpc.CPC, manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
