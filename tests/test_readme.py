@@ -117,7 +117,7 @@ def test_every_command_works_from_a_folder_of_images_to_features(
         capsys.readouterr()
     report = json.loads((tmp_path / "runs/images/probe.json").read_text())
     assert report["tasks"]["class"]["protocol"]["classes"] == ["dark", "light"]
-    assert report["label_efficiency"]["shares"] == [0.1, 0.5, 1.0]
+    assert report["tasks"]["class"]["label_efficiency"]["shares"] == [0.1, 0.5, 1.0]
     assert {path.name for path in (tmp_path / "pictures").iterdir()} >= {"patches.png", "neighbours.png", "map.png"}
     assert np.load(tmp_path / "features/dark/0.npy").shape == (7, 7, 8)
 
