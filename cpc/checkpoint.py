@@ -121,7 +121,7 @@ def class_of(path: str, *, trusted_packages: tuple[str, ...] = ("cpc",), kind: t
         cls = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"there is no class {path}: {error}") from error
-    if not (isinstance(cls, type) and issubclass(cls, kind)):
+    if not (isinstance(cls, type) and issubclass(cls, kind)) or inspect.isabstract(cls):
         raise ValueError(f"{path} is no {kind.__name__}")
     return cls
 

@@ -86,17 +86,25 @@ class Modality(ABC):
         Raises:
             ValueError: naming the option.
         """
-        encoder, loss = model.encoder, model.loss_part
-        if encoder.modality != self.name:
-            raise ValueError(
-                f"model.encoder is {type(encoder).__name__}, which encodes {encoder.modality}, but data is "
-                f"{type(self).__name__}, of {self.name}: choose another encoder, or other data"
-            )
+        loss = model.loss_part
+        self.check_encoder(model.encoder)
         if loss.predicts != self.predicts:
             raise ValueError(
                 f"model.loss is {type(loss).__name__}, which predicts {loss.predicts}, but data of {self.name} are "
                 f"predicted as {self.predicts}: choose "
                 + ("Contrastive" if self.predicts == "latents" else "ClassTableLoss, as configs/text do")
+            )
+
+    def check_encoder(self, encoder: Any) -> None:
+        """Refuse an encoder of other observations.
+
+        Raises:
+            ValueError: naming both.
+        """
+        if encoder.modality != self.name:
+            raise ValueError(
+                f"model.encoder is {type(encoder).__name__}, which encodes {encoder.modality}, but data is "
+                f"{type(self).__name__}, of {self.name}: choose another encoder, or other data"
             )
 
     @abstractmethod

@@ -181,7 +181,7 @@ class Readouts(ABC):
 
     def of_untrained(self, learnt: Sequence[str]) -> Sequence[str]:
         """Which features the baseline `random` reads, given those of the model."""
-        return learnt
+        return learnt or [name for name in self.default_features if name in self.features][:1]
 
     def trained(self, model: Any) -> list[nn.Module]:
         """The parts of a model that labels train."""

@@ -87,6 +87,7 @@ def evaluate(
         skip_bad=skip_bad,
         **data_options,
     )
+    modality.check_encoder(model.encoder)
     if modality.is_continuous:
         _refuse_draws(
             f"{model_folder} is a model of {modality.name}, which is read from end to end against all classes",

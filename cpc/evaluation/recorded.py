@@ -15,8 +15,7 @@ def data_class(config: Mapping[str, Any], trusted_packages: tuple[str, ...] = ("
     Raises:
         ValueError: if config.json does not say it, or names a class that is no modality or not trusted.
     """
-    path = str(_noted(config)["class_path"])
-    return class_of(path, trusted_packages=trusted_packages, kind=Modality)
+    return class_of(_noted(config)["class_path"], trusted_packages=trusted_packages, kind=Modality)
 
 
 def recorded_data(
@@ -46,7 +45,8 @@ def recorded_data(
 
 def _noted(config: Mapping[str, Any]) -> Mapping[str, Any]:
     found = config["provenance"].get("data", {})
-    if found.keys() != {"class_path", "init_args"} or not isinstance(found["init_args"], dict):
+    kinds = {"class_path": str, "init_args": dict}
+    if found.keys() != kinds.keys() or not all(isinstance(found[name], kind) for name, kind in kinds.items()):
         raise ValueError(
             "the model's config.json does not say what data it was trained on: it was not exported by cpc pretrain. "
             'Write provenance.data, such as {"class_path": "cpc.data.Audio", "init_args": {"manifest": "DIR", '

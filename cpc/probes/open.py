@@ -35,4 +35,5 @@ def open_readouts(
     """
     cache = None if cache_dir is None else str(cache_dir)
     data = recorded_data(config, source or "", trusted_packages=trusted_packages, cache_dir=cache, skip_bad=skip_bad)
+    data.check_encoder(model.encoder)
     return data.readouts(model.encoder, None if source is None else data.open(model.encoder), **where)

@@ -219,7 +219,7 @@ def probe_report(
     hand_made = [name for name in readouts.hand_made if name in (*features, *baselines)]
     front_ends = {name: readouts.front_end([name]) for name in hand_made}
     comparison = Comparison(readouts, whole, learnt, protocol, extraction, label_shares or ())
-    of_model = [name for name in features if name in readouts.features]
+    of_model, known = [name for name in features if name in readouts.features], ", ".join(readouts.features)
     clock = Clock()
 
     def untrained(seed: int) -> CPC:
@@ -229,6 +229,8 @@ def probe_report(
         readouts.initialise(made, seed)
         return made.to(extraction.device).eval()
 
+    if "neighbours" in baselines and not of_model:
+        raise ValueError(f"baselines: neighbours are asked in a feature of the model: name one in `features`, {known}")
     if of_model:
         with clock("cpc"):
             comparison.probe(
@@ -241,8 +243,8 @@ def probe_report(
     for name, front_end in front_ends.items():
         with clock(name):
             comparison.probe({name: name}, [front_end], protocol.num_seeds)
-    read = readouts.of_untrained(of_model)
-    if "random" in baselines and read:
+    if "random" in baselines:
+        read = readouts.of_untrained(of_model)
         with clock("random"):
             names = {name: f"random{readouts.features[name]}" for name in read}
             seeds = range(num_random_models)

@@ -14,7 +14,7 @@ import torch
 
 import cpc
 from cpc.checkpoint import save_pretrained
-from cpc.data import Audio
+from cpc.data import Audio, Images
 from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.index import index_folder
 from cpc.data.drawn import HeldOut
@@ -153,13 +153,21 @@ def test_a_model_of_unknown_training_must_be_told_how(model: cpc.CPC, manifest: 
         ("tests.modality.Mine", r"outside the trusted packages cpc.*`trusted_packages` cpc tests"),
         ("cpc.data.Sounds", "there is no class cpc.data.Sounds"),
         ("cpc.encoders.AudioEncoder", "cpc.encoders.AudioEncoder is no Modality"),
+        ("cpc.data.Modality", "cpc.data.Modality is no Modality"),
+        (7, "does not say what data it was trained on"),
     ],
 )
 def test_a_config_cannot_name_any_class(
-    model: cpc.CPC, manifest: Path, tmp_path: Path, path: str, message: str
+    model: cpc.CPC, manifest: Path, tmp_path: Path, path: Any, message: str
 ) -> None:
     save_pretrained(model, tmp_path, provenance={"data": DATA.noted | {"class_path": path}})
     with pytest.raises(ValueError, match=message):
+        evaluate(tmp_path, manifest)
+
+
+def test_data_of_another_encoder_are_refused(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
+    save_pretrained(model, tmp_path, provenance={"data": Images(source="", image_size=24).noted})
+    with pytest.raises(ValueError, match="AudioEncoder, which encodes audio, but data is Images, of image"):
         evaluate(tmp_path, manifest)
 
 

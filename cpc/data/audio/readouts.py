@@ -183,7 +183,7 @@ class AudioReadouts(Readouts):
         where: dict[str, Any] = {"device": self.device, "precision": self.precision}
         if model is None:
             (kind,) = features
-            rate, statistics = self.corpus.audio.sample_rate_hz, self._training_audio.statistics
+            rate, statistics = self.corpus.audio.sample_rate_hz, self.corpus.statistics(self.train_split)
             return AudioFrontEnd(features, Features(kind, None, rate, statistics=statistics, **where), audio)  # type: ignore[arg-type]
         kind = "zc" if len(features) == 2 else features[0]
         return AudioFrontEnd(features, Features(kind, model, **where), audio)  # type: ignore[arg-type]
@@ -218,7 +218,7 @@ class AudioReadouts(Readouts):
     def initialise(self, model: Any, seed: int) -> None:
         """By the training split's samples, and windows of it without padding."""
         audio = self._training_audio
-        model.encoder.set_statistics(*audio.statistics)
+        model.encoder.set_statistics(*self.corpus.statistics(self.train_split))
         windows = initialisation_windows(audio, self.corpus.window_samples, NUM_INITIALISATION_WINDOWS, seed)
         model.initialise_from(windows)
 

@@ -4,6 +4,7 @@ B images of a batch, H rows and W columns of patches, D feature dim.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,7 +62,12 @@ class LearntImages(FrontEnd):
 
     def num_vectors(self, rows: np.ndarray) -> np.ndarray:
         """1, or 0 of an image that is left out."""
-        return np.isin(rows, self.corpus.images.rows(None)).astype(np.int64)  # type: ignore[union-attr]
+        return np.isin(rows, self.usable[1]).astype(np.int64)
+
+    @cached_property
+    def usable(self) -> tuple[ImageDataset, np.ndarray]:
+        """All images that are not left out, and their rows: looked up once, since a corpus may have millions."""
+        return self.corpus.windows(None), self.corpus.images.rows(None)  # type: ignore[union-attr]
 
     def groups(self, rows: np.ndarray) -> list[np.ndarray]:
         """Batches of images of one split."""
@@ -71,7 +77,8 @@ class LearntImages(FrontEnd):
 
     def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """Of a batch of images."""
-        images, places = _images_of(self.corpus, rows)
+        images, usable = self.usable
+        places = np.searchsorted(usable, rows).tolist()
         latents, contexts = self._grids(images.__getitems__([(place, 0) for place in places]).x)
         found = {}
         for name in self.features:
@@ -146,11 +153,13 @@ class HandMadeImages(FrontEnd):
         self.dims = {feature: blocks**2 * of_block**2 * _HOG["orientations"]}
 
     num_vectors = LearntImages.num_vectors
+    usable = LearntImages.usable
     groups = LearntImages.groups
 
     def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """Of the middle of each image."""
-        images, places = _images_of(self.corpus, rows)
+        images, usable = self.usable
+        places = np.searchsorted(usable, rows).tolist()
         for row, image in zip(rows.tolist(), images.pixels(np.array(places)).numpy(), strict=True):
             values = image if self.feature == "pixels" else self._hog(image.transpose(1, 2, 0), channel_axis=-1, **_HOG)
             yield row, {self.feature: values.reshape(1, -1)}
@@ -224,8 +233,8 @@ class ImageReadouts(Readouts):
     def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:
         """Passes over the images, cut and mirrored as in pretraining; their patches are not changed."""
         rows = rows[np.isin(rows, self.corpus.images.rows(None))]
-        images, places = _images_of(self.corpus, rows)
-        images = images.with_chance("images")
+        images = self.corpus.windows(None).with_chance("images")
+        places = np.searchsorted(self.corpus.images.rows(None), rows).tolist()
         row_of = dict(zip(places, rows.tolist(), strict=True))
         batch_size = min(protocol.batch_size, len(places))
         rng = np.random.default_rng(protocol.seed)
@@ -249,8 +258,3 @@ class ImageReadouts(Readouts):
         """How images are cut."""
         num_skipped = len(self.corpus.images.skipped)
         return {"image_size": self.corpus.image_size, "load_size": self.corpus.load_size, "num_skipped": num_skipped}
-
-
-def _images_of(corpus: Any, rows: np.ndarray) -> tuple[ImageDataset, list[int]]:
-    """All usable images of a corpus, and the places of some rows among them."""
-    return corpus.windows(None), np.searchsorted(corpus.images.rows(None), rows).tolist()

@@ -69,6 +69,7 @@ def write_pictures(
     if num_images < FEWEST_MAPPED:
         raise ValueError(f"num_images={num_images}, but a map needs at least {FEWEST_MAPPED}")
     modality = recorded_data(config, data, cache_dir=None if cache_dir is None else str(cache_dir), skip_bad=skip_bad)
+    modality.check_encoder(model.encoder)
     corpus = modality.open(model.encoder)
     corpus.check(split, among)
     shown, others = (_drawn(corpus.windows(name), num_images, seed) for name in (split, among))
