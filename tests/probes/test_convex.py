@@ -1,0 +1,112 @@
+"""The solved probe against scikit-learn in float64, and the choice of its penalty against an exhaustive one."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import log_softmax, softmax
+from sklearn.linear_model import LogisticRegression
+
+from cpc.probes import convex
+from cpc.probes.convex import Coordinates, Solution, solve
+from cpc.probes.penalty import NUM_FOLDS, PENALTIES, WITHOUT_CHOICE, choose_l2
+
+NUM_CLASSES = 4
+
+
+def problem(num: int, dim: int, seed: int = 0, noise: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Classes around random centres; features are correlated, as a network's are."""
+    rng = np.random.default_rng(seed)
+    labels = np.concatenate([np.arange(NUM_CLASSES), rng.integers(0, NUM_CLASSES, num - NUM_CLASSES)])
+    centres = rng.standard_normal((NUM_CLASSES, dim)) * 2 / dim**0.5
+    mix = rng.standard_normal((dim, dim)) / dim**0.5
+    return (centres[labels] + noise * rng.standard_normal((num, dim)) @ mix).astype(np.float32), labels
+
+
+def coordinates_of(x: np.ndarray, rows: np.ndarray | None = None) -> Coordinates:
+    mean, scale = torch.from_numpy(x.mean(0)), torch.full((x.shape[1],), 2.0)
+    return Coordinates(x, np.arange(len(x)) if rows is None else rows, mean, scale)
+
+
+def oracle(x: np.ndarray, labels: np.ndarray, l2: float) -> LogisticRegression:
+    return LogisticRegression(C=1 / l2, tol=1e-6, max_iter=5000).fit(x, labels)
+
+
+@pytest.mark.parametrize(("num", "dim"), [(300, 12), (40, 90)])
+@pytest.mark.parametrize("l2", [0.3, 30.0])
+@pytest.mark.parametrize("way", ["kept", "streamed", "not whitened"])
+def test_solution_is_that_of_scikit_learn(
+    num: int, dim: int, l2: float, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convex, "_BLOCK_ROWS", 64)
+    if way == "streamed":
+        monkeypatch.setattr(convex, "_KEPT_BYTES", 0)
+    if way == "not whitened":
+        monkeypatch.setattr(convex, "MOST_WHITENED_DIMS", 3)
+    x, labels = problem(num, dim)
+    coordinates = coordinates_of(x)
+    assert coordinates.dim == (dim if way == "not whitened" or num > dim else num - 1)
+    solution = solve(coordinates, labels, NUM_CLASSES, l2, least_progress=1e-12)
+    standardised = (x.astype(np.float64) - x.mean(0)) * 2
+    expected = oracle(standardised, labels, l2)
+    np.testing.assert_allclose(coordinates.in_features(solution.weight), expected.coef_, atol=2e-3)
+    scores = standardised @ coordinates.in_features(solution.weight).numpy().T + solution.bias.numpy()
+    np.testing.assert_allclose(softmax(scores, 1), expected.predict_proba(standardised), atol=1e-3)
+
+
+def test_whitened_coordinates_need_fewer_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, labels = problem(2000, 40)
+    x *= np.geomspace(1, 100, 40, dtype=np.float32)
+    whitened = solve(coordinates_of(x), labels, NUM_CLASSES, 1.0, least_progress=1e-9)
+    monkeypatch.setattr(convex, "MOST_WHITENED_DIMS", 3)
+    plain = solve(coordinates_of(x), labels, NUM_CLASSES, 1.0, least_progress=1e-9)
+    assert whitened.num_passes * 2 < plain.num_passes
+
+
+def test_a_part_is_solved_as_if_it_were_all() -> None:
+    x, labels = problem(300, 12)
+    rows, which = np.arange(0, 300, 2), np.arange(5, 140)
+    found = solve(coordinates_of(x, rows), labels[rows], NUM_CLASSES, 3.0, which=which, least_progress=1e-12)
+    alone = solve(coordinates_of(x, rows[which]), labels[rows[which]], NUM_CLASSES, 3.0, least_progress=1e-12)
+    np.testing.assert_allclose(found.weight, alone.weight, atol=1e-3)
+
+
+def test_it_goes_on_from_a_start() -> None:
+    x, labels = problem(300, 12)
+    coordinates = coordinates_of(x)
+    first = solve(coordinates, labels, NUM_CLASSES, 3.0)
+    again = solve(coordinates, labels, NUM_CLASSES, 3.0, Solution(first.weight, first.bias))
+    assert again.num_passes <= 3 < first.num_passes
+
+
+def test_the_penalty_is_the_best_of_an_exhaustive_cross_validation() -> None:
+    """Groups shift the features, so that folds over examples and over groups would choose otherwise."""
+    x, labels = problem(360, 30, noise=2.0)
+    groups = np.arange(360) % 12
+    x += 2 * np.random.default_rng(1).standard_normal((12, 30)).astype(np.float32)[groups]
+    order = np.lexsort((np.random.default_rng(0).permutation(12), labels[:12]))
+    fold = np.argsort(order)[groups] % NUM_FOLDS
+    scores = []
+    for penalty in PENALTIES:
+        held_out = []
+        for number in range(NUM_FOLDS):
+            kept = fold != number
+            model = oracle((x[kept] - x.mean(0)) * 2, labels[kept], penalty * kept.sum())
+            log_probabilities = log_softmax(model.decision_function((x[~kept] - x.mean(0)) * 2), 1)
+            held_out.append(log_probabilities[np.arange((~kept).sum()), labels[~kept]])
+        scores.append(np.concatenate(held_out).mean())
+    best = PENALTIES[int(np.argmax(scores))]
+    assert PENALTIES[-1] < best < PENALTIES[0]
+    assert choose_l2(coordinates_of(x), labels, groups, NUM_CLASSES) == pytest.approx(best * 360)
+
+
+def test_more_noise_asks_for_a_larger_penalty() -> None:
+    chosen = []
+    for noise in (0.3, 3.0):
+        x, labels = problem(200, 50, noise=noise)
+        chosen.append(choose_l2(coordinates_of(x), labels, np.arange(200), NUM_CLASSES))
+    assert chosen[0] < chosen[1]
+
+
+def test_one_example_of_each_class_leaves_no_choice() -> None:
+    x, labels = problem(NUM_CLASSES, 6)
+    assert choose_l2(coordinates_of(x), labels, np.arange(NUM_CLASSES), NUM_CLASSES) == WITHOUT_CHOICE
