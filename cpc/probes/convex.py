@@ -3,7 +3,7 @@
 n examples, D feature dim, R dims of the coordinates that the problem is solved in, Y classes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
