@@ -1,7 +1,9 @@
-"""The bound of a model against a bank: far more candidates than a batch has, every one of them met.
+"""The bound of a model against a bank: far more candidates than a batch has, scored one and all.
 
 K steps, B observations, S sequences, T latents, D latent dim.
 """
+
+from typing import Any
 
 import torch
 from einops import rearrange
@@ -20,9 +22,7 @@ _HELD_OUT = "mixed_excluding"  # uniform batches, as the bank's own
 
 
 @torch.no_grad()
-def bank_of_split(
-    model: CPC, corpus: DrawnCorpus, split: str, num_latents: int, batch_size: int, seed: int
-) -> LatentBank:
+def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_size: int, seed: int) -> LatentBank:
     """Encode windows of a split, one pass at most, until the bank holds so many latents.
 
     Args:
@@ -34,10 +34,15 @@ def bank_of_split(
         seed: of the windows drawn.
 
     Raises:
-        ValueError: if no latent is asked for.
+        ValueError: if no latent is asked for, or the corpus has no windows to draw.
     """
     if num_latents < 1:
         raise ValueError(f"bank_latents={num_latents} must be at least 1")
+    if not isinstance(corpus, DrawnCorpus):
+        raise ValueError(
+            f"bank={split!r}: a bank is filled with windows drawn from a split, and {type(corpus).__name__} draws none "
+            "(it is no cpc.data.drawn.DrawnCorpus): leave --bank out"
+        )
     windows, weights = corpus.windows(split), next(model.parameters())
     size = corpus.held_out_batch_size(windows, batch_size, 1)
     stream = corpus.batches(windows, "uniform", size, 1, seed)
