@@ -39,24 +39,24 @@ class Options:
         self.parser = argparse.ArgumentParser(prog, description=words or document.short_description, allow_abbrev=False)
         self.typed: dict[str, str] = {}
         self.takes_more = False
-        told, kinds = {line.arg_name: line.description for line in document.params}, get_type_hints(function)
+        texts, kinds = {line.arg_name: line.description for line in document.params}, get_type_hints(function)
         for position, (name, parameter) in enumerate(inspect.signature(function).parameters.items()):
             is_required = parameter.default is parameter.empty
             if parameter.kind is parameter.VAR_KEYWORD:
                 self.takes_more = True
             elif is_required and (position == 0 or name not in NAMED):
                 self.parser.add_argument(
-                    name, help=_escape(told.get(name)), **(_reading(kinds[name]) | {"metavar": name})
+                    name, help=_escape(texts.get(name)), **(_reading(kinds[name]) | {"metavar": name})
                 )
             elif name not in PYTHON_ONLY:
-                self._add(name, kinds[name], told.get(name), None if is_required else parameter.default, is_required)
+                self._add(name, kinds[name], texts.get(name), None if is_required else parameter.default, is_required)
 
     def add_fields(self, kind: type, names: Iterable[str], note: str) -> None:
         """Add an option for each of these fields of a class; `note` follows what its docstring says of it."""
         lines = [line for base in kind.__mro__[::-1] for line in docstring_parser.parse(base.__doc__ or "").params]
-        told, kinds = {line.arg_name: line.description for line in lines}, get_type_hints(kind)
+        texts, kinds = {line.arg_name: line.description for line in lines}, get_type_hints(kind)
         for name in names:
-            self._add(name, kinds[name], f"{(told.get(name) or '').rstrip('.')}{note}")
+            self._add(name, kinds[name], f"{(texts.get(name) or '').rstrip('.')}{note}")
 
     def parse(self, arguments: list[str], note: str = "") -> dict[str, Any]:
         """The arguments that were given, by name; `note` is added to the message about unknown ones."""
@@ -65,13 +65,13 @@ class Options:
             self.parser.error(f"unrecognized arguments: {' '.join(unknown)}{note}")
         return vars(given)
 
-    def _add(self, name: str, kind: Any, told: str | None, default: Any = None, is_required: bool = False) -> None:
+    def _add(self, name: str, kind: Any, text: str | None, default: Any = None, is_required: bool = False) -> None:
         reading = _reading(kind)
         if not reading:
             return
         if name in MAY_BE_EMPTY:
             reading["nargs"] = "*"
-        text = re.sub(r"`(\w+)`", lambda marked: self.typed.get(marked[1], marked[0]), told or "")
+        text = re.sub(r"`(\w+)`", lambda marked: self.typed.get(marked[1], marked[0]), text or "")
         if "nargs" in reading and "choices" in reading:
             reading["metavar"] = "NAME"
             text = f"{text.rstrip('.')}; any of {', '.join(reading['choices'])}"

@@ -111,7 +111,7 @@ class Readouts(ABC):
         unit: what an observation is called: `file`, `image`.
         features: those of a model, and what their name adds to `cpc` and `random` in the names of results.
         hand_made: features that need no model.
-        default_features: what is probed unless told otherwise.
+        default_features: what is probed by default.
         default_baselines: what it is compared with.
         several_vectors: whether an observation gives a vector per frame, or one in all.
         options: what `labels` takes beside the task.

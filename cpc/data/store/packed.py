@@ -1,4 +1,4 @@
-"""Packs: rows of numbers, decoded once into one memory map and read from there ever after.
+"""Packs: rows of numbers, decoded once into one memory map, from which they are read.
 
 A row is a number of elements of one type and shape: the samples of an audio file, the one square of an image. A pack is
 a folder: `rows.bin` with the elements of all rows; `rows.npy`, `[num_rows, 2 + 2 C]` int64, each row's offset and
@@ -203,9 +203,9 @@ def _build(
 
     try:
         with build_atomically(folder, is_complete, "cache_dir") as unfinished:
-            told = source.rooms(num_workers, progress)
-            problems = {row: room for row, room in enumerate(told) if isinstance(room, str)}
-            rooms = [0 if isinstance(room, str) else room for room in told]
+            found = source.rooms(num_workers, progress)
+            problems = {row: room for row, room in enumerate(found) if isinstance(room, str)}
+            rooms = [0 if isinstance(room, str) else room for room in found]
             rows = range(len(rooms))
             offsets = np.cumsum([0, *rooms])
             num_bytes = element_bytes * int(offsets[-1])

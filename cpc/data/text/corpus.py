@@ -1,4 +1,4 @@
-"""Text as one stream of classes per split: encoded once into memory maps, and opened from there ever after.
+"""Text as one stream of classes per split: encoded once into memory maps, which later runs open.
 
 The place of a pack is named by a hash of the text and of how it was encoded, so it is never stale.
 """
