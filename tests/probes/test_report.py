@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -340,17 +339,6 @@ def test_no_stage_is_silent_where_progress_is_shown(
         finished = re.findall(rf"probe (\w+): {task}: 100%", shown.err)
         assert set(finished) == set(num_probes)
         assert all(finished.count(name) >= num for name, num in num_probes.items())  # a bar may show its end twice
-
-
-def test_a_model_that_was_trained_without_a_pack_is_probed_without_one(
-    model: cpc.CPC, manifest: Manifest, extraction: Extraction, tmp_path: Path
-) -> None:
-    noted = Audio(manifest="", packed=False).noted
-    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": noted})
-    options: dict[str, Any] = {"protocol": QUICK, "supervised": BRIEF, "num_random_models": 1}
-    options["extraction"] = replace(extraction, cache_dir=None)
-    report = probe_report(tmp_path / "model", manifest.root, "first", features=("c", "mfcc"), **options)
-    assert {"cpc", "mfcc", "random", "supervised"} <= report["tasks"]["first"]["results"].keys()
 
 
 def test_neighbours_need_a_feature_of_the_model(model_folder: Path, manifest: Manifest, extraction: Extraction) -> None:

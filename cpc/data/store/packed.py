@@ -238,6 +238,6 @@ def _build(
         raise OSError(
             error.errno,
             f"{error.strerror}: the packed {source.noun}s take {num_bytes / 1e9:.3f} GB, {free / 1e9:.3f} GB are free; "
-            "make room, name a place on another disk with `cache_dir`, or decode while training (packed=False)",
+            "make room, or name a place on another disk with `cache_dir`",
             str(folder.parent),
         ) from error
