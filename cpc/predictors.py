@@ -125,39 +125,6 @@ class Bilinear(Predictor):
         nn.init.normal_(self.linear.weight, std=1 / math.sqrt(context_dim * latent_dim))
 
 
-class MLP(Predictor):
-    """Hidden layers shared by all steps, then one linear head per step.
-
-    Args:
-        num_steps: K, the furthest step predicted.
-        hidden_dim: width of each hidden layer.
-        num_layers: hidden layers, each followed by ReLU.
-
-    Raises:
-        ValueError: if `num_steps`, `hidden_dim` or `num_layers` is below 1.
-    """
-
-    def __init__(self, num_steps: int = 12, hidden_dim: int = 512, num_layers: int = 1) -> None:
-        super().__init__(num_steps)
-        if hidden_dim < 1 or num_layers < 1:
-            raise ValueError(
-                f"hidden_dim={hidden_dim} and num_layers={num_layers} must be at least 1; for a linear map use Bilinear"
-            )
-        self.hidden_dim = hidden_dim
-        self.num_layers = num_layers
-
-    def forward(self, c: Float[Tensor, "B T C"]) -> Float[Tensor, "K B T D"]:
-        """Queries of all steps."""
-        return self.heads(self.hidden(c))
-
-    def _allocate(self, context_dim: int, latent_dim: int) -> None:
-        self.hidden = nn.Sequential()
-        for layer in range(self.num_layers):
-            self.hidden.extend([nn.Linear(self.hidden_dim if layer else context_dim, self.hidden_dim), nn.ReLU()])
-        self.heads = Bilinear(self.num_steps)
-        self.heads.connect(self.hidden_dim, latent_dim)
-
-
 class TransformerPredictor(Predictor):
     """One causal transformer layer and one linear head per step, after Riviere et al. 2020 (arXiv:2002.02848).
 

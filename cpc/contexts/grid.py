@@ -45,7 +45,7 @@ def check_latents(encoder: Any, context: Any) -> None:
     """
     latents = getattr(encoder, "latents", None)  # an encoder of one's own may leave it out, and is believed
     if latents is not None and isinstance(context, GridContext) != (latents == "grids"):
-        advice = "PixelCNN or RowGRU" if latents == "grids" else "GRU, for example"
+        advice = "PixelCNN" if latents == "grids" else "GRU, for example"
         raise ValueError(
             f"the context is {type(context).__name__}, but the latents of {type(encoder).__name__} are {latents}: "
             f"choose {advice}"

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cpc.contexts import GRU, RowGRU
+from cpc.contexts import GRU, PixelCNN
 from cpc.data import PatchAugmentation
 from cpc.encoders import AudioEncoder, Backbone, PatchEncoder, ResNetTrunk, TinyTrunk
 from cpc.model import CPC
@@ -71,5 +71,5 @@ def test_contexts_of_another_shape_are_refused_by_the_model() -> None:
     images, audio = PatchEncoder(ResNetTrunk(18, width=4, stem="small"), 8, 4), AudioEncoder(8)
     with pytest.raises(ValueError, match="GRU, but the latents of PatchEncoder are grids"):
         CPC(images, GRU(8), Bilinear(1))
-    with pytest.raises(ValueError, match="RowGRU, but the latents of AudioEncoder are sequences"):
-        CPC(audio, RowGRU(8), Bilinear(1))
+    with pytest.raises(ValueError, match="PixelCNN, but the latents of AudioEncoder are sequences"):
+        CPC(audio, PixelCNN(8), Bilinear(1))

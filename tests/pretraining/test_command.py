@@ -228,14 +228,14 @@ def test_decoding_on_the_fly_reads_the_same_audio(run: Callable[..., Path], fini
             "an online probe of audio has the task 'speaker' or 'phones', not 'class'",
         ),
         (
-            ["--model.context=cpc.contexts.RowGRU"],
-            "the context is RowGRU, but the latents of AudioEncoder are sequences: choose GRU",
+            ["--model.context=cpc.contexts.PixelCNN"],
+            "the context is PixelCNN, but the latents of AudioEncoder are sequences: choose GRU",
         ),
         (
             [
                 "--model.encoder=cpc.encoders.PatchEncoder",
                 "--model.encoder.trunk=cpc.encoders.TinyTrunk",
-                "--model.context=cpc.contexts.RowGRU",
+                "--model.context=cpc.contexts.PixelCNN",
             ],
             "model.encoder is PatchEncoder, which encodes image, but data is Audio, of audio: choose another encoder",
         ),

@@ -306,9 +306,8 @@ def test_held_out_images_without_labels_leave_the_probe_without_a_result(
     [
         ["--trainer.precision=bf16-mixed", "--model.loss.compute=bf16", "--trainer.gradient_clip_val=1.0"],
         ["--model.encoder.init_args.trunk.init_args.num_channels=1", "--data.augmentation=v2"],
-        ["--model.context=cpc.contexts.RowGRU", "--model.context.init_args.width=4"],
     ],
-    ids=["bfloat16", "grey", "row GRU"],
+    ids=["bfloat16", "grey"],
 )
 def test_other_parts_train_and_are_measured(run: Callable[..., Path], options: list[str], source: Path) -> None:
     folder = run(*options)
@@ -391,7 +390,7 @@ def test_a_folder_of_photographs_is_enough(
         ),
         (
             ["--model.context=cpc.contexts.GRU"],
-            "the context is GRU, but the latents of PatchEncoder are grids: choose PixelCNN or RowGRU",
+            "the context is GRU, but the latents of PatchEncoder are grids: choose PixelCNN",
         ),
     ],
 )

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 import cpc
-from cpc.contexts import GRU, LSTM, CausalConv, CausalTransformer, Context
+from cpc.contexts import GRU, LSTM, CausalTransformer, Context
 from cpc.data.audio.features import Features
 from cpc.encoders import AudioEncoder
 from cpc.predictors import Bilinear
 
-CONTEXTS = [GRU(dim=8, num_layers=2), LSTM(dim=8), CausalConv(dim=8), CausalTransformer(dim=8, num_heads=2, window=7)]
+CONTEXTS = [GRU(dim=8, num_layers=2), LSTM(dim=8), CausalTransformer(dim=8, num_heads=2, window=7)]
 
 
 def noise(num_samples: int, seed: int = 0) -> np.ndarray:
