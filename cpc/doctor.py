@@ -72,7 +72,6 @@ def report() -> list[Check]:
         _optional("dash"),
         _package("pillow", "PIL"),
         _optional("scikit-image", "skimage", purpose="HOG features and the image quickstart need it"),
-        _optional("timm", purpose="cpc.encoders.Backbone takes its networks", advice="pip install timm"),
         _disk(Path.cwd()),
     ]
 

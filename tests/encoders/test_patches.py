@@ -13,7 +13,7 @@ from cpc.predictors import Bilinear
     ("trunk", "patch_size", "message"),
     [
         (TinyTrunk(8, strides=(4, 4), widths=(8, 8)), 15, r"patch_size=15 does not fit the trunk TinyTrunk.*cannot"),
-        (Backbone("torchvision:alexnet"), 16, r"patch_size=16 does not fit the trunk torchvision:alexnet.*too small"),
+        (Backbone("alexnet", "features"), 16, r"patch_size=16 does not fit the trunk alexnet.*too small"),
         (nn.Flatten(), 16, r"patch_size=16 does not fit the trunk Flatten, which gives \(1, 768\) for one, no map"),
     ],
     ids=["tiny", "alexnet", "no map"],
