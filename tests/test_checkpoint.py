@@ -78,7 +78,7 @@ def test_every_encoder_describes_itself(encoder: nn.Module, tmp_path: Path) -> N
     assert (config["sample_rate_hz"], config["hop_samples"]) == (encoder.sample_rate_hz, encoder.hop_samples)
 
 
-@pytest.mark.parametrize("trunk", [TinyTrunk(8, 1, (4, 1), (8, 8), "layer"), ResNetTrunk(18, "group", num_channels=1)])
+@pytest.mark.parametrize("trunk", [TinyTrunk(8, 1, (4, 1), (8, 8), "layer"), ResNetTrunk(18, "layer", num_channels=1)])
 def test_a_model_of_images_comes_back(trunk: nn.Module, tmp_path: Path) -> None:
     """Parts within parts, tuples that JSON makes lists of, and a network and predictor for every direction."""
     model = CPC(

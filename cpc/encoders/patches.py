@@ -83,7 +83,7 @@ class PatchEncoder(nn.Module):
         if fully_convolutional and self.trunk.receptive_field is None:
             raise ValueError(
                 "fully_convolutional=True needs a trunk with a limited receptive_field: features of this one may see "
-                "the whole image (group norm does), and a prediction would be told what it predicts"
+                "the whole image, and a prediction would know what it predicts"
             )
         _try_patch(trunk, patch_size)
         # What a latent sees beyond its patch on either side, when patches are not cut out.
@@ -123,11 +123,9 @@ class PatchEncoder(nn.Module):
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B C S S2"] | Float[Tensor, "B H W C P P"]) -> None:
         """Hand the trunk a batch, for the data-dependent initialisation of its own."""
-        if self.fully_convolutional:
-            self.trunk.initialise_from(self._standardise(x))
-            return
-        patches = self._cut(x) if x.ndim == 4 else x
-        self.trunk.initialise_from(self._standardise(rearrange(patches, "b h w c p q -> (b h w) c p q")))
+        if not self.fully_convolutional:
+            x = rearrange(self._cut(x) if x.ndim == 4 else x, "b h w c p q -> (b h w) c p q")
+        self.trunk.initialise_from(self._standardise(x))
 
     def _cut(self, images: Float[Tensor, "B C S S2"]) -> Float[Tensor, "B H W C P P"]:
         patches = self.grid.patches(images)

@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.encoders.norms import Norm, check_norm, group_norm
+from cpc.encoders.convolution import Norm, check_norm, receptive_field, standardising_affine
 
 _STEMS = ("imagenet", "small")
 
@@ -49,9 +49,8 @@ class ResNetTrunk(nn.Module):
     al., after the last addition. All convolutions pad with zeros to keep their input's size, so the features of a
     patch's rim know where it ends.
 
-    No norm here lets patches see each other. `layer` normalises the channels of each position by themselves; the
-    alternative, statistics over channels and positions, keeps patches apart as well, but only as long as they come
-    one by one: in an image that the trunk slides over, every feature would see all rows. `group` does just that.
+    No norm here lets patches see each other. `layer` normalises the channels of each position by themselves:
+    statistics over positions too would show every feature all rows of an image that the trunk slides over.
 
     Without a norm that follows the signal (`none`, `affine`), residual branches are multiplied by 1 / sqrt(number of
     blocks) (Hayou et al. 2021, arXiv:2010.12859): with He's initialisation the stream's variance then grows by a factor
@@ -60,8 +59,8 @@ class ResNetTrunk(nn.Module):
     Args:
         depth: 18 or 34 (basic blocks), 50, 101 or 161 (bottlenecks).
         norm: `affine`, one scale and shift per channel, set once from data by `initialise_from` and ordinary
-            parameters from then on; `layer`, layer norm over the channels of each position; `group`, group norm of up
-            to 32 groups, over the whole input; `none`, convolutions with biases.
+            parameters from then on; `layer`, layer norm over the channels of each position; `none`, convolutions with
+            biases.
         num_channels: C of the pixels.
         stem: `imagenet`, a 7x7 convolution and a 3x3 max pool, both of stride 2; `small`, a 3x3 convolution without
             stride, for patches of 8 to 32 pixels.
@@ -71,7 +70,7 @@ class ResNetTrunk(nn.Module):
     Attributes:
         dim: D, at width 64 and three stages 256 (18, 34), 1024 (50, 101) or 4096 (161).
         stride: pixels from a feature to the next, 16 with the `imagenet` stem and three stages, 4 with `small`.
-        receptive_field: side of the square of pixels that a feature sees; None where the norm shows it all of them.
+        receptive_field: side of the square of pixels that a feature sees.
 
     Raises:
         ValueError: on an unknown depth, norm or stem, more stages than there are, or a count below 1.
@@ -104,8 +103,7 @@ class ResNetTrunk(nn.Module):
         self.num_stages = num_stages
 
         stages = STAGES[depth][:num_stages]
-        follows_signal = norm in ("layer", "group")
-        branch_scale = 1.0 if follows_signal else 1 / math.sqrt(sum(stage.num_blocks for stage in stages))
+        branch_scale = 1.0 if norm == "layer" else 1 / math.sqrt(sum(stage.num_blocks for stage in stages))
         windows = [(7, 2), (3, 2)] if stem == "imagenet" else [(3, 1)]  # (kernel, stride), layer by layer
         self.first = convolution(num_channels, width, *windows[0], bias=norm == "none", gain="linear")
         self.pool = nn.MaxPool2d(3, 2, padding=1) if stem == "imagenet" else nn.Identity()
@@ -120,10 +118,9 @@ class ResNetTrunk(nn.Module):
                 dim = stage.width * width
         self.closing_norm = normalisation(norm, dim)
         self.dim = dim
-        self.stride = math.prod(stride for _, stride in windows)
-        hops = [math.prod(stride for _, stride in windows[:i]) for i in range(len(windows))]
-        field = 1 + sum((kernel - 1) * hop for (kernel, _), hop in zip(windows, hops, strict=True))
-        self.receptive_field = None if norm == "group" else field
+        kernels, strides = zip(*windows, strict=True)
+        self.stride = math.prod(strides)
+        self.receptive_field = receptive_field(kernels, strides)
 
     def forward(self, x: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n D h w"]:
         """Encode patches, or images of any size, whose pixels are standardised.
@@ -135,16 +132,14 @@ class ResNetTrunk(nn.Module):
             raise ValueError(
                 f"pixels of {x.shape[1]} channels were given to a trunk of num_channels={self.num_channels}"
             )
-        # torch's group norm takes two to seven times as long in bfloat16 when channels lie last
-        layout = torch.contiguous_format if self.norm == "group" else torch.channels_last
-        x = x.contiguous(memory_format=layout)
+        x = x.contiguous(memory_format=torch.channels_last)
         return self.closing_norm(self.blocks(self.pool(self.first(x)))).relu()
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "n C P Q"]) -> None:
         """Give the input of every ReLU zero mean and unit deviation per channel on these patches (norm `affine` only).
 
-        See `AudioEncoder.initialise_from`. Call it before the model is wrapped or compiled.
+        See `cpc.encoders.convolution.standardising_affine`. Call it before the model is wrapped or compiled.
 
         Raises:
             ValueError: if the pixels are constant or not finite.
@@ -215,22 +210,16 @@ class ChannelAffine(nn.Module):
 
     def initialise_from(self, x: Float[Tensor, "n d h w"]) -> None:
         """Set both so that every channel of `x` comes out with mean 0 and deviation 1."""
-        std, mean = torch.std_mean(x, (0, 2, 3))
-        if not torch.isfinite(std).all() or (std <= 1e-12).all():
-            raise ValueError("data initialisation needs a batch of finite pixels that are not constant")
-        self.scale.copy_(1 / std.clamp(min=1e-6))
-        self.bias.copy_(-mean * self.scale)
+        scale, bias = standardising_affine(x, (0, 2, 3))
+        self.scale.copy_(scale)
+        self.bias.copy_(bias)
 
 
 def normalisation(norm: Norm, dim: int) -> nn.Module:
     """What stands before a ReLU."""
     if norm == "affine":
         return ChannelAffine(dim)
-    if norm == "layer":
-        return PositionNorm(dim)
-    if norm == "group":
-        return group_norm(dim)
-    return nn.Identity()
+    return PositionNorm(dim) if norm == "layer" else nn.Identity()
 
 
 def convolution(

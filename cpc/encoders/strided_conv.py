@@ -7,7 +7,7 @@ every operand lies in memory as it is. Channels stay last, where norms and the c
 B batch, S input length, T output length, C input channels, D output channels.
 """
 
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-Count = TypeVar("Count", int, Tensor)
+from cpc.data.audio.waveforms import Count
 
 
 def output_length(length: Count, kernel: int, stride: int, padding: int) -> Count:

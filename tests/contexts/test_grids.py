@@ -235,8 +235,9 @@ def test_a_sliding_trunk_says_how_many_rows_share_pixels() -> None:
         if moved[row]:
             reached += moved.nonzero()[:, 0].tolist()
     assert max(reached) - row == row - min(reached) == encoder.overlapping_rows
+    encoder.trunk.receptive_field = None
     with pytest.raises(ValueError, match="limited receptive_field"):
-        PatchEncoder(TinyTrunk(4, 1, norm="group"), 16, 8, fully_convolutional=True)
+        PatchEncoder(encoder.trunk, 16, 8, fully_convolutional=True)
 
 
 def test_mistakes_are_named() -> None:

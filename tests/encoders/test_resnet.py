@@ -7,9 +7,10 @@ import torchvision
 from torch import Tensor, nn
 
 from cpc.checkpoint import build, describe
-from cpc.encoders.resnet import Norm, ResNetTrunk
+from cpc.encoders.convolution import Norm
+from cpc.encoders.resnet import ResNetTrunk
 
-NORMS: tuple[Norm, ...] = ("affine", "layer", "group", "none")
+NORMS: tuple[Norm, ...] = ("affine", "layer", "none")
 DIMS = {18: 256, 34: 256, 50: 1024, 101: 1024, 161: 4096}
 
 
@@ -60,14 +61,8 @@ def normalise(x: Tensor, norm: nn.Module, name: Norm) -> Tensor:
         return x
     if name == "affine":
         return x * norm.scale[:, None, None] + norm.bias[:, None, None]
-    if name == "layer":
-        mean, variance = x.mean(1, keepdim=True), x.var(1, keepdim=True, unbiased=False)
-        weight, bias = norm.layer_norm.weight, norm.layer_norm.bias
-    else:
-        grouped = x.unflatten(1, ({4: 4, 8: 8, 16: 16, 64: 32, 32: 32}[x.shape[1]], -1))
-        mean = grouped.mean((2, 3, 4), keepdim=True).expand_as(grouped).flatten(1, 2)
-        variance = grouped.var((2, 3, 4), keepdim=True, unbiased=False).expand_as(grouped).flatten(1, 2)
-        weight, bias = norm.weight, norm.bias
+    mean, variance = x.mean(1, keepdim=True), x.var(1, keepdim=True, unbiased=False)
+    weight, bias = norm.layer_norm.weight, norm.layer_norm.bias
     return (x - mean) / (variance + 1e-5).sqrt() * weight[:, None, None] + bias[:, None, None]
 
 
@@ -99,7 +94,7 @@ def test_equals_a_loop_over_pre_activated_blocks(depth: int, stem: str, norm: No
                 branch = normalise(branch, block.norms[i], norm).relu()
             padding = conv.weight.shape[2] // 2
             branch = F.conv2d(branch, conv.weight, conv.bias, stride if i == strided_conv else 1, padding)
-        hidden = shortcut + branch * (1 if norm in ("layer", "group") else num_blocks**-0.5)
+        hidden = shortcut + branch * (1 if norm == "layer" else num_blocks**-0.5)
         projects = index in starts or (depth == 50 and index == 0)
         assert (block.shortcut is not None) == projects
     assert len(model.blocks) == num_blocks
@@ -118,7 +113,7 @@ def test_signal_and_gradient_keep_their_scale(depth: int, norm: Norm) -> None:
     streams.clear()
     features = model(x).mean((2, 3))
     features.backward(torch.randn_like(features))
-    growth = len(streams) if norm in ("layer", "group") else 8
+    growth = len(streams) if norm == "layer" else 8
     assert max(streams) < growth * min(streams)
     relative = [(block.convs[0].weight.grad.norm() / block.convs[0].weight.norm()).item() for block in model.blocks]
     assert max(relative) < 100 * min(relative)
@@ -140,7 +135,7 @@ def test_data_initialisation_standardises_what_enters_every_relu() -> None:
 
 
 def test_data_initialisation_leaves_other_norms_alone() -> None:
-    for norm in ("layer", "group", "none"):
+    for norm in ("layer", "none"):
         model = trunk(norm=norm)
         before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         model.initialise_from(torch.randn(4, 3, 16, 16))
@@ -183,13 +178,6 @@ def test_receptive_field_of_the_imagenet_stem() -> None:
     """By hand, for ResNet-50: 11 pixels at the pool, 3x3 convolutions 4, 8 and 16 pixels apart."""
     with torch.device("meta"):
         assert ResNetTrunk(50, "layer").receptive_field == 11 + 3 * 2 * 4 + (2 * 4 + 3 * 2 * 8) + (2 * 8 + 5 * 2 * 16)
-        assert ResNetTrunk(50, "group").receptive_field is None
-
-
-def test_group_norm_sees_the_whole_input() -> None:
-    x = torch.randn(1, 3, 96, 96, requires_grad=True)
-    (gradient,) = torch.autograd.grad(trunk(norm="group")(x)[0, :, 0, 0].sum(), x)
-    assert (gradient[0].abs().sum(0) > 0).all()
 
 
 @pytest.mark.parametrize("norm", NORMS)
