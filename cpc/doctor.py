@@ -58,13 +58,13 @@ def report() -> list[Check]:
     return [
         # An older Python never gets here: the package's metadata refuses it.
         look("python", lambda: f"{platform.python_version()}, {platform.system()} {platform.machine()}"),
-        *(look(name, lambda name=name: package(name), reinstall) for name in NECESSARY),  # type: ignore[misc]
+        *(look(name, lambda name=name: package(name), reinstall) for name in NECESSARY),
         look("threads", threads, reinstall),
         look("gpu", gpu, "everything runs on the CPU", is_necessary=False),
         look("audio files", audio_files, f"{SYNC} brings a library that can"),
         look("espeak-ng", espeak, f"`cpc data synthesize` and `cpc quickstart` need it: {SYNC}", is_necessary=False),
         *(
-            look(name, lambda name=name: package(name), f"{purpose}: {SYNC}", is_necessary=False)  # type: ignore[misc]
+            look(name, lambda name=name: package(name), f"{purpose}: {SYNC}", is_necessary=False)
             for name, purpose in OPTIONAL.items()
         ),
         look("disk", lambda: disk(Path.cwd()), "free some, or choose another folder with --run_dir"),

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -176,7 +175,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
         cpc.load_pretrained(tmp_path)
     config = tmp_path / "config.json"
     config.write_text(config.read_text()[:-10])
-    with pytest.raises(ValueError, match=r"config\.json is no JSON"):
+    with pytest.raises(ValueError, match=r"config\.json is not JSON"):
         cpc.load_pretrained(tmp_path)
 
 
@@ -239,15 +238,6 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
         refused_checkpoint(path, "was not written by cpc pretrain: it holds no global_step")
     with pytest.raises(FileNotFoundError, match=r"nowhere\.ckpt"):
         read_checkpoint(tmp_path / "nowhere.ckpt")
-
-
-def test_a_checkpoint_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    """It holds numpy's generator as numpy gives it, with an array."""
-    state = np.random.get_state()
-    torch.save(SAVED | {"numpy": state}, tmp_path / "last.ckpt")
-    np.testing.assert_array_equal(read_checkpoint(tmp_path / "last.ckpt")["numpy"][1], state[1])
-    torch.save(SAVED | {"numpy": np.array([print])}, tmp_path / "last.ckpt")
-    refused_checkpoint(tmp_path / "last.ckpt", "could run code")
 
 
 def rewrite(folder: Path, config: Any = None, weights: dict[str, torch.Tensor] | bytes | None = None) -> None:
@@ -332,12 +322,12 @@ def nested(depth: int) -> Any:
         (("provenance",), {"data": []}, r"lacks provenance\.data"),
         (("modality",), "smell", "has modality 'smell', but its encoder 'audio'"),
         (("sample_rate_hz",), 8000, "has sample_rate_hz 8000, but its encoder 16000"),
-        (("architecture",), {}, "describes no part"),
-        (("architecture",), nested(1), "describes a GRU, no CPC model"),
-        (("architecture", "class_path"), 3, "describes no part"),
-        (("architecture", "init_args"), None, "describes no part"),
+        (("architecture",), {}, "does not describe a part"),
+        (("architecture",), nested(1), "describes a GRU, not a CPC model"),
+        (("architecture", "class_path"), 3, "does not describe a part"),
+        (("architecture", "init_args"), None, "does not describe a part"),
         (("architecture", "init_args", "encoder"), None, "does not take the arguments"),
-        (("architecture", "init_args", "context"), nested(300), "no model that can be built"),
+        (("architecture", "init_args", "context"), nested(300), "does not describe a model that can be built"),
         (
             ("architecture", "init_args", "loss", "init_args", "shared_across_steps"),
             "no",
@@ -376,7 +366,7 @@ def test_none_is_what_an_argument_may_be() -> None:
 def test_absurd_nesting_is_refused(tmp_path: Path) -> None:
     cpc.save_pretrained(small(), tmp_path)
     rewrite(tmp_path, config="[" * 100_000)
-    refused_model(tmp_path, r"config\.json is no JSON")
+    refused_model(tmp_path, r"config\.json is not JSON")
 
 
 @pytest.mark.parametrize("value", [0, -4])
@@ -428,7 +418,7 @@ def edited(folder: Path, **changes: object) -> None:
         ({"format_version": 99}, "format_version 99, this cpc reads up to 1"),
         ({"encoder_class": "os.system"}, "outside the trusted packages cpc"),
         ({"encoder_class": "cpc.encoders.Nothing"}, r"no class cpc\.encoders\.Nothing"),
-        ({"encoder_class": "cpc.cli.main"}, "is no Module"),
+        ({"encoder_class": "cpc.cli.main"}, "is not a Module"),
         ({"wideness": 3}, "does not take the arguments"),
     ],
 )
