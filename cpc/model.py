@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Num
 from torch import Tensor, nn
 
-from cpc.contexts.grid import check_latents
+from cpc.contexts.context import check_latents
 from cpc.data.batch import Batch
 from cpc.losses.contrastive import Contrastive
 from cpc.losses.loss_part import LossPart, Measure

@@ -4,6 +4,7 @@ B batch, T latents, D latent dim, C context dim.
 """
 
 from abc import abstractmethod
+from typing import Any, Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -22,12 +23,14 @@ class Context(nn.Module):
         dim: width of the contexts.
         input_dim: width of the latents; None before `connect`.
         directions: in which time runs; one, without a name, where latents are a sequence.
+        latents: what it reads, `sequences` `[B, T, D]` or `grids` `[B, H, W, D]`, as encoders say what they give.
         has_bounded_state: whether the state stays of one size, however long the sequence that it comes from.
     """
 
     dim: int
     input_dim: int | None = None
     directions: tuple[str, ...] = ("",)
+    latents: Literal["sequences", "grids"] = "sequences"
     has_bounded_state: bool = True
 
     def connect(self, input_dim: int) -> None:
@@ -63,7 +66,7 @@ class Context(nn.Module):
         Raises:
             ValueError: before `connect`, on latents of another width, or on a state of another number of sequences.
         """
-        self._check_width(z)
+        self._check_shape(z)
         num_sequences, num_latents, _ = z.shape
         if state is not None and len(state[0]) != num_sequences:
             raise ValueError(
@@ -82,10 +85,12 @@ class Context(nn.Module):
         """Sequences in so many latents of an observation, and the latents of each."""
         return 1, num_latents
 
-    def _check_width(self, z: Tensor) -> None:
-        name = type(self).__name__
+    def _check_shape(self, z: Tensor) -> None:
+        name, axes = type(self).__name__, {"sequences": "B T D", "grids": "B H W D"}[self.latents].split()
         if self.input_dim is None:
             raise ValueError(f"this {name} has no parameters yet: call connect(input_dim), or build a CPC with it")
+        if z.ndim != len(axes):
+            raise ValueError(f"{name} takes latents [{', '.join(axes)}], got {tuple(z.shape)}")
         if z.shape[-1] != self.input_dim:
             raise ValueError(f"this {name} is connected to latents of width {self.input_dim}, got width {z.shape[-1]}")
 
@@ -94,3 +99,17 @@ class Context(nn.Module):
 
     @abstractmethod
     def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]: ...
+
+
+def check_latents(encoder: Any, context: Any) -> None:
+    """Refuse a context of sequences for an encoder of grids, and the other way round.
+
+    Raises:
+        ValueError: naming both.
+    """
+    given, taken = getattr(encoder, "latents", None), getattr(context, "latents", None)
+    if None not in (given, taken) and given != taken:  # parts of one's own may leave it out, and are believed
+        raise ValueError(
+            f"the context is {type(context).__name__}, but the latents of {type(encoder).__name__} are {given}: "
+            f"choose {'PixelCNN' if given == 'grids' else 'GRU, for example'}"
+        )

@@ -5,7 +5,7 @@ B images, H rows and W columns of patches, D latent dim, C context dim, V direct
 
 import math
 from abc import abstractmethod
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from einops import rearrange
@@ -37,21 +37,6 @@ def columns(latents: Float[Tensor, "B ... D"], direction: str) -> Float[Tensor, 
     return rearrange(orient(latents, direction), "b t s d -> (b s) t d") if direction else latents
 
 
-def check_latents(encoder: Any, context: Any) -> None:
-    """Refuse a context of sequences for an encoder of grids, and the other way round.
-
-    Raises:
-        ValueError: naming both.
-    """
-    latents = getattr(encoder, "latents", None)  # an encoder of one's own may leave it out, and is believed
-    if latents is not None and isinstance(context, GridContext) != (latents == "grids"):
-        advice = "PixelCNN" if latents == "grids" else "GRU, for example"
-        raise ValueError(
-            f"the context is {type(context).__name__}, but the latents of {type(encoder).__name__} are {latents}: "
-            f"choose {advice}"
-        )
-
-
 class GridContext(Context):
     """Contexts of a grid, one network of its own for each direction (Henaff et al. 2019, arXiv:1905.09272).
 
@@ -69,6 +54,8 @@ class GridContext(Context):
         ValueError: on unknown or repeated directions, or none.
     """
 
+    latents = "grids"
+
     def __init__(self, width: int, directions: tuple[str, ...]) -> None:
         super().__init__()
         directions = tuple(directions)
@@ -84,13 +71,13 @@ class GridContext(Context):
         """Encode the latents of whole images; there is no state, since an image does not come in pieces.
 
         Raises:
-            ValueError: before `connect`, on latents of another width or of no grid, or with a state.
+            ValueError: before `connect`, on latents of another width or without rows and columns, or with a state.
         """
-        self._check_width(z)
-        if z.ndim != 4:
-            raise ValueError(f"{type(self).__name__} takes latents [B, H, W, D], got {tuple(z.shape)}")
+        self._check_shape(z)
         if state is not None:
-            raise ValueError(f"{type(self).__name__} encodes whole images and goes on from no state: leave state out")
+            raise ValueError(
+                f"{type(self).__name__} encodes whole images, which have no state to go on from: leave state out"
+            )
         contexts = [
             restore(network(orient(z, direction)), direction)
             for direction, network in zip(self.directions, self.networks, strict=True)

@@ -62,15 +62,7 @@ class Backbone(nn.Module):
         self.dim, self.stride = self._measure()
 
     def forward(self, x: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n D h w"]:
-        """Encode patches, or images of any size that the network takes, whose pixels are standardised.
-
-        Raises:
-            ValueError: if `x` has other channels than the network.
-        """
-        if x.shape[1] != self.num_channels:
-            raise ValueError(
-                f"pixels of {x.shape[1]} channels were given to a trunk of num_channels={self.num_channels}"
-            )
+        """Encode patches, or images of any size that the network takes, whose pixels are standardised."""
         return _map_of(self.features(x))
 
     def initialise_from(self, x: Float[Tensor, "n C P Q"]) -> None:

@@ -37,10 +37,9 @@ class PatchEncoder(nn.Module):
         overlapping_rows: how many of the next rows' latents share pixels with those of a row.
 
     Raises:
-        ValueError: on a grid that is none, patches that the trunk cannot take, since they are too small for it (it is
-            tried on one), or a grid that does not fit the trunk's stride; with `fully_convolutional` on a
-            trunk whose features see the whole image, or nobody knows how much of it, or with a `crop_size`; on batch
-            norm that the trunk's `allow_batch_norm` does not allow.
+        ValueError: on a grid with pixels between its patches; on patches that are too small for the trunk (it is tried
+            on one); on batch norm that the trunk's `allow_batch_norm` does not allow; with `fully_convolutional`, on a
+            trunk of unlimited or unknown receptive field, a grid that does not fit its stride, or a `crop_size`.
     """
 
     modality = "image"
@@ -102,13 +101,19 @@ class PatchEncoder(nn.Module):
         return {"patch_size": self.patch_size, "stride": self.stride, "num_channels": self.num_channels}
 
     def forward(self, x: Float[Tensor, "B C S S2"] | Float[Tensor, "B H W C P P"]) -> Float[Tensor, "B H W D"]:
-        """Encode images, or patches that were cut (and changed) before, with pixels in [0, 1]."""
+        """Encode images, or patches that were cut (and changed) before, with pixels in [0, 1].
+
+        Raises:
+            ValueError: on pixels of other channels than the trunk's, or images that the grid does not fit.
+        """
+        features = self.trunk(self._pixels(x))
         if self.fully_convolutional:
-            return self._slide(x)
-        patches = self._cut(x) if x.ndim == 4 else x
-        flat = self._standardise(rearrange(patches, "b h w c p q -> (b h w) c p q"))
-        latents = reduce(self.trunk(flat), "n d p q -> n d", "mean")
-        return rearrange(latents, "(b h w) d -> b h w d", b=patches.shape[0], h=patches.shape[1])
+            cell = self.trunk.stride
+            pooled = F.avg_pool2d(features, self.patch_size // cell, self.stride // cell)
+            return rearrange(pooled, "b d h w -> b h w d")
+        num_rows, num_columns = x.shape[1:3] if x.ndim == 6 else map(self.grid.side, x.shape[2:])
+        latents = reduce(features, "n d p q -> n d", "mean")
+        return rearrange(latents, "(b h w) d -> b h w d", h=num_rows, w=num_columns)
 
     def num_latents(self, num_valid: Any) -> None:
         """Images are whole: all of their latents are valid, which None says."""
@@ -123,9 +128,25 @@ class PatchEncoder(nn.Module):
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B C S S2"] | Float[Tensor, "B H W C P P"]) -> None:
         """Hand the trunk a batch, for the data-dependent initialisation of its own."""
+        self.trunk.initialise_from(self._pixels(x))
+
+    def _pixels(self, x: Tensor) -> Float[Tensor, "n C P Q"]:
+        """What the trunk sees, standardised: all patches, or whole images."""
+        num_channels = x.shape[1 if x.ndim == 4 else 3]
+        if num_channels != self.num_channels:
+            raise ValueError(
+                f"pixels of {num_channels} channels were given to a trunk of num_channels={self.num_channels}"
+            )
         if not self.fully_convolutional:
             x = rearrange(self._cut(x) if x.ndim == 4 else x, "b h w c p q -> (b h w) c p q")
-        self.trunk.initialise_from(self._standardise(x))
+        elif x.ndim != 4:
+            raise ValueError(
+                "fully_convolutional=True encodes whole images [B, C, S, S], not patches changed one by one"
+            )
+        else:
+            for size in x.shape[2:]:
+                self.grid.side(size)
+        return (x - rearrange(self.pixel_mean, "c -> c 1 1")) / rearrange(self.pixel_std, "c -> c 1 1")
 
     def _cut(self, images: Float[Tensor, "B C S S2"]) -> Float[Tensor, "B H W C P P"]:
         patches = self.grid.patches(images)
@@ -133,21 +154,6 @@ class PatchEncoder(nn.Module):
             return patches
         inside = self.grid.is_inside(self.crop_size).to(images.device)
         return torch.where(inside, patches, rearrange(self.pixel_mean, "c -> c 1 1"))
-
-    def _slide(self, images: Tensor) -> Float[Tensor, "B H W D"]:
-        if images.ndim != 4:
-            raise ValueError(
-                "fully_convolutional=True encodes whole images [B, C, S, S], not patches changed one by one"
-            )
-        for size in images.shape[2:]:
-            self.grid.side(size)
-        cell = self.trunk.stride
-        features = self.trunk(self._standardise(images))
-        pooled = F.avg_pool2d(features, self.patch_size // cell, self.stride // cell)
-        return rearrange(pooled, "b d h w -> b h w d")
-
-    def _standardise(self, pixels: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n C P Q"]:
-        return (pixels - rearrange(self.pixel_mean, "c -> c 1 1")) / rearrange(self.pixel_std, "c -> c 1 1")
 
 
 @torch.no_grad()

@@ -27,10 +27,10 @@ class Stage:
 
 
 STAGES = {
-    18: (Stage(2, 1), Stage(2, 2), Stage(2, 4), Stage(2, 8)),
-    34: (Stage(3, 1), Stage(4, 2), Stage(6, 4), Stage(3, 8)),
-    50: (Stage(3, 4, 1), Stage(4, 8, 2), Stage(6, 16, 4), Stage(3, 32, 8)),
-    101: (Stage(3, 4, 1), Stage(4, 8, 2), Stage(23, 16, 4), Stage(3, 32, 8)),
+    18: (Stage(2, 1), Stage(2, 2), Stage(2, 4)),
+    34: (Stage(3, 1), Stage(4, 2), Stage(6, 4)),
+    50: (Stage(3, 4, 1), Stage(4, 8, 2), Stage(6, 16, 4)),
+    101: (Stage(3, 4, 1), Stage(4, 8, 2), Stage(23, 16, 4)),
     161: (Stage(3, 4, 1), Stage(4, 8, 2), Stage(46, 64, 8)),
 }
 
@@ -65,15 +65,14 @@ class ResNetTrunk(nn.Module):
         stem: `imagenet`, a 7x7 convolution and a 3x3 max pool, both of stride 2; `small`, a 3x3 convolution without
             stride, for patches of 8 to 32 pixels.
         width: channels of the stem; all other widths are multiples of it.
-        num_stages: how many stages to keep.
 
     Attributes:
-        dim: D, at width 64 and three stages 256 (18, 34), 1024 (50, 101) or 4096 (161).
-        stride: pixels from a feature to the next, 16 with the `imagenet` stem and three stages, 4 with `small`.
+        dim: D, at width 64 256 (18, 34), 1024 (50, 101) or 4096 (161).
+        stride: pixels from a feature to the next, 16 with the `imagenet` stem, 4 with `small`.
         receptive_field: side of the square of pixels that a feature sees.
 
     Raises:
-        ValueError: on an unknown depth, norm or stem, more stages than there are, or a count below 1.
+        ValueError: on an unknown depth, norm or stem, or a count below 1.
     """
 
     def __init__(
@@ -83,7 +82,6 @@ class ResNetTrunk(nn.Module):
         num_channels: int = 3,
         stem: Literal["imagenet", "small"] = "imagenet",
         width: int = 64,
-        num_stages: int = 3,
     ) -> None:
         super().__init__()
         if depth not in STAGES:
@@ -91,8 +89,6 @@ class ResNetTrunk(nn.Module):
         check_norm(norm)
         if stem not in _STEMS:
             raise ValueError(f"stem={stem!r} is not one of {', '.join(map(repr, _STEMS))}")
-        if not 1 <= num_stages <= len(STAGES[depth]):
-            raise ValueError(f"num_stages={num_stages}: depth={depth} has between 1 and {len(STAGES[depth])} of them")
         if min(num_channels, width) < 1:
             raise ValueError(f"num_channels={num_channels} and width={width} must each be at least 1")
         self.depth = depth
@@ -100,9 +96,8 @@ class ResNetTrunk(nn.Module):
         self.num_channels = num_channels
         self.stem = stem
         self.width = width
-        self.num_stages = num_stages
 
-        stages = STAGES[depth][:num_stages]
+        stages = STAGES[depth]
         branch_scale = 1.0 if norm == "layer" else 1 / math.sqrt(sum(stage.num_blocks for stage in stages))
         windows = [(7, 2), (3, 2)] if stem == "imagenet" else [(3, 1)]  # (kernel, stride), layer by layer
         self.first = convolution(num_channels, width, *windows[0], bias=norm == "none", gain="linear")
@@ -123,15 +118,7 @@ class ResNetTrunk(nn.Module):
         self.receptive_field = receptive_field(kernels, strides)
 
     def forward(self, x: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n D h w"]:
-        """Encode patches, or images of any size, whose pixels are standardised.
-
-        Raises:
-            ValueError: if `x` has other channels than the trunk.
-        """
-        if x.shape[1] != self.num_channels:
-            raise ValueError(
-                f"pixels of {x.shape[1]} channels were given to a trunk of num_channels={self.num_channels}"
-            )
+        """Encode patches, or images of any size, whose pixels are standardised."""
         x = x.contiguous(memory_format=torch.channels_last)
         return self.closing_norm(self.blocks(self.pool(self.first(x)))).relu()
 

@@ -74,7 +74,7 @@ class TinyTrunk(nn.Module):
         """Encode patches, or images of any size, whose pixels are standardised.
 
         Raises:
-            ValueError: if `x` has other channels than the trunk, or a side shorter than its stride.
+            ValueError: if `x` has a side shorter than the stride.
         """
         hidden = self._positions(x)
         for layer in self.layers:
@@ -97,10 +97,10 @@ class TinyTrunk(nn.Module):
 
     def _positions(self, x: Tensor) -> Float[Tensor, "n P Q C"]:
         """The pixels with their channels last, as every layer has them."""
-        if x.shape[1] != self.num_channels or min(x.shape[2:]) < self.stride:
+        if min(x.shape[2:]) < self.stride:
             raise ValueError(
-                f"{tuple(x.shape[1:])} (channels, rows, columns) were given to a trunk of num_channels="
-                f"{self.num_channels} and at least {self.stride} pixels a side (strides={self.strides})"
+                f"{tuple(x.shape[2:])} pixels are too few for a trunk of at least {self.stride} a side "
+                f"(strides={self.strides})"
             )
         return rearrange(x, "n c p q -> n p q c")
 

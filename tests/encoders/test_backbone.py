@@ -150,8 +150,3 @@ def test_networks_of_tokens_and_of_channels_last_are_refused() -> None:
     assert (Backbone(swin, "permute").dim, Backbone(swin, "permute").stride) == (16, 8)
     with pytest.raises(ValueError, match=r"gives \(1, 28, 28, 16\).*not a map \[n, D, h, w\]"):
         Backbone(swin, "features")
-
-
-def test_other_channels_than_the_networks_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"pixels of 1 channels.* num_channels=3"):
-        Backbone(SMALL, "features")(torch.randn(2, 1, 64, 64))

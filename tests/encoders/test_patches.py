@@ -66,6 +66,16 @@ def test_a_frame_that_is_none_is_named() -> None:
         PatchEncoder(TinyTrunk(8), 8, 8, fully_convolutional=True, crop_size=7)
 
 
+@pytest.mark.parametrize("crop_size", [None, 6])
+@pytest.mark.parametrize("shape", [(2, 1, 16, 16), (2, 3, 3, 1, 8, 8)], ids=["images", "patches"])
+def test_pixels_of_other_channels_are_refused(shape: tuple[int, ...], crop_size: int | None) -> None:
+    """Standardising by the mean of three channels would make three of one."""
+    encoder = PatchEncoder(TinyTrunk(8), 8, 4, crop_size=crop_size)
+    for take in (encoder, encoder.initialise_from):
+        with pytest.raises(ValueError, match="pixels of 1 channels were given to a trunk of num_channels=3"):
+            take(torch.rand(shape))
+
+
 def test_contexts_of_another_shape_are_refused_by_the_model() -> None:
     """Not in training alone: the library's user meets it at once."""
     images, audio = PatchEncoder(ResNetTrunk(18, width=4, stem="small"), 8, 4), AudioEncoder(8)

@@ -4,6 +4,7 @@ B batch, S samples, T frames, M mel bands, D latent dim.
 """
 
 import math
+import warnings
 
 import torch
 import torchaudio
@@ -57,7 +58,6 @@ class LogMel(WaveformEncoder):
 
         # FFTs of a power of two, as Kaldi's, with the window in their middle
         self.fft_samples = 2 ** math.ceil(math.log2(window_samples))
-        _check_bands(num_mels, sample_rate_hz, self.fft_samples)
         self.spectrum = torchaudio.transforms.Spectrogram(
             n_fft=self.fft_samples,
             win_length=window_samples,
@@ -66,7 +66,14 @@ class LogMel(WaveformEncoder):
             wkwargs={"periodic": False},  # periodic windows are centred half a sample late
             center=False,
         )
-        self.mel_scale = torchaudio.transforms.MelScale(num_mels, sample_rate_hz, n_stft=self.fft_samples // 2 + 1)
+        with warnings.catch_warnings(action="ignore"):  # it warns of what is refused here
+            self.mel_scale = torchaudio.transforms.MelScale(num_mels, sample_rate_hz, n_stft=self.fft_samples // 2 + 1)
+        if not self.mel_scale.fb.any(0).all():
+            raise ValueError(
+                f"num_mels={num_mels} bands are too narrow for a window of {self.fft_samples} samples at "
+                f"{sample_rate_hz} Hz, no frequency of which falls into some of them: lower num_mels or raise "
+                "window_samples"
+            )
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T M"]:
         """Log mel energies of waveforms standardised by the corpus statistics.
@@ -138,16 +145,3 @@ class MFCC(LogMel):
             for _ in range(self.num_deltas):
                 orders.append(torchaudio.functional.compute_deltas(orders[-1], win_length=2 * DELTA_REACH + 1))
         return rearrange(orders, "orders b d t -> b t (orders d)")
-
-
-def _check_bands(num_mels: int, sample_rate_hz: int, fft_samples: int) -> None:
-    """Refuse filters so narrow that no frequency of the FFT falls into them: such a band would be constant."""
-    top_mel = 2595 * math.log10(1 + sample_rate_hz / 2 / 700)
-    bin_hz = sample_rate_hz / fft_samples
-    for band in range(num_mels):
-        low, high = (700 * (10 ** (top_mel * i / (num_mels + 1) / 2595) - 1) for i in (band, band + 2))
-        if (math.floor(low / bin_hz) + 1) * bin_hz >= high:
-            raise ValueError(
-                f"num_mels={num_mels} bands are too narrow for a window of {fft_samples} samples at {sample_rate_hz} "
-                "Hz: lower num_mels or raise window_samples"
-            )
