@@ -1,7 +1,6 @@
 """g_ar: latents to contexts, strictly causal; all keep to the protocol of `cpc.contexts.context.Context`."""
 
 from cpc.contexts.context import Context, State
-from cpc.contexts.grid import GridContext
 from cpc.contexts.pixel_cnn import PixelCNN
 from cpc.contexts.recurrent import GRU, LSTM
 from cpc.contexts.transformer import CausalTransformer
@@ -11,7 +10,6 @@ __all__ = [
     "LSTM",
     "CausalTransformer",
     "Context",
-    "GridContext",
     "PixelCNN",
     "State",
 ]

@@ -52,11 +52,11 @@ class Context(nn.Module):
         self._allocate(input_dim)
         self.input_dim = input_dim
 
-    def forward(self, z: Float[Tensor, "B T D"], state: State = None) -> tuple[Float[Tensor, "B T C"], State]:
+    def forward(self, z: Float[Tensor, "B *T D"], state: State = None) -> tuple[Float[Tensor, "B *T C"], State]:
         """Encode latents into contexts, from the start of the sequences or from where `state` left them.
 
         Args:
-            z: latents; T may be 0.
+            z: latents `[B, T, D]` or `[B, H, W, D]`, as `latents` says; T may be 0.
             state: what the call on the preceding chunk returned, sequences first in every tensor; None at the start.
                 Detaching it is up to the caller.
 
@@ -67,17 +67,16 @@ class Context(nn.Module):
             ValueError: before `connect`, on latents of another width, or on a state of another number of sequences.
         """
         self._check_shape(z)
-        num_sequences, num_latents, _ = z.shape
-        if state is not None and len(state[0]) != num_sequences:
+        if state is not None and len(state[0]) != len(z):
             raise ValueError(
-                f"the state belongs to {len(state[0])} sequences, the latents to {num_sequences}: begin new sequences "
+                f"the state belongs to {len(state[0])} sequences, the latents to {len(z)}: begin new sequences "
                 "with state=None"
             )
-        if num_latents == 0:
-            return z.new_zeros(num_sequences, 0, self.dim), state
+        if z.shape[1] == 0:
+            return z.new_zeros(*z.shape[:-1], self.dim), state
         return self._encode(z, state)
 
-    def by_direction(self, contexts: Float[Tensor, "B T C"]) -> dict[str, Float[Tensor, "S T c"]]:
+    def by_direction(self, contexts: Float[Tensor, "B ... C"]) -> dict[str, Float[Tensor, "S T c"]]:
         """Contexts as sequences over time, for each of `directions` those that predict along it."""
         return {"": contexts}
 
