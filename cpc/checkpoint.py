@@ -1,10 +1,10 @@
-"""Publish a model as a folder, and get it back: model.safetensors and config.json; read what a run resumes from.
+"""Save a model as a folder of model.safetensors and config.json, and load it; read the checkpoint a run resumes from.
 
-Files may come from anywhere: to read one runs no code that it brings along (docs/records.md).
+Files may come from anywhere: reading one runs none of its code (docs/records.md).
 
 config.json names every part by class and arguments, in the dialect of the YAML configs, so a folder needs no code of
-the run that wrote it. It also names its weights, by their sha256: two files cannot be replaced at once, so new weights
-wait beside the old ones until config.json speaks of them.
+the run that wrote it. It also has the sha256 of its weights: two files cannot be replaced at once, so new weights wait
+beside the old ones until config.json names them.
 """
 
 import hashlib
@@ -109,7 +109,7 @@ def class_of(path: str, *, trusted_packages: tuple[str, ...] = ("cpc",), kind: t
 
 
 def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any] | None = None) -> None:
-    """Write weights and description; fail or be killed when it may, the folder then holds the old model or the new one.
+    """Write weights and description; if this fails or is killed, the folder holds either the old model or the new one.
 
     Args:
         model: what to save.
@@ -264,7 +264,7 @@ def _model_folder(folder: str | Path) -> Path:
 
 
 def _weights(folder: Path, sha256: str) -> Path:
-    """The weights that config.json speaks of, which a killed save may have left waiting."""
+    """The weights that config.json names, which a killed save may have left waiting."""
     candidates = [path for path in (folder / _WEIGHTS, folder / _WAITING_WEIGHTS) if path.exists()]
     if not candidates:
         raise ValueError(f"{folder} has a {_CONFIG} but no {_WEIGHTS}: copy the whole model folder")
@@ -278,7 +278,7 @@ def _weights(folder: Path, sha256: str) -> Path:
 
 
 def _settle(folder: Path) -> None:
-    """Waiting weights take their place if config.json speaks of them; otherwise their save has failed."""
+    """Put waiting weights in place if config.json names them; otherwise their save has failed, and they go."""
     waiting = folder / _WAITING_WEIGHTS
     if waiting.exists():
         if (folder / _CONFIG).exists() and read_config(folder)["sha256"] == _sha256(waiting):
@@ -317,7 +317,7 @@ def _is_description(value: Any) -> bool:
 
 
 def _is_of(value: Any, annotation: Any, default: Any) -> bool:
-    """Whether a number, word or flag is such as an argument asks for; what else it may be shows when it is used."""
+    """Whether a number, word or flag has the type of an argument; other types show when they are used."""
     if value is default or value == default:
         return True
     if get_origin(annotation) in (Union, UnionType):

@@ -1,11 +1,10 @@
 """`cpc doctor`: which parts of the environment work.
 
-Stands beside the flow and imports nothing of it, so that it still answers when torch does not.
+It imports nothing else of cpc, so that it still answers when torch does not.
 """
 
 import ctypes
 import importlib
-import os
 import platform
 import shutil
 import sys
@@ -59,7 +58,6 @@ def report() -> list[Check]:
         # An older Python never gets here: the package's metadata refuses it.
         look("python", lambda: f"{platform.python_version()}, {platform.system()} {platform.machine()}"),
         *(look(name, lambda name=name: package(name), reinstall) for name in NECESSARY),
-        look("threads", threads, reinstall),
         look("gpu", gpu, "everything runs on the CPU", is_necessary=False),
         look("audio files", audio_files, f"{SYNC} brings a library that can"),
         look("espeak-ng", espeak, f"`cpc data synthesize` and `cpc quickstart` need it: {SYNC}", is_necessary=False),
@@ -92,16 +90,6 @@ def package(name: str) -> str:
     if not supported.contains(version, prereleases=True):
         raise ValueError(f"{version}, but the set that works together has {supported}")
     return f"{version} ({supported})"
-
-
-def threads() -> str:
-    """Threads of torch, and cores."""
-    import torch
-
-    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    num_threads = torch.get_num_threads()
-    slow = f"; slower than need be: export OMP_NUM_THREADS={num_cores}" if num_threads > num_cores else ""
-    return f"{num_threads} for torch, {num_cores} cores to run on{slow}"
 
 
 def gpu() -> str:

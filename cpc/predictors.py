@@ -13,11 +13,11 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.contexts.transformer import TransformerLayer, check_heads
+from cpc.contexts.transformer import TransformerLayer
 
 
 class Step(NamedTuple):
-    """A prediction: k latents ahead, in a direction of time, without a name where there is one alone."""
+    """A prediction: k latents ahead, in a direction of time (unnamed where there is only one)."""
 
     direction: str
     k: int
@@ -40,7 +40,7 @@ class Output(NamedTuple):
         latents: z, `[B, T, D]`, or grids `[B, H, W, D]`.
         contexts: c, `[B, T, C]`, or grids `[B, H, W, C]`.
         queries: W_k c_t by direction of time, `[K, S, T, D]`: under an empty name where latents are sequences (S = B);
-            of grids S counts the columns of all images as `cpc.contexts.grid.columns` puts them.
+            for grids S counts the columns of all images as `cpc.contexts.grid.columns` puts them.
         state: from which encoding goes on.
     """
 
@@ -97,7 +97,7 @@ class Bilinear(Predictor):
         dropout: probability of dropping a channel of a context, as language models do before their softmax.
 
     Raises:
-        ValueError: if `num_steps` is below 1, or `dropout` is no probability below 1.
+        ValueError: if `num_steps` is below 1, or `dropout` is not a probability below 1.
     """
 
     def __init__(self, num_steps: int = 12, dropout: float = 0.0) -> None:
@@ -158,7 +158,6 @@ class TransformerPredictor(Predictor):
         return torch.einsum("kbtc,kdc->kbtd", hidden, self.heads.weights)
 
     def _allocate(self, context_dim: int, latent_dim: int) -> None:
-        check_heads(context_dim, self.num_heads)
         self.layers = nn.ModuleList(
             TransformerLayer(context_dim, self.num_heads, self.feedforward_dim, self.dropout)
             for _ in range(self.num_steps)

@@ -12,7 +12,7 @@ from cpc import doctor
 def test_the_real_environment_has_nothing_necessary_broken(capsys: pytest.CaptureFixture[str]) -> None:
     doctor.main()
     printed = capsys.readouterr().out
-    for name in ("python", *doctor.NECESSARY, "threads", "gpu", "audio files", "espeak-ng", *doctor.OPTIONAL, "disk"):
+    for name in ("python", *doctor.NECESSARY, "gpu", "audio files", "espeak-ng", *doctor.OPTIONAL, "disk"):
         assert f" {name} " in printed
     assert "everything necessary works" in printed
 
@@ -82,13 +82,6 @@ def test_what_images_need_is_looked_for_by_its_module(monkeypatch: pytest.Monkey
     checks = {check.name: check for check in doctor.report()}
     assert (checks["pillow"].state, checks["scikit-image"].state) == ("ok", "missing")
     assert "HOG features and the image quickstart need it: uv sync" in checks["scikit-image"].detail
-
-
-def test_threads_beyond_the_cores_are_advised_against(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 10_000)
-    assert "slower than need be: export OMP_NUM_THREADS=" in doctor.threads()
 
 
 def test_formats_and_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ State = tuple[Tensor, ...] | None
 class Context(nn.Module):
     """g_ar: z_<=t -> c_t. A subclass gives `_allocate` and `_encode`.
 
-    The promises: c_t depends on z_<=t alone; sequences of a batch do not see each other; nothing is remembered between
-    calls but what `state` carries, so that chunks encoded one after the other, each with the state of the one before,
-    give the contexts of the whole sequence.
+    The promises: c_t depends on z_<=t alone; sequences of a batch do not see each other; only `state` is remembered
+    between calls, so that chunks encoded one after the other, each with the state of the one before, give the contexts
+    of the whole sequence.
 
     Attributes:
         dim: width of the contexts.
@@ -64,9 +64,17 @@ class Context(nn.Module):
             Contexts, and the state after the last latent.
 
         Raises:
-            ValueError: before `connect`, on latents of another width, or on a state of another number of sequences.
+            ValueError: before `connect`, on latents of another width or number of axes, or on a state of another number
+                of sequences.
         """
-        self._check_shape(z)
+        name = type(self).__name__
+        if self.input_dim is None:
+            raise ValueError(f"this {name} has no parameters yet: call connect(input_dim), or build a CPC with it")
+        axes = ["B", "T", "D"] if self.latents == "sequences" else ["B", "H", "W", "D"]
+        if z.ndim != len(axes):
+            raise ValueError(f"{name} takes latents [{', '.join(axes)}], got {tuple(z.shape)}")
+        if z.shape[-1] != self.input_dim:
+            raise ValueError(f"this {name} is connected to latents of width {self.input_dim}, got width {z.shape[-1]}")
         if state is not None and len(state[0]) != len(z):
             raise ValueError(
                 f"the state belongs to {len(state[0])} sequences, the latents to {len(z)}: begin new sequences "
@@ -83,15 +91,6 @@ class Context(nn.Module):
     def sequences(self, num_latents: int) -> tuple[int, int]:
         """Sequences in so many latents of an observation, and the latents of each."""
         return 1, num_latents
-
-    def _check_shape(self, z: Tensor) -> None:
-        name, axes = type(self).__name__, {"sequences": "B T D", "grids": "B H W D"}[self.latents].split()
-        if self.input_dim is None:
-            raise ValueError(f"this {name} has no parameters yet: call connect(input_dim), or build a CPC with it")
-        if z.ndim != len(axes):
-            raise ValueError(f"{name} takes latents [{', '.join(axes)}], got {tuple(z.shape)}")
-        if z.shape[-1] != self.input_dim:
-            raise ValueError(f"this {name} is connected to latents of width {self.input_dim}, got width {z.shape[-1]}")
 
     @abstractmethod
     def _allocate(self, input_dim: int) -> None: ...

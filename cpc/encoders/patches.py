@@ -18,11 +18,11 @@ from cpc.data.images.patch_grid import PatchGrid
 class PatchEncoder(nn.Module):
     """Latents of a grid of patches: the spatial mean of a trunk's features (section 3.2 of van den Oord et al. 2018).
 
-    Patches are encoded one by one, so that a latent knows the pixels of its own patch alone. With
+    Patches are encoded one by one, so that a latent sees the pixels of its own patch alone. With
     `fully_convolutional` the trunk runs once over the whole image instead, and the features of a patch's place are
     averaged: the overlap of patches is not computed again, but a latent then sees as far beyond its patch as the
-    trunk's receptive field reaches, and where the patch has zeros around it the image goes on. Contexts then see pixels
-    of more of the rows below: `overlapping_rows` says of how many, to be skipped by the loss's `skip_steps`.
+    trunk's receptive field reaches, and the rest of the image where a patch would have zeros around it. Contexts then
+    see pixels of more of the rows below: the loss's `skip_steps` should skip `overlapping_rows` of them.
 
     Args:
         trunk: pixels `[n, C, P, P]` to features `[n, D, h, w]`; see `cpc.encoders.TinyTrunk` and `ResNetTrunk`.
@@ -116,7 +116,7 @@ class PatchEncoder(nn.Module):
         return rearrange(latents, "(b h w) d -> b h w d", h=num_rows, w=num_columns)
 
     def num_latents(self, num_valid: Any) -> None:
-        """Images are whole: all of their latents are valid, which None says."""
+        """None: images are whole, so all of their latents are valid."""
 
     def set_statistics(self, mean: Float[Tensor, " C"], std: Float[Tensor, " C"]) -> None:
         """Keep mean and standard deviation of the corpus' pixels, per channel, by which inputs are standardised."""
@@ -158,7 +158,7 @@ class PatchEncoder(nn.Module):
 
 @torch.no_grad()
 def _try_patch(trunk: Any, patch_size: int) -> None:
-    """Encode one black patch: a real one, since not every network of others' making runs on the meta device."""
+    """Encode one black patch: a real one, since not every network runs on the meta device."""
     was_training = {module: module.training for module in trunk.modules()}
     device = next((weight.device for weight in trunk.parameters()), None)
     try:

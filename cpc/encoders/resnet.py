@@ -203,7 +203,7 @@ class ChannelAffine(nn.Module):
 
 
 def normalisation(norm: Norm, dim: int) -> nn.Module:
-    """What stands before a ReLU."""
+    """The norm before a ReLU."""
     if norm == "affine":
         return ChannelAffine(dim)
     return PositionNorm(dim) if norm == "layer" else nn.Identity()

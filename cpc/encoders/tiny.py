@@ -17,9 +17,9 @@ from cpc.encoders.convolution import Norm, NormedConvolution, check_norm, recept
 class TinyTrunk(nn.Module):
     """Pixels to features by few convolutions with ReLU, most of them matrix products of blocks without overlap.
 
-    A layer of stride s > 1 cuts its input into s x s blocks and projects each (no padding: rows and columns that fill
-    no block are left out); a layer of stride 1 is a 3x3 convolution with zeros around its input; a 1x1 convolution to
-    `dim` comes last. By default 1.8 million operations for a patch of 16x16 pixels, 29 million for 64x64.
+    A layer of stride s > 1 cuts its input into s x s blocks and projects each (no padding: rows and columns that do not
+    fill a block are left out); a layer of stride 1 is a 3x3 convolution with zeros around its input; a 1x1 convolution
+    to `dim` comes last. By default 1.8 million operations for a patch of 16x16 pixels, 29 million for 64x64.
 
     Args:
         dim: D, the width of the features.

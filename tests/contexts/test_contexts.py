@@ -1,4 +1,4 @@
-"""The promises of the context protocol, kept by every context alike."""
+"""The promises of the context protocol, kept by every context."""
 
 import inspect
 from collections.abc import Callable

@@ -284,7 +284,7 @@ def test_batch_norm_in_a_trunk_is_refused_unless_allowed() -> None:
 
 
 def test_rows_that_no_positive_can_lie_in_give_log_h_over_h_minus_k() -> None:
-    """docs/theory.md: latents that say nothing but their row, queries that are all alike, an ideal critic."""
+    """docs/theory.md: latents that say nothing but their row, queries that are all equal, an ideal critic."""
     num_rows, k = 7, 2
     z = torch.eye(num_rows)[None].expand(40, -1, -1)
     query = torch.where(torch.arange(num_rows) >= k, 0.0, -50.0)

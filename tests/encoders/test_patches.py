@@ -77,7 +77,7 @@ def test_pixels_of_other_channels_are_refused(shape: tuple[int, ...], crop_size:
 
 
 def test_contexts_of_another_shape_are_refused_by_the_model() -> None:
-    """Not in training alone: the library's user meets it at once."""
+    """Not only in training: the library refuses them at once."""
     images, audio = PatchEncoder(ResNetTrunk(18, width=4, stem="small"), 8, 4), AudioEncoder(8)
     with pytest.raises(ValueError, match="GRU, but the latents of PatchEncoder are grids"):
         CPC(images, GRU(8), Bilinear(1))

@@ -22,8 +22,8 @@ class LogMel(WaveformEncoder):
     """Log energies of a mel filter bank, one frame per hop: S samples give S // hop_samples frames.
 
     Frame i is the Hamming window centred at sample `i * hop_samples + (hop_samples - 1) / 2`, the middle of its hop
-    (79.5 + 160 i by default; latent i of the default `AudioEncoder` is centred at 79 + 160 i). Zeros stand for what
-    lies outside the waveform. Each frame is a function of its own window alone: no level is taken over the utterance.
+    (79.5 + 160 i by default; latent i of the default `AudioEncoder` is centred at 79 + 160 i). Outside the
+    waveform there are zeros. Each frame is a function of its own window alone: no level is taken over the utterance.
 
     Args:
         num_mels: bands, spaced evenly on the mel scale (HTK's formula) up to half the sample rate.
