@@ -67,7 +67,7 @@ class ResNetTrunk(nn.Module):
         width: channels of the stem; all other widths are multiples of it.
 
     Attributes:
-        dim: D, at width 64 256 (18, 34), 1024 (50, 101) or 4096 (161).
+        dim: D, with width=64 it is 256 (18, 34), 1024 (50, 101) or 4096 (161).
         stride: pixels from a feature to the next, 16 with the `imagenet` stem, 4 with `small`.
         receptive_field: side of the square of pixels that a feature sees.
 
