@@ -220,14 +220,14 @@ def test_bf16_autocast_with_clipping_and_adamw(run: Callable[..., Path]) -> None
             "an online probe of audio has the task 'speaker' or 'phones', not 'class'",
         ),
         (
-            ["--model.context=cpc.contexts.RowGRU"],
-            "the context is RowGRU, but the latents of AudioEncoder are sequences: choose GRU",
+            ["--model.context=cpc.contexts.PixelCNN"],
+            "the context is PixelCNN, but the latents of AudioEncoder are sequences: choose GRU",
         ),
         (
             [
                 "--model.encoder=cpc.encoders.PatchEncoder",
                 "--model.encoder.trunk=cpc.encoders.TinyTrunk",
-                "--model.context=cpc.contexts.RowGRU",
+                "--model.context=cpc.contexts.PixelCNN",
             ],
             "model.encoder is PatchEncoder, which encodes image, but data is Audio, of audio: choose another encoder",
         ),

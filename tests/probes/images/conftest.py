@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import cpc
-from cpc.contexts import RowGRU
+from cpc.contexts import PixelCNN
 from cpc.data import Images
 from cpc.data.images.corpus import ImageCorpus
 from cpc.encoders import PatchEncoder, TinyTrunk
@@ -40,7 +40,7 @@ def tiny_model(seed: int = 0, *, fully_convolutional: bool = False) -> cpc.CPC:
         torch.manual_seed(seed)
         trunk = TinyTrunk(dim=12, strides=(4, 1), widths=(8, 8))
         encoder = PatchEncoder(trunk, patch_size=16, stride=8, fully_convolutional=fully_convolutional)
-        model = cpc.CPC(encoder, RowGRU(5, ("down", "left")), Bilinear(num_steps=1))
+        model = cpc.CPC(encoder, PixelCNN(5, 2, 5, ("down", "left")), Bilinear(num_steps=1))
         model.encoder.set_statistics(torch.tensor([0.5, 0.4, 0.6]), torch.tensor([0.2, 0.3, 0.25]))
         model.initialise_from(torch.rand(16, 3, IMAGE_SIZE, IMAGE_SIZE))
     return model.eval()

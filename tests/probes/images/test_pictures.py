@@ -10,7 +10,7 @@ from PIL import Image
 
 import cpc
 from cpc.cli import main
-from cpc.contexts import GRU, RowGRU
+from cpc.contexts import GRU, PixelCNN
 from cpc.data import Images
 from cpc.data.images.corpus import ImageCorpus
 from cpc.encoders import AudioEncoder, PatchEncoder, TinyTrunk
@@ -131,7 +131,7 @@ def test_grey_images_and_many_classes(labelled_corpus: Callable[..., ImageCorpus
     corpus = labelled_corpus(names, train=list(range(60)) * 2, test=list(range(60)), valid=[-1])
     torch.manual_seed(0)
     trunk = TinyTrunk(dim=6, num_channels=1, strides=(4, 1), widths=(4, 4))
-    model = cpc.CPC(PatchEncoder(trunk, 16, 8), RowGRU(5), Bilinear(num_steps=1))
+    model = cpc.CPC(PatchEncoder(trunk, 16, 8), PixelCNN(5, 2, 5), Bilinear(num_steps=1))
     model.encoder.set_statistics(torch.tensor([0.5]), torch.tensor([0.2]))
     model.initialise_from(torch.rand(8, 1, 24, 24))
     noted = Images(source="", image_size=24, augmentation="none").noted
