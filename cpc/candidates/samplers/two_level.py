@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.kernels.kernel_map import NORM_TOLERANCE
+from cpc.candidates.kernels import NORM_TOLERANCE
 from cpc.candidates.samplers.block_mass import BlockMass, CentroidMass
 from cpc.candidates.samplers.blocks import BLOCKS, Members, members_of, part_into_blocks
 from cpc.candidates.samplers.compiled import call_on_threads, compiled
@@ -37,8 +37,8 @@ class TwoLevel(QuerySampler):
     costs O(S B / m + D n / B) for S statistics a block. two_level.c makes the draws on a CPU with a C compiler, torch
     elsewhere, by the same law.
 
-    Compared with `KernelTree` it needs no unit length and no kernel of the form phi(h) . phi(c), takes about
-    1 / (2 n / B) of the memory, and its law is closer to the softmax (docs/performance.md).
+    Its law is closer to the softmax than that of RF-softmax's binary tree, in less time and with about 1 / (2 n / B) of
+    the memory (docs/performance.md; `benchmarks/extreme/kernel_tree.py` is the tree).
 
     Args:
         num_classes: n.
