@@ -32,7 +32,7 @@ class KernelMap(FixedDtype, ABC):
         ValueError: if there is no dimension or no feature, or a scale is not positive.
     """
 
-    needs_normalised = False  # K is a function of x . y on the unit sphere alone
+    needs_normalised = False  # K is a function of x . y on the unit sphere only
 
     def __init__(self, dim: int, num_features: int, **scales: float) -> None:
         super().__init__()

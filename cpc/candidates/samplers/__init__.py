@@ -11,8 +11,8 @@ What becomes of hits, drawn candidates that are the query's target:
 | `SoftmaxSampler`, `TwoLevel` | yes | yes | exact |
 | `Partition` | as these; parts drawn whole as `All` | | |
 
-Which of them an objective takes, and with which corrections, stands in `cpc.losses.objectives`. What a correction is
-worth depends on the draw:
+`cpc.losses.objectives` says which of them an objective takes, and with which corrections. What a correction is worth
+depends on the draw:
 
 | correction | with hits | exact for | approximate for |
 |---|---|---|---|

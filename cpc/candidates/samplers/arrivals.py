@@ -3,7 +3,7 @@
 Let draws of a law q arrive as a Poisson process of rate 1. Class i arrives for the first time at T_i ~ Exp(q_i),
 independently of all others, so that -log T_i is the Gumbel key log q_i + G_i: the first m distinct arrivals, which
 rejection collects one by one, are the m largest keys (Gumbel top-k). Hence a few more than m draws give the keys of
-all n classes that matter, and whoever is not among the draws can be given an exact T_i afterwards.
+all n classes that matter, and a class that is not among the draws can be given an exact T_i afterwards.
 
 R rows that are drawn independently, m classes drawn per row, J draws in the stream, n classes, E classes excluded.
 """
@@ -57,7 +57,7 @@ def first_arrivals(
 
     if fewest <= num:
         return _by_clocks(stream, law.probabilities(device), num, excluded, generator)
-    # The first m stand where they are counted; a column that is cut off takes all others.
+    # The first m go where they are counted; a column that is cut off takes all others.
     place = (num_new - 1).masked_fill_(~is_new, num).clamp_(max=num)
     ids = torch.empty_like(stream[:, : num + 1]).scatter_(1, place, stream)[:, :num]
     num_until = torch.searchsorted(num_new, torch.full_like(num_new[:, :1], num + 1)) + 1
@@ -75,7 +75,7 @@ def _by_clocks(
     num_classes = len(probabilities)
     times = exponentials(stream.shape, generator).to(stream.device).cumsum(1)
     waited = exponentials((len(stream), num_classes), generator).to(stream.device) / probabilities
-    clocks = F.pad(times[:, -1:] + waited, (0, 1), value=torch.inf)  # the last column stands for no class
+    clocks = F.pad(times[:, -1:] + waited, (0, 1), value=torch.inf)  # the last column is for no class
     clocks.scatter_reduce_(1, stream, times, "amin")
     clocks.scatter_(1, torch.where(excluded < 0, num_classes, excluded), torch.inf)
     first, ids = clocks.topk(num + 1, largest=False)
@@ -102,7 +102,7 @@ def first_places(ids: Int[Tensor, "R J"], num_classes: int) -> Int[Tensor, "R J"
 
 
 def are_among(ids: Int[Tensor, "R J"], members: Int[Tensor, "R E"]) -> Bool[Tensor, "R J"]:
-    """Which entries of a row of `ids` stand in the same row of `members`."""
+    """Which entries of a row of `ids` are in the same row of `members`."""
     if members.shape[1] == 0:
         return torch.zeros_like(ids, dtype=torch.bool)
     in_order = members.sort(dim=1).values

@@ -45,8 +45,8 @@ class TwoLevel(QuerySampler):
         dim: D.
         temperature: of the scores.
         mass: estimate of a block's mass; None: `CentroidMass()`. `FeatureMass(kernel)` for sums of random features.
-        blocks: `kmeans`, `ids` (neighbours in the table) or `random`. Those of k-means are found anew by every
-            `refresh` and kept by `update`.
+        blocks: `kmeans`, `ids` (neighbours in the table) or `random`. Every `refresh` finds new
+            ones by k-means; `update` keeps them.
         block_size: classes in a block, in the mean; 64 suits m = 10 draws of D = 64.
         uniform_share: of block draws by number of classes; None: what the mass advises.
         seed: of k-means or the random blocks.
@@ -97,7 +97,7 @@ class TwoLevel(QuerySampler):
         self.register_buffer("offsets", torch.zeros(self.num_blocks + 1, dtype=torch.long))
 
     def _refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
-        """Part the classes into blocks, and take masses and embeddings anew."""
+        """Part the classes into blocks, and build masses and embeddings."""
         block = part_into_blocks(self.blocks, embeddings, self.num_blocks, self.seed)
         self.ids.copy_(block.argsort(stable=True))
         self.places[self.ids] = torch.arange(self.num_classes, device=self.ids.device)

@@ -48,7 +48,7 @@ static inline uint16_t to_bfloat16(float x) { /* rounded to the nearest */
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* x = high + low within 2^-17 of itself: what matrix tiles need, which multiply bfloat16 alone. */
+/* x = high + low within 2^-17 of itself: what matrix tiles need, which multiply nothing but bfloat16. */
 static inline void split(float x, uint16_t *high, uint16_t *low) {
     *high = to_bfloat16(x);
     *low = to_bfloat16(x - from_bits((uint32_t)*high << 16));

@@ -179,7 +179,7 @@ def test_unique_draws_of_the_published_example(num_classes: int, generator: torc
     law = LogUniform(5).probabilities()
     exact = torch.tensor([0.672848, 0.470180, 0.349849, 0.277468, 0.229656])
     torch.testing.assert_close(inclusion(law, 2), exact, atol=1e-6, rtol=0)
-    targets = repeat(torch.arange(5), "t -> m t", m=50_000)
+    targets = repeat(torch.arange(5), "t -> m t", m=25_000)
     draw = Unigram(embedded(law, num_classes), shared=False).sample(None, 2, targets, generator=generator)
     assert (draw.ids[:, 0] != draw.ids[:, 1]).all()
     is_in = (draw.ids[:, :, None] == torch.arange(5)).any(1)
@@ -195,7 +195,7 @@ def test_unique_draws_of_the_published_example(num_classes: int, generator: torc
 @pytest.mark.parametrize("num_classes", [6, 40])
 def test_counts_estimate_the_sum_over_all_classes(num_classes: int, generator: torch.Generator) -> None:
     sampler = Unigram(embedded(LAW, num_classes), shared=False)
-    draw = sampler.sample(None, 3, NONE.expand(50_000, 1), generator=generator)
+    draw = sampler.sample(None, 3, NONE.expand(25_000, 1), generator=generator)
     estimate = (LOGITS[draw.ids] - draw.log_count_sampled).exp().sum(1)
     assert_mean(estimate, Z)
 
@@ -209,7 +209,7 @@ def test_importance_estimates_the_sum_over_all_but_the_targets(
 ) -> None:
     sampler = Unigram(embedded(LAW, num_classes), shared=False, replacement=replacement)
     targets = torch.tensor([1, 1, 4])  # a class twice is one target
-    draw = sampler.sample(None, 3, repeat(targets, "t -> m t", m=50_000), hits, generator)
+    draw = sampler.sample(None, 3, repeat(targets, "t -> m t", m=25_000), hits, generator)
     estimate = (LOGITS[draw.ids] - draw.log_count_sampled).exp().sum(1)
     assert_mean(estimate, float(LOGITS.exp().sum() - LOGITS[[1, 4]].exp().sum()))
 
@@ -218,7 +218,7 @@ def test_importance_estimates_the_sum_over_all_but_the_targets(
 @pytest.mark.parametrize("num_classes", [6, 40])
 def test_exclusion_leaves_the_renormalised_law(replacement: bool, num_classes: int, generator: torch.Generator) -> None:
     sampler = Unigram(embedded(LAW, num_classes), shared=False, replacement=replacement)
-    targets = torch.tensor([[1, 4], [0, -1], [-1, -1]])[torch.arange(60_000) % 3]
+    targets = torch.tensor([[1, 4], [0, -1], [-1, -1]])[torch.arange(30_000) % 3]
     draw = sampler.sample(None, 2, targets, "exclude", generator)
     assert not (draw.ids[:, :, None] == targets[:, None]).any()
     for row, excluded in enumerate(([1, 4], [0], [])):
@@ -283,7 +283,7 @@ def test_bernoulli_coins_are_independent(generator: torch.Generator) -> None:
     assert not free.all()
     torch.testing.assert_close(chance[free] / LAW[free], (chance[free] / LAW[free])[:1].expand(int(free.sum())))
 
-    draw = sampler.sample(None, 4, repeat(torch.tensor([0, 3]), "t -> m t", m=50_000), "keep", generator)
+    draw = sampler.sample(None, 4, repeat(torch.tensor([0, 3]), "t -> m t", m=25_000), "keep", generator)
     is_real = draw.log_count_sampled < torch.inf
     is_in = ((draw.ids[:, :, None] == torch.arange(6)) & is_real[:, :, None]).sum(1)
     assert is_in.max() == 1
