@@ -24,9 +24,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.ablations import is_trained, keep_options
-from benchmarks.extreme.kernels import Quadratic
 from cpc.allocator import keep_freed_memory
-from cpc.candidates.kernels import KernelMap, RandomFourier
+from cpc.candidates.kernels import KernelMap, Quadratic, RandomFourier
 from cpc.candidates.samplers import SoftmaxSampler
 from cpc.data.store.records import read_records
 from cpc.losses import ClassTableLoss, RowLosses

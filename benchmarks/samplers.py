@@ -26,11 +26,11 @@ from torch import Tensor
 
 from benchmarks import class_step
 from benchmarks.extreme.kernel_tree import KernelTree
-from benchmarks.extreme.kernels import PositiveRandomFeatures, Quadratic
+from benchmarks.extreme.kernels import PositiveRandomFeatures
 from benchmarks.machine import machine_state
 from benchmarks.proposals import TEMPERATURE, Scene, chi_square, clustered, sphere
 from cpc.allocator import keep_freed_memory
-from cpc.candidates.kernels import RandomFourier
+from cpc.candidates.kernels import Quadratic, RandomFourier
 from cpc.candidates.samplers import CentroidMass, Draw, FeatureMass, QuerySampler, SoftmaxSampler, TwoLevel
 from cpc.candidates.samplers.compiled import compiled
 from cpc.candidates.samplers.two_level import SOURCE

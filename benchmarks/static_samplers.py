@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.machine import machine_state
 from cpc.allocator import keep_freed_memory
-from cpc.candidates.samplers import LawSampler, LearnedUnigram, LogUniform, Uniform, UniformMixture, Unigram
+from cpc.candidates.samplers import COUNTS, LawSampler, LearnedUnigram, LogUniform, Uniform, UniformMixture, Unigram
 
 NUM_CLASSES, NUM_QUERIES = 793_471, 640
 NUM_CLASSES_OF_BIAS, NUM_ROWS = 10_000, 20_000
@@ -55,13 +55,14 @@ def main() -> None:
             print(f"{name if kind == 'ms' else '  least':26}" + "".join(row))
 
     print(f"bias of the estimated n = {NUM_CLASSES_OF_BIAS}, %, from m candidates")
-    for num in (3, 10, 100):
-        of_each_row = LogUniform(NUM_CLASSES_OF_BIAS, shared=False)
-        draw = of_each_row.sample(None, num, torch.zeros(NUM_ROWS, 1, dtype=torch.int64), generator=generator)
-        estimates = (-draw.log_count_sampled.double()).exp().sum(1) / NUM_CLASSES_OF_BIAS
-        bias, error = float(estimates.mean()) - 1, float(estimates.std()) / NUM_ROWS**0.5
-        figures[f"bias_{num}"] = round(bias, 5)
-        print(f"{num:6}{100 * bias:9.2f} +- {100 * error:.2f}")
+    for counts in COUNTS:
+        for num in (3, 10, 100):
+            of_each_row = LogUniform(NUM_CLASSES_OF_BIAS, counts=counts, shared=False)
+            draw = of_each_row.sample(None, num, torch.zeros(NUM_ROWS, 1, dtype=torch.int64), generator=generator)
+            estimates = (-draw.log_count_sampled.double()).exp().sum(1) / NUM_CLASSES_OF_BIAS
+            bias, error = float(estimates.mean()) - 1, float(estimates.std()) / NUM_ROWS**0.5
+            figures[f"bias_{counts}_{num}"] = round(bias, 5)
+            print(f"{counts:12}{num:6}{100 * bias:9.2f} +- {100 * error:.2f}")
     print(json.dumps(figures | {"machine": machine_state(allocator_keeps_memory=is_kept)}))
 
 

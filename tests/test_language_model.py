@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.extreme.kernel_tree import KernelTree
-from benchmarks.extreme.kernels import Quadratic
 from cpc.candidates import ClassTable, kernels, samplers
+from cpc.candidates.kernels import Quadratic
 from cpc.checkpoint import load_pretrained, save_pretrained
 from cpc.contexts import GRU, PixelCNN
 from cpc.data.batch import Batch

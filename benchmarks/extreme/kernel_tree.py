@@ -11,8 +11,7 @@ from einops import rearrange, reduce
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from benchmarks.extreme.kernels import Quadratic
-from cpc.candidates.kernels import KernelMap
+from cpc.candidates.kernels import KernelMap, Quadratic
 from cpc.candidates.samplers.compiled import call_on_threads, compiled
 from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, distinct

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.extreme.kernel_tree import KernelTree
-from benchmarks.extreme.kernels import Quadratic
 from cpc.candidates import ClassTable
-from cpc.candidates.kernels import RandomFourier
+from cpc.candidates.kernels import Quadratic, RandomFourier
 from cpc.candidates.samplers import (
     All,
     Bernoulli,

@@ -16,7 +16,8 @@ depends on the draw:
 
 | correction | with hits | exact for | approximate for |
 |---|---|---|---|
-| `importance`: E[Z'] = Z | removed, excluded | all | `Partition`: blind to other parts |
+| `importance`: E[Z'] = Z | removed, excluded | `Bernoulli`; replacement; `counts="gumbel"` | other counts: biased. \
+`Partition`: blind to other parts |
 | `posterior`, softmax | removed | `Bernoulli`; `Uniform` without replacement | all else, at finite m |
 | `posterior`, logistic (NCE: kept) | removed, kept | `Bernoulli`; replacement | all else, at finite m |
 | `none` | any | where no log Q is wanted: negative sampling, InfoNCE | |
@@ -25,7 +26,7 @@ depends on the draw:
 from cpc.candidates.samplers.all import All
 from cpc.candidates.samplers.bernoulli import Bernoulli
 from cpc.candidates.samplers.block_mass import BlockMass, CentroidMass, FeatureMass
-from cpc.candidates.samplers.law import LawSampler
+from cpc.candidates.samplers.law import COUNTS, LawSampler
 from cpc.candidates.samplers.learned_unigram import LearnedUnigram
 from cpc.candidates.samplers.log_uniform import LogUniform
 from cpc.candidates.samplers.partition import Partition
@@ -38,6 +39,7 @@ from cpc.candidates.samplers.uniform_mixture import UniformMixture
 from cpc.candidates.samplers.unigram import Unigram
 
 __all__ = [
+    "COUNTS",
     "HITS",
     "NO_TARGET",
     "All",

@@ -8,7 +8,7 @@ all n classes that matter, and a class that is not among the draws can be given 
 R rows that are drawn independently, m classes drawn per row, J draws in the stream, n classes, E classes excluded.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,15 +21,28 @@ if TYPE_CHECKING:
 MOST_TABLE_ENTRIES = 2**24  # 64 MiB; beyond, first places are found by sorting
 
 
+class Arrivals(NamedTuple):
+    """The first m distinct classes of each row.
+
+    Attributes:
+        ids: `[R, m]`, in the order in which they came.
+        until: `[R]`, the time at which one more class would have come; inf where there is none.
+        num_tries: `[R]`, the draws that it took to collect them, repeats and excluded ones included.
+    """
+
+    ids: Tensor
+    until: Tensor
+    num_tries: Tensor
+
+
 def first_arrivals(
     law: "LawSampler", num: int, excluded: Int[Tensor, "R E"], generator: torch.Generator | None = None
-) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R 1"]]:
-    """The first `num` distinct classes of R streams in the order in which they came, those excluded crossed out.
+) -> Arrivals:
+    """The first `num` distinct classes of R streams, those excluded crossed out.
 
-    Beside them comes the time at which one more class would have come, inf where there is none. The cost is that of a
-    little more than the draws which rejection needs. Where as many draws as there are classes are not enough, the rest
-    comes from n exponential clocks, which leaves the law as it is: the time until an unseen class comes does not depend
-    on how long one has waited.
+    The cost is that of a little more than the draws which rejection needs. Where as many as there are classes are
+    not enough, the rest comes from n exponential clocks, which leaves the law as it is: the time until an unseen
+    class comes does not depend on how long one has waited.
 
     Args:
         law: of the draws.
@@ -59,9 +72,14 @@ def first_arrivals(
         return _by_clocks(stream, law.probabilities(device), num, excluded, generator)
     # The first m go where they are counted; a column that is cut off takes all others.
     place = (num_new - 1).masked_fill_(~is_new, num).clamp_(max=num)
-    ids = torch.empty_like(stream[:, : num + 1]).scatter_(1, place, stream)[:, :num]
-    num_until = torch.searchsorted(num_new, torch.full_like(num_new[:, :1], num + 1)) + 1
-    return ids, torch._standard_gamma(num_until.double().cpu(), generator).to(device)  # a draw each exponential time
+    reached = torch.tensor([num, num + 1], device=device).expand(num_rows, 2).contiguous()
+    num_tries, num_until = (torch.searchsorted(num_new, reached) + 1).unbind(1)
+    return Arrivals(
+        ids=torch.empty_like(stream[:, : num + 1]).scatter_(1, place, stream)[:, :num],
+        # Draws come an exponential time after each other.
+        until=torch._standard_gamma(num_until.double().cpu(), generator).to(device),
+        num_tries=num_tries,
+    )
 
 
 def _by_clocks(
@@ -70,16 +88,27 @@ def _by_clocks(
     num: int,
     excluded: Int[Tensor, "R E"],
     generator: torch.Generator | None,
-) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R 1"]]:
+) -> Arrivals:
     """Where a stream holds too few: each class that has not come yet has an exponential clock."""
     num_classes = len(probabilities)
     times = exponentials(stream.shape, generator).to(stream.device).cumsum(1)
     waited = exponentials((len(stream), num_classes), generator).to(stream.device) / probabilities
-    clocks = F.pad(times[:, -1:] + waited, (0, 1), value=torch.inf)  # the last column is for no class
+    started = times[:, -1:]
+    clocks = F.pad(started + waited, (0, 1), value=torch.inf)  # the last column is for no class
     clocks.scatter_reduce_(1, stream, times, "amin")
-    clocks.scatter_(1, torch.where(excluded < 0, num_classes, excluded), torch.inf)
+    is_excluded = torch.zeros_like(clocks, dtype=torch.bool)
+    is_excluded.scatter_(1, torch.where(excluded < 0, num_classes, excluded), True)
+    clocks.masked_fill_(is_excluded, torch.inf)
+
     first, ids = clocks.topk(num + 1, largest=False)
-    return ids[:, :num], first[:, num:]
+    first, until, ids = first[:, :num], first[:, num], ids[:, :num]
+    last = first[:, -1:]
+    # Who has come, or is excluded, keeps coming while the clocks run; nothing remembers these draws but their number.
+    since = torch.where(is_excluded, started, clocks.maximum(started))
+    repeating = F.pad(probabilities, (0, 1)) * (is_excluded | (clocks <= last))
+    num_repeats = torch.poisson((repeating * (last - since).clamp(min=0)).sum(1).cpu(), generator)
+    num_tries = (times <= last).sum(1) + (first > started).sum(1) + num_repeats.to(ids)
+    return Arrivals(ids, until, num_tries)
 
 
 def exponentials(shape: tuple[int, ...], generator: torch.Generator | None = None) -> Float[Tensor, "..."]:

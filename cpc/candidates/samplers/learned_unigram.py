@@ -19,8 +19,10 @@ class LearnedUnigram(LawSampler):
 
     num_seen: Tensor
 
-    def __init__(self, num_classes: int, *, shared: bool = True, replacement: bool = False) -> None:
-        super().__init__(num_classes, shared=shared, replacement=replacement)
+    def __init__(
+        self, num_classes: int, *, shared: bool = True, replacement: bool = False, counts: str | None = None
+    ) -> None:
+        super().__init__(num_classes, shared=shared, replacement=replacement, counts=counts)
         self.register_buffer("num_seen", torch.ones(num_classes, dtype=torch.int64))
 
     def observe(self, targets: Int[Tensor, "M ..."]) -> None:

@@ -28,7 +28,7 @@ class Partition(LawSampler):
     Args:
         num_classes: n.
         max_words: tau.
-        shared: see `LawSampler`, also for `replacement`.
+        shared: see `LawSampler`, also for `replacement` and `counts`.
 
     Raises:
         ValueError: unless tau is at least 1 and below n.
@@ -43,8 +43,9 @@ class Partition(LawSampler):
         *,
         shared: bool = True,
         replacement: bool = False,
+        counts: str | None = None,
     ) -> None:
-        super().__init__(num_classes, shared=shared, replacement=replacement)
+        super().__init__(num_classes, shared=shared, replacement=replacement, counts=counts)
         if not 1 <= max_words < num_classes:
             raise ValueError(
                 f"max_words={max_words} is not from 1 to {num_classes - 1}: with all {num_classes} classes in one part "

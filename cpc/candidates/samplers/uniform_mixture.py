@@ -14,7 +14,7 @@ class UniformMixture(LawSampler):
     """(1 - share) q + share / n: no class is further than log(share) below uniform, so no weight 1 / q explodes.
 
     Args:
-        law: q; how candidates are drawn (shared, replacement) is taken over from it.
+        law: q; how candidates are drawn (shared, replacement, counts) is taken over from it.
         share: of the uniform law, in (0, 1).
 
     Raises:
@@ -22,7 +22,7 @@ class UniformMixture(LawSampler):
     """
 
     def __init__(self, law: LawSampler, share: float = 0.1) -> None:
-        super().__init__(law.num_classes, shared=law.shared, replacement=law.replacement)
+        super().__init__(law.num_classes, shared=law.shared, replacement=law.replacement, counts=law.counts)
         if not 0 < share < 1:
             raise ValueError(f"share={share} must lie between 0 and 1: that of the uniform law")
         self.law = law

@@ -18,7 +18,7 @@ class Unigram(LawSampler):
         counts_of_classes: `[n]`, how often each class occurs, or its probability; 0 for one that is never drawn. Or n
             alone: a law left open, uniform until `set_counts` or `follow` (which pretraining on text calls).
         distortion: 1 keeps the counts' proportions, 0 makes the law uniform (over what has a count).
-        shared: see `LawSampler`, also for `replacement`.
+        shared: see `LawSampler`, also for `replacement` and `counts`.
 
     Raises:
         ValueError: on counts that are negative, not finite or all zero.
@@ -36,9 +36,10 @@ class Unigram(LawSampler):
         *,
         shared: bool = True,
         replacement: bool = False,
+        counts: str | None = None,
     ) -> None:
         given = counts_given(counts_of_classes)
-        super().__init__(given.numel(), shared=shared, replacement=replacement)
+        super().__init__(given.numel(), shared=shared, replacement=replacement, counts=counts)
         self.counts_of_classes = self.num_classes  # what builds it again: the law itself is in the buffers
         self.distortion = distortion
         for name in ("log_q", "num_positive", "thresholds", "aliases"):

@@ -11,6 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from cpc.candidates.samplers import (
+    COUNTS,
     All,
     Bernoulli,
     LawSampler,
@@ -175,29 +176,41 @@ def embedded(law: Tensor, num_classes: int) -> Tensor:
 @pytest.mark.usefixtures("_float64")
 @pytest.mark.parametrize("num_classes", [5, 40])
 def test_unique_draws_of_the_published_example(num_classes: int, generator: torch.Generator) -> None:
-    """Log-uniform over five classes, two distinct drawn: the chance of inclusion, and counts unbiased by inverse."""
+    """Log-uniform over five classes, two distinct drawn: inclusion, TensorFlow's count, tries."""
     law = LogUniform(5).probabilities()
     exact = torch.tensor([0.672848, 0.470180, 0.349849, 0.277468, 0.229656])
     torch.testing.assert_close(inclusion(law, 2), exact, atol=1e-6, rtol=0)
-    targets = repeat(torch.arange(5), "t -> m t", m=25_000)
-    draw = Unigram(embedded(law, num_classes), shared=False).sample(None, 2, targets, generator=generator)
-    assert (draw.ids[:, 0] != draw.ids[:, 1]).all()
-    is_in = (draw.ids[:, :, None] == torch.arange(5)).any(1)
-    assert_mean(is_in.double(), exact)
-    torch.testing.assert_close(draw.log_count_sampled, draw.log_count_targets.gather(1, draw.ids))
-    count = draw.log_count_targets.exp()
+    targets = repeat(torch.arange(5), "t -> m t", m=50_000)
+
+    def sample(counts: str) -> tuple[Tensor, Tensor]:
+        sampler = Unigram(embedded(law, num_classes), shared=False, counts=counts)
+        draw = sampler.sample(None, 2, targets, generator=generator)
+        assert (draw.ids[:, 0] != draw.ids[:, 1]).all()
+        is_in = (draw.ids[:, :, None] == torch.arange(5)).any(1)
+        assert_mean(is_in.double(), exact)
+        of_drawn = draw.log_count_targets.gather(1, draw.ids)
+        torch.testing.assert_close(draw.log_count_sampled, of_drawn)
+        return draw.log_count_targets.exp(), is_in
+
+    count, is_in = sample("gumbel")
     assert_mean(is_in / count, torch.ones(5))
     until = -torch.log1p(-count) / law
     torch.testing.assert_close(until, until[:, :1].expand(-1, 5))
+    count, _ = sample("tensorflow")
+    assert_mean(count, torch.tensor([0.781305, 0.484835, 0.353446, 0.278466, 0.229846]))
+    count, _ = sample("rejection")
+    num_tries = torch.log1p(-count[:, 4]) / torch.log1p(-law[4])
+    assert_mean(num_tries, 2.37022)
 
 
 @pytest.mark.usefixtures("_float64")
 @pytest.mark.parametrize("num_classes", [6, 40])
-def test_counts_estimate_the_sum_over_all_classes(num_classes: int, generator: torch.Generator) -> None:
-    sampler = Unigram(embedded(LAW, num_classes), shared=False)
-    draw = sampler.sample(None, 3, NONE.expand(25_000, 1), generator=generator)
+@pytest.mark.parametrize(("counts", "expected"), [("gumbel", Z), ("tensorflow", 13.459), ("rejection", 14.946)])
+def test_what_each_count_estimates(counts: str, expected: float, num_classes: int, generator: torch.Generator) -> None:
+    sampler = Unigram(embedded(LAW, num_classes), shared=False, counts=counts)
+    draw = sampler.sample(None, 3, NONE.expand(50_000, 1), generator=generator)
     estimate = (LOGITS[draw.ids] - draw.log_count_sampled).exp().sum(1)
-    assert_mean(estimate, Z)
+    assert_mean(estimate, expected)
 
 
 @pytest.mark.usefixtures("_float64")
@@ -237,11 +250,23 @@ def inclusion_of_second(law: Tensor) -> Tensor:
     return sum((law[i] * torch.where(torch.arange(len(law)) == i, 0.0, law) / (1 - law[i]) for i in range(6)), law * 0)
 
 
-def test_every_class_there_is(generator: torch.Generator) -> None:
-    draw = Unigram([5, 0, 1, 3]).sample(None, 3, torch.tensor([0, 3]), generator=generator)
+@pytest.mark.usefixtures("_float64")
+def test_tries_are_counted_to_the_last_class(generator: torch.Generator) -> None:
+    """All six classes: what a coupon collector needs, though the clocks end the waiting."""
+    sampler = Unigram(LAW, shared=False, counts="rejection")
+    draw = sampler.sample(None, 6, torch.zeros(50_000, 1, dtype=torch.int64), generator=generator)
+    num_tries = torch.log1p(-draw.log_count_targets[:, 0].exp()) / torch.log1p(-LAW[0])
+    subsets = [s for size in range(1, 7) for s in itertools.combinations(LAW.tolist(), size)]
+    assert_mean(num_tries, sum((-1) ** (len(s) + 1) / sum(s) for s in subsets))
+
+
+@pytest.mark.parametrize("counts", COUNTS)
+def test_every_class_there_is(counts: str, generator: torch.Generator) -> None:
+    draw = Unigram([5, 0, 1, 3], counts=counts).sample(None, 3, torch.tensor([0, 3]), generator=generator)
     assert sorted(draw.ids.tolist()) == [0, 2, 3]
-    assert not draw.log_count_sampled.any()
-    assert not draw.log_count_targets.any()
+    if counts == "gumbel":
+        assert not draw.log_count_sampled.any()
+        assert not draw.log_count_targets.any()
 
 
 def test_shared_candidates(generator: torch.Generator) -> None:
@@ -364,6 +389,8 @@ def test_tensors_on_a_gpu_meet_the_same_candidates(name: str, hits: str) -> None
         (lambda: Bernoulli([1.0, 1, 0]), 3, "keep", "2 of 3 classes"),
         (lambda: All(4), 3, "keep", "every one of the 4"),
         (lambda: Uniform(4), 0, "keep", "num_sampled=0"),
+        (lambda: Uniform(4, counts="tf"), 1, "keep", "counts='tf' is not one of gumbel, rejection, tensorflow"),
+        (lambda: Uniform(4, counts="gumbel", replacement=True), 1, "keep", "without replacement"),
         (lambda: UniformMixture(Uniform(4), 1.0), 1, "keep", "share=1.0"),
         (lambda: Unigram([1.0, -1]), 1, "keep", "none below 0"),
         (lambda: Unigram([1.0, math.nan]), 1, "keep", "finite"),

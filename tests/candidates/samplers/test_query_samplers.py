@@ -15,8 +15,8 @@ from torch import Tensor
 
 from benchmarks.extreme import kernel_tree as kernel_tree_module
 from benchmarks.extreme.kernel_tree import KernelTree
-from benchmarks.extreme.kernels import PositiveRandomFeatures, Quadratic
-from cpc.candidates.kernels import KernelMap, RandomFourier
+from benchmarks.extreme.kernels import PositiveRandomFeatures
+from cpc.candidates.kernels import KernelMap, Quadratic, RandomFourier
 from cpc.candidates.samplers import (
     NO_TARGET,
     BlockMass,
