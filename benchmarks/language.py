@@ -151,7 +151,7 @@ def static(name: str) -> dict[str, Any]:
 def variants() -> dict[str, dict[str, Any]]:
     """By name, `model.loss`."""
     absolute = "benchmarks.language.AbsoluteSoftmax"
-    quadratic = dense("benchmarks.extreme.kernels.Quadratic", alpha=100.0)
+    quadratic = dense("cpc.candidates.kernels.Quadratic", alpha=100.0)
     frequencies = {
         f"rff_nu_{nu:g}_d_{num}": dense("cpc.candidates.kernels.RandomFourier", num_frequencies=num, nu=nu)
         for nu, num in ((4.0, 1024), (1.0, 1024), (11.1, 1024), (4.0, 128), (4.0, 512))

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 
 from benchmarks.extreme.kernels import (
     PositiveRandomFeatures,
-    Quadratic,
     RandomMaclaurin,
     StructuredFourier,
     structured_block,
 )
+from cpc.candidates.kernels import Quadratic
 
 DIM = 8
 
