@@ -78,7 +78,8 @@ class ImageTable:
             raise ValueError(f"{len(repeated)} names occur more than once in the table:\n{name_a_few(repeated)}")
         strange = sorted(set(self.splits) - set(SPLITS))
         if strange:
-            raise ValueError(f"{', '.join(strange)}: no such split; legal are {', '.join(SPLITS)}")
+            given = ", ".join(map(repr, strange[:5]))
+            raise ValueError(f"{self.origin.root}: there is no split {given}; legal are {', '.join(SPLITS)}")
         wrong = np.flatnonzero((self.labels < -1) | (self.labels >= len(self.classes)))
         if len(wrong):
             found = [f"{self.names[row]}: {self.labels[row]}" for row in wrong[:5].tolist()]
