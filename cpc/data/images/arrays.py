@@ -15,7 +15,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from cpc.data.audio.headers import obstacle
-from cpc.data.images.table import SPLIT_OF, ImageTable
+from cpc.data.images.table import SPLIT_OF, FolderImages, ImageTable
 from cpc.data.store.folders import refuse_doubles
 
 MOST_CLASSES = 1_000_000
@@ -52,7 +52,7 @@ class ImageArray:
     sequences: np.ndarray | None = None
 
 
-class ArrayImages:
+class ArrayImages(FolderImages):
     """Images in arrays, each known as `array:row`. A copy sent to another process loads them again.
 
     Args:
@@ -61,7 +61,7 @@ class ArrayImages:
     """
 
     def __init__(self, root: Path, arrays: Sequence[ImageArray]) -> None:
-        self.root = root
+        super().__init__(root)
         self._arrays = {array.name: array for array in arrays}
         self._versions = {array.name: array.version() for array in arrays}
         self._pixels: dict[str, Images] = {}

@@ -97,11 +97,6 @@ class ImageDataset(Dataset[Batch]):
         """These images alone, in this order."""
         return replace(self, rows=self.rows[chosen])
 
-    @staticmethod
-    def collate(rows: Batch) -> Batch:
-        """A batch is whole already."""
-        return rows
-
     def _cut(self, pixels: np.ndarray, keys: np.ndarray) -> np.ndarray:
         slack = pixels.shape[1] - self.image_size + 1
         draws = keyed_uniforms(~keys, 3) if self.chance != "none" else np.full((len(keys), 3), 0.5)

@@ -1,59 +1,17 @@
 """Image files in a tree of folders: by split and class, by class alone, or just photographs."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
-from cpc.data.audio.headers import obstacle
-from cpc.data.images.table import SPLIT_OF, ImageTable
+from cpc.data.images.table import SPLIT_OF, FolderImages, ImageTable
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
 
 # What Pillow reads and people store pictures in; compared in lower case.
 IMAGE_SUFFIXES = frozenset(
     ".jpg .jpeg .jpe .jfif .png .gif .bmp .webp .avif .tif .tiff .ppm .pgm .pbm .pnm .tga .jp2".split()
 )
-
-
-class FolderImages:
-    """The image files below a folder, each known by its path from there.
-
-    Args:
-        root: the folder.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    @contextmanager
-    def open(self, name: str) -> Iterator[Image.Image]:
-        """Opens one file; whatever the decoder complains about becomes a ValueError that names it."""
-        path = self.root / name
-        try:
-            with Image.open(path) as image:
-                yield image
-        except MemoryError:
-            raise
-        except Exception as error:  # Pillow's decoders raise nearly anything on damaged files
-            reason = (
-                "no format that Pillow knows" if isinstance(error, UnidentifiedImageError) else str(error).strip(" .")
-            )
-            damage = f"cannot be decoded, it is damaged, truncated or no image ({reason or type(error).__name__})"
-            raise ValueError(f"{path}: {obstacle(path) or damage}") from error
-
-    def version(self, name: str) -> tuple[int, int]:
-        """Size in bytes and time of the last change in nanoseconds; -1 for a file that is gone."""
-        try:
-            status = (self.root / name).stat()
-        except OSError:
-            return -1, -1
-        return status.st_size, status.st_mtime_ns
-
-    def loaded(self) -> AbstractContextManager[None]:
-        """Nothing to load: each file is opened on its own."""
-        return nullcontext()
 
 
 def read_image_folder(root: Path) -> ImageTable:

@@ -56,10 +56,12 @@ class Images(Drawn):
         super().__post_init__()
         require_positive(image_size=self.image_size)
         if not self.packed and (self.cache_dir is not None or self.skip_bad):
-            raise ValueError("`cache_dir` and `skip_bad` are about packed images, but packed=False: leave them out")
+            raise ValueError(
+                "`cache_dir` and `skip_bad` are about packed images, but `packed` is false: leave them out"
+            )
         if self.load_size is not None and self.load_size < self.image_size:
             raise ValueError(
-                f"load_size={self.load_size} is smaller than image_size={self.image_size}, which is cut out of it"
+                f"`load_size`={self.load_size} is smaller than `image_size`={self.image_size}, which is cut out of it"
             )
 
     @property

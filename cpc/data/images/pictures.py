@@ -3,7 +3,9 @@
 n images, H rows and W columns of patches, L patches of an image, P patch side, S image side, C channels, D feature dim.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -31,16 +33,14 @@ def draw_pictures(
     """Figures by name: `patches`, `neighbours` and `map`; see `cpc.data.Modality.pictures`.
 
     Raises:
-        ValueError: if a split has no images, or the first one fewer than `FEWEST_MAPPED`.
+        ValueError: if a split has no images, or fewer than `FEWEST_MAPPED` are to be shown.
     """
-    if num_images < FEWEST_MAPPED:
-        raise ValueError(f"`num_images`={num_images}, but a map needs at least {FEWEST_MAPPED}")
     corpus.check(split, among)
     shown, others = (_drawn(corpus.windows(name), num_images, seed) for name in (split, among))
     if len(shown.rows) < FEWEST_MAPPED:
         raise ValueError(
-            f"split {split!r} of {corpus.options.source} has {len(shown.rows)} images, but a map needs at least "
-            f"{FEWEST_MAPPED}: name another `split`"
+            f"split {split!r} of {corpus.options.source} shows {len(shown.rows)} images, but a map needs at least "
+            f"{FEWEST_MAPPED}: name another `split`, or raise `num_images`={num_images}"
         )
     return {
         "patches": picture_patches(shown, corpus.encoder.grid, seed),
@@ -50,13 +50,7 @@ def draw_pictures(
 
 
 def picture_patches(images: ImageDataset, grid: PatchGrid, seed: int = 0) -> Any:
-    """An image, its grid of patches as cut, and the same patches as training changes them, once.
-
-    Args:
-        images: the one of most contrast among 16 of them is drawn.
-        grid: of their patches.
-        seed: of the image and of the changes.
-    """
+    """The image of most contrast among 16, its patches as cut, and the same patches as training changes them, once."""
     some = images.subset(np.random.default_rng(seed).permutation(len(images.rows))[:16])
     chosen = int(some.pixels().std((1, 2, 3)).argmax())
     image, whose = some.pixels()[chosen : chosen + 1], _class_name(some, chosen)
@@ -141,11 +135,6 @@ def picture_map(model: Any, images: ImageDataset, seed: int = 0) -> Any:
     """Images at the places of their contexts: mean over the grid, 30 principal components, t-SNE.
 
     Frames tell classes apart. Where thumbnails would cover each other, later ones lie on top.
-
-    Args:
-        model: in eval mode.
-        images: at least `FEWEST_MAPPED`.
-        seed: of t-SNE.
     """
     from matplotlib.offsetbox import AnnotationBbox, OffsetImage
     from matplotlib.patches import Patch
@@ -222,15 +211,14 @@ def _queries(
 ) -> list[tuple[int, int]]:
     """(image, place) of some patches with at least the median contrast, class after class in random order."""
     contrast = pixels.std((2, 3, 4)).numpy()
-    turns: dict[int, int] = {}
+    turns: Counter[int] = Counter()
     ranked = []
     for image in rng.permutation(len(pixels)).tolist():
         (places,) = np.nonzero(contrast[image] >= np.median(contrast))
         if len(places):
-            turn = turns[labels[image]] = turns.get(labels[image], -1) + 1
-            ranked.append((turn, image, int(rng.choice(places))))
-    ranked.sort(key=lambda query: query[0])
-    return [(image, place) for _, image, place in ranked[:num]]
+            ranked.append((turns[labels[image]], image, int(rng.choice(places))))
+            turns[labels[image]] += 1
+    return [(image, place) for _, image, place in sorted(ranked, key=itemgetter(0))[:num]]
 
 
 def _places(contexts: np.ndarray, seed: int) -> np.ndarray:

@@ -3,16 +3,16 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int64
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
+from cpc.data.audio.headers import obstacle
 from cpc.data.store.folders import name_a_few
 
 SPLITS = ("train", "valid", "test", "unlabelled")
@@ -20,27 +20,43 @@ SPLITS = ("train", "valid", "test", "unlabelled")
 SPLIT_OF = {name: name for name in SPLITS} | {"val": "valid", "unlabeled": "unlabelled"}
 
 
-@runtime_checkable
-class ImageOrigin(Protocol):
-    """Where images lie, each known by its name.
+class FolderImages:
+    """Where images lie: the files below a folder, each known by its path from there; a subclass may have others.
 
-    Attributes:
-        root: the folder that they lie in; packs go there too, unless another place is named.
+    Args:
+        root: the folder; packs go there too, unless another place is named.
     """
 
-    root: Path
+    def __init__(self, root: Path) -> None:
+        self.root = root
 
-    def open(self, name: str) -> AbstractContextManager[Image.Image]:
-        """One image, which may be decoded inside only; errors there become a ValueError that names it."""
-        ...
+    @contextmanager
+    def open(self, name: str) -> Iterator[Image.Image]:
+        """One image, which may be decoded inside only; any error there becomes a ValueError that names it."""
+        path = self.root / name
+        try:
+            with Image.open(path) as image:
+                yield image
+        except MemoryError:
+            raise
+        except Exception as error:  # Pillow's decoders raise nearly anything on damaged files
+            reason = (
+                "no format that Pillow knows" if isinstance(error, UnidentifiedImageError) else str(error).strip(" .")
+            )
+            damage = f"cannot be decoded, it is damaged, truncated or no image ({reason or type(error).__name__})"
+            raise ValueError(f"{path}: {obstacle(path) or damage}") from error
 
-    def version(self, name: str) -> Sequence[int]:
-        """Numbers that change with the image."""
-        ...
+    def version(self, name: str) -> tuple[int, ...]:
+        """Numbers that change with the image: size in bytes and time in nanoseconds; -1 for a file that is gone."""
+        try:
+            status = (self.root / name).stat()
+        except OSError:
+            return -1, -1
+        return status.st_size, status.st_mtime_ns
 
     def loaded(self) -> AbstractContextManager[None]:
         """Inside, `open` may be called by several threads at once."""
-        ...
+        return nullcontext()
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -64,7 +80,7 @@ class ImageTable:
     splits: list[str]
     labels: Int64[np.ndarray, " n"]
     classes: list[str]
-    origin: ImageOrigin
+    origin: FolderImages
     sequences: Int64[np.ndarray, " n"] = None  # type: ignore[assignment]  # filled in below
 
     def __post_init__(self) -> None:
@@ -108,7 +124,7 @@ class ImageTable:
         return rows
 
     def open(self, row: int) -> AbstractContextManager[Image.Image]:
-        """The image of one row as Pillow opens it (see `ImageOrigin.open`): not decoded, not turned upright."""
+        """The image of one row as Pillow opens it (see `FolderImages.open`): not decoded, not turned upright."""
         return self.origin.open(self.names[row])
 
     def fingerprint(self) -> str:

@@ -12,7 +12,7 @@ from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training, require_positive
 from cpc.data.streams.lanes import LaneOrder, TrainingLanes, held_out_lanes
 from cpc.data.streams.stream import naming
-from cpc.data.text.corpus import TokenCorpus, entropy_nats
+from cpc.data.text.corpus import TokenCorpus, entropy_nats, training_vocabulary
 from cpc.data.text.lines import ALL, DEFAULT_SHARE, EMBEDDED
 from cpc.data.text.lines import Text as Lines
 from cpc.data.text.vocabulary import Tokens, Vocabulary
@@ -79,10 +79,9 @@ class Text(Modality):
             is_whole=self.eval_split == ALL,
         )
         if to_train:
-            made = {"tokens": self.tokens, "num_tokens": encoder.num_tokens, "lower_case": self.lower_case}
-            corpus = TokenCorpus(text, **made, cache_dir=self.cache_dir)
-            encoder.vocabulary = corpus.vocabulary.description
-            return corpus
+            vocabulary = training_vocabulary(text, encoder.num_tokens, self.tokens, self.lower_case, self.cache_dir)
+            encoder.vocabulary = vocabulary.description
+            return TokenCorpus(text, vocabulary, self.cache_dir)
         if encoder.vocabulary is None:
             raise ValueError(
                 "the model holds no vocabulary, so it cannot read text: it was not trained by cpc pretrain"
@@ -90,8 +89,8 @@ class Text(Modality):
         try:
             vocabulary = Vocabulary(**encoder.vocabulary)
         except TypeError as error:
-            raise ValueError(f"the vocabulary in the model's config.json is none: {error}") from error
-        return TokenCorpus(text, vocabulary=vocabulary, cache_dir=self.cache_dir)
+            raise ValueError(f"the vocabulary in the model's config.json cannot be read: {error}") from error
+        return TokenCorpus(text, vocabulary, self.cache_dir)
 
     def initialisation_batch(self, corpus: TokenCorpus) -> Tensor:
         """The first tokens."""

@@ -337,7 +337,7 @@ def test_files_that_cannot_be_used_are_named_or_left_out(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("geometry", "image_size", "options", "message"),
     [
-        (PATCHES, 16, {"load_size": 14}, "load_size=14 is smaller than image_size=16"),
+        (PATCHES, 16, {"load_size": 14}, "`load_size`=14 is smaller than `image_size`=16"),
         (
             WHOLE,
             12,

@@ -139,11 +139,11 @@ def test_grey_images_and_many_classes(labelled_corpus: Callable[..., ImageCorpus
 
 
 def test_mistakes_are_named(model_folder: Path, source: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"split 'unlabelled' of .* has 4 images, but a map needs at least 10"):
+    with pytest.raises(ValueError, match=r"split 'unlabelled' of .* shows 4 images, but a map needs at least 10"):
         write_pictures(model_folder, source, tmp_path / "out", split="unlabelled")
     with pytest.raises(ValueError, match=r"no image in .* is of split 'nowhere'"):
         write_pictures(model_folder, source, tmp_path / "out", among="nowhere")
-    with pytest.raises(ValueError, match="`num_images`=3, but a map needs at least 10"):
+    with pytest.raises(ValueError, match=r"shows 3 images, but a map needs at least 10: .* raise `num_images`=3"):
         write_pictures(model_folder, source, tmp_path / "out", num_images=3)
     audio = cpc.CPC(AudioEncoder(dim=4), GRU(dim=4), Bilinear(num_steps=2))
     cpc.save_pretrained(audio, tmp_path / "audio", provenance={"data": Audio(manifest="").noted})
