@@ -76,7 +76,7 @@ class ArrayImages(FolderImages):
         yield Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
 
     def version(self, name: str) -> tuple[int, ...]:
-        """That of its array when the table was read."""
+        """The version of its array when the table was read."""
         return self._versions[name.rpartition(":")[0]]
 
     @contextmanager
@@ -121,11 +121,6 @@ def tabulate_arrays(root: Path, arrays: Sequence[ImageArray]) -> ImageTable:
         for first_row, array in zip(first_rows, arrays, strict=True)
     ]
     return ImageTable(names, splits, labels, classes, ArrayImages(root, arrays), np.concatenate(sequences))
-
-
-def find_image_arrays(folder: Path) -> list[Path]:
-    """The npz files of a folder that are named after splits, in the order of the splits."""
-    return [path for name in SPLIT_OF if (path := folder / f"{name}.npz").is_file()]
 
 
 def read_image_arrays(paths: Sequence[Path], *, are_splits: bool) -> ImageTable:

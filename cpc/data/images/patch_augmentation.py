@@ -29,7 +29,7 @@ _LARGEST = (math.radians(20), 0.3, 0.3, 0.4, 0.4)
 
 
 class PatchAugmentation:
-    """Cuts images into patches and changes each by itself; the numbers drawn follow from the image's key.
+    """Cuts images into patches and changes each by itself; the numbers drawn depend on the image's key alone.
 
     - `v1` (van den Oord et al. 2018, 3.2): a patch is a random sub-crop, 60 of 64 pixels wide, with the mean colour
       around it. The paper's grey images are a matter of the encoder's `num_channels`.

@@ -255,14 +255,14 @@ def _sheet(patches: Float[Tensor, "H W C P P"]) -> Float[Tensor, "C S R"]:
 
 
 def _class_name(images: ImageDataset, place: int) -> str:
-    """Of an image; cut where it is too long for a picture."""
+    """An image's class, cut where it is too long for a picture."""
     label = images.labels[place]
     name = images.table.classes[label] if label >= 0 else "no label"
     return name if len(name) < 20 else f"{name[:17]}..."
 
 
 def _class_colours(labels: Sequence[int]) -> dict[int, Any]:
-    """Of every class; beyond twenty they repeat."""
+    """A colour for every class; beyond twenty they repeat."""
     from matplotlib import colormaps
 
     pairs = colormaps["tab20"](np.arange(20))

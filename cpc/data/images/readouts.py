@@ -3,6 +3,7 @@
 B images of a batch, H rows and W columns of patches, D feature dim.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from cpc.data.batch import Batch
 from cpc.data.images.corpus import ImageCorpus
-from cpc.data.images.dataset import NUM_KEYS
+from cpc.data.images.dataset import NUM_KEYS, ImageDataset
 from cpc.data.images.folder import find_images, tabulate
 from cpc.data.readouts import FrontEnd, Labels, LabelsOf, Precision, Readouts
 
@@ -44,6 +45,16 @@ class CorpusImages(FrontEnd):
         of_splits = [rows[splits == split] for split in dict.fromkeys(splits.tolist())]
         return [part[i : i + _BATCH_IMAGES] for part in of_splits for i in range(0, len(part), _BATCH_IMAGES)]
 
+    def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """A batch of images."""
+        found = self.of_images(self.corpus.observations(rows))
+        for i, row in enumerate(rows.tolist()):
+            yield row, {name: values[i : i + 1] for name, values in found.items()}
+
+    @abstractmethod
+    def of_images(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:
+        """The features of some images."""
+
 
 class LearntImages(CorpusImages):
     """What a model says about images, unchanged by chance.
@@ -70,23 +81,17 @@ class LearntImages(CorpusImages):
         of_patch = {name: (model.encoder if name.startswith("z") else model.context).dim for name in features}
         self.dims = {name: dim * (corpus.num_latents if name.endswith("grid") else 1) for name, dim in of_patch.items()}
 
-    def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """Of a batch of images."""
-        latents, contexts = self._grids(self.corpus.observations(rows).everything().x)
-        found = {}
-        for name in self.features:
-            grid = latents if name.startswith("z") else contexts
-            values = (
-                rearrange(grid, "b h w d -> b (h w d)")
-                if name.endswith("grid")
-                else reduce(grid, "b h w d -> b d", "mean")
-            )
-            found[name] = values.cpu().numpy()
-        for i, row in enumerate(rows.tolist()):
-            yield row, {name: values[i : i + 1] for name, values in found.items()}
+    def of_images(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:
+        """Each grid side by side, or its mean."""
+        latents, contexts = self._grids(images.everything().x)
+        grids = {name: latents if name.startswith("z") else contexts for name in self.features}
+        return {
+            name: (grid.flatten(1) if name.endswith("grid") else grid.mean((1, 2))).cpu().numpy()
+            for name, grid in grids.items()
+        }
 
     def geometry(self, feature: str) -> dict[str, Any]:
-        """Where patches lie in an image, and how it is cut: row i and column j stand for the `patch_size` pixels from
+        """Where patches lie in an image, and how it is cut: row i and column j are the `patch_size` pixels from
         `i * stride` and `j * stride` of the central `image_size`, once the shorter side has `load_size` pixels.
         """
         return super().geometry(feature) | self.model.encoder.geometry | self.corpus.options.cut
@@ -136,15 +141,14 @@ class HandMadeImages(CorpusImages):
                 f"features 'hog' need images of at least {smallest} pixels, these have {image_size}: leave hog out"
             )
         self._hog = hog
-        of_block = _HOG["cells_per_block"][0]
-        blocks = image_size // _HOG["pixels_per_cell"][0] - of_block + 1
-        self.dims = {feature: blocks**2 * of_block**2 * _HOG["orientations"]}
+        self.dims = {feature: hog(np.zeros((image_size, image_size)), **_HOG).size}
 
-    def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """Of the middle of each image."""
-        for row, image in zip(rows.tolist(), self.corpus.observations(rows).pixels().numpy(), strict=True):
-            values = image if self.feature == "pixels" else self._hog(image.transpose(1, 2, 0), channel_axis=-1, **_HOG)
-            yield row, {self.feature: values.reshape(1, -1)}
+    def of_images(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:
+        """From the middle of each image."""
+        pixels = images.pixels().numpy()
+        if self.feature == "pixels":
+            return {"pixels": pixels.reshape(len(pixels), -1)}
+        return {"hog": np.stack([self._hog(image.transpose(1, 2, 0), channel_axis=-1, **_HOG) for image in pixels])}
 
 
 class ImageReadouts(Readouts):
@@ -160,13 +164,7 @@ class ImageReadouts(Readouts):
     hand_made = ("pixels", "hog")
     default_features = ("z", "z_grid", "c")
     default_baselines = ("majority", "random", "pixels", "supervised")
-    supervised: Mapping[str, Any] = {
-        "num_epochs": 20,
-        "min_steps": 300,
-        "batch_size": 64,
-        "weight_decay": 1e-4,
-        "norm": "layer",
-    }
+    supervised: Mapping[str, Any] = dict(num_epochs=20, min_steps=300, batch_size=64, weight_decay=1e-4, norm="layer")
     supervised_feature = "z"
 
     def __init__(self, corpus: ImageCorpus, **where: Any) -> None:

@@ -73,7 +73,7 @@ class ImageTable:
             independent of each other. Unless given, every image is one of its own, numbered by its row.
 
     Raises:
-        ValueError: if the columns differ in length, a name occurs twice, a split is unknown, or a label is no class.
+        ValueError: if the columns differ in length, a name occurs twice, a split is unknown, or a label is not a class.
     """
 
     names: list[str]

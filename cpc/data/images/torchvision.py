@@ -31,7 +31,7 @@ def read_torchvision(name: str, root: Path) -> ImageTable:
         ValueError: if the name is another one, or the data set is not there whole; the message says how to get it.
     """
     if name not in _READERS:
-        raise ValueError(f"{name!r} is none of torchvision's data sets known here: {', '.join(sorted(_READERS))}")
+        raise ValueError(f"{name!r} is not one of torchvision's data sets known here: {', '.join(sorted(_READERS))}")
     return _READERS[name](root)
 
 

@@ -26,7 +26,7 @@ class Text(Modality):
 
     Args:
         source: a UTF-8 file, a folder of `*.txt` files, or `embedded`, prose that ships with Python
-            (`cpc.data.text.lines` says how files are told to splits).
+            (`cpc.data.text.lines` says which file belongs to which split).
         tokens: `words`: words and punctuation marks; `whitespace`: what white space separates, of text that is
             tokenised already; `subwords`: byte pairs. As many as `model.encoder.init_args.num_tokens`.
         lower_case: put the text in lower case first.
@@ -108,7 +108,7 @@ class Text(Modality):
             lanes = TrainingLanes(stream, self.batch_size, self.chunk_tokens, furthest, **ranks)
         sampler, counts = model.loss_part.sampler, corpus.counts(self.train_split)
         if sampler is not None:
-            # a token that training text lacks, such as a character's <unk>, may still be met held out
+            # a token that training text lacks, such as a character's <unk>, may still occur in held-out text
             sampler.follow(torch.from_numpy(counts.clip(min=1)))
             of_all = TrainingLanes(stream, self.batch_size * world_size, self.chunk_tokens, furthest)
             sampler.look_ahead(lambda batch: of_all[batch].labels, math.ceil(of_all.batches_per_epoch))

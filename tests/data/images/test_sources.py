@@ -126,8 +126,8 @@ def test_a_source_without_images_says_what_there_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
-        ("nowhere", "there is no folder or npz file nowhere; torchvision's data sets are named like"),
-        ("svhn:data", "'svhn' is none of .* known here: cifar10, cifar100, imagenet, mnist, stl10"),
+        ("nowhere", "there is no folder or npz file nowhere; write torchvision's data sets as NAME:ROOT"),
+        ("svhn:data", "'svhn' is not one of .* known here: cifar10, cifar100, imagenet, mnist, stl10"),
         (Path(__file__), "is not an npz file"),
     ],
 )
