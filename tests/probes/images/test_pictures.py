@@ -36,22 +36,20 @@ def drawn_images(figure: Any) -> list[np.ndarray]:
     return [np.asarray(image.get_array()) for axes in figure.axes for image in axes.images]
 
 
-def test_pictures_depend_on_the_seed_alone(model_folder: Path, source: Path, tmp_path: Path) -> None:
+def test_pictures_depend_on_the_seed_alone(
+    model_folder: Path, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sheets = []
     for folder, seed in (("one", 0), ("again", 0), ("other", 1)):
-        written = write_pictures(model_folder, source, tmp_path / folder, num_images=12, seed=seed)
-        assert written == [tmp_path / folder / name for name in NAMES]
+        command = ["picture", str(model_folder), "--data", str(source), "--out", str(tmp_path / folder)]
+        main([*command, "--num_images", "12", "--seed", str(seed)])
+        written = [tmp_path / folder / name for name in NAMES]
+        assert capsys.readouterr().out.splitlines() == [f"{path} written" for path in written]
         sheets.append([pixels_of_sheet(path) for path in written])
     one, again, other = sheets
     assert all(np.array_equal(a, b) for a, b in zip(one, again, strict=True))
     assert not any(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
     assert all(sheet.std() > 10 for sheet in one)
-
-
-def test_command(model_folder: Path, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "pictures"
-    main(["picture", str(model_folder), "--data", str(source), "--out", str(out), "--split", "train"])
-    assert capsys.readouterr().out.splitlines() == [f"{out / name} written" for name in NAMES]
 
 
 def test_patches_as_cut_and_as_changed(corpus: ImageCorpus, pixels_of: Callable[[str], np.ndarray]) -> None:
