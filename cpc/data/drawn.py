@@ -108,8 +108,6 @@ class DrawnCorpus(ABC):
                 return self.uniform(**stream)
             if sampler != "same_speaker":
                 raise ValueError(f"sampler={sampler!r} is not one of 'uniform', 'same_speaker'")
-            if (windows.group_ids < 0).all():
-                raise ValueError(f"sampler={sampler!r} needs {self.nouns[0]}s, and none is known: use `uniform`")
             return SameGroupBatches(
                 **stream,
                 group_ids=windows.group_ids,

@@ -366,7 +366,7 @@ def test_a_folder_of_photographs_is_enough(
         (SLIDING, "augmentation='v1' changes patches one by one"),
         (
             ["--model.loss.negatives=same_speaker"],
-            "images have no speakers: set model.loss.init_args.negatives to mixed",
+            "images have no speakers: choose a strategy (model.loss.init_args.negatives) among mixed",
         ),
         (["--model.loss.auxiliary_negatives={same_speaker_excluding: 0.5}"], "images have no speakers"),
         (["--model.extra_strategies=[same_speaker]"], "images have no speakers"),

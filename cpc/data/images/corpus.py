@@ -17,6 +17,7 @@ from cpc.data.images.patch_augmentation import PatchAugmentation
 from cpc.data.images.table import ImageTable
 from cpc.data.store.folders import name_a_few
 from cpc.data.streams.spread import SpreadBatches
+from cpc.data.streams.stream import BatchStream
 
 
 @dataclass(eq=False)
@@ -56,8 +57,8 @@ class ImageCorpus(DrawnCorpus):
         """Check the table before decoding: every split has images, and speakers, of which images have none."""
         if needs_speakers:
             raise ValueError(
-                "images have no speakers: set model.loss.init_args.negatives to mixed, mixed_excluding (other images) "
-                "or sequence_only (the same image)"
+                "images have no speakers: choose a strategy (model.loss.init_args.negatives) among mixed, "
+                "mixed_excluding (other images) and sequence_only (the same image)"
             )
         for split in splits:
             self.table.rows(split)
@@ -101,6 +102,12 @@ class ImageCorpus(DrawnCorpus):
             split,
             self.num_latents,
         )
+
+    def batches(self, windows: ImageDataset, sampler: str, *args: Any, **options: Any) -> BatchStream:
+        """Every image once in each pass, those of a sequence far apart."""
+        if sampler != "uniform":
+            raise ValueError(f"sampler={sampler!r} needs speakers, and images have none: images are drawn uniformly")
+        return super().batches(windows, sampler, *args, **options)
 
     def held_out_batch_size(self, windows: ImageDataset, batch_size: int, world_size: int) -> int:
         """At most one pass: unchanged by chance, an image that came twice would be its own negative."""

@@ -378,12 +378,13 @@ def test_what_images_have_not_is_named_before_anything_is_packed(
     fresh = open_corpus()
     fresh.check("train", "valid", None)
     with pytest.raises(
-        ValueError, match=r"no speakers: set model\.loss\.init_args\.negatives to mixed, mixed_excluding"
+        ValueError,
+        match=r"no speakers: choose a strategy \(model\.loss\.init_args\.negatives\) among mixed, mixed_excl",
     ):
         fresh.check("train", needs_speakers=True)
     with pytest.raises(ValueError, match="of split 'test', only of train, unlabelled, valid"):
         fresh.check("train", "test")
-    with pytest.raises(ValueError, match="sampler='same_speaker' needs speakers, and none is known"):
+    with pytest.raises(ValueError, match="sampler='same_speaker' needs speakers, and images have none"):
         corpus.batches(windows, "same_speaker", 2, 1, 0, speakers_per_batch=1)
 
 
