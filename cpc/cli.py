@@ -22,7 +22,7 @@ COMMANDS = {  # the function that is called, and what it does
     "probe": ("cpc.probes.report:probe", "judge features with linear probes, beside baselines and the bound"),
     "embed": ("cpc.probes.embed:embed", "write features of audio or image files, and where they lie"),
     "picture": (
-        "cpc.probes.images.pictures:write_pictures",
+        "cpc.probes.picture:write_pictures",
         "draw an image model's patches, their neighbours in z and a map of contexts",
     ),
     "monitor": ("cpc.monitor.command:monitor", "serve a local page that watches runs while they train"),

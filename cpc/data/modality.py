@@ -150,6 +150,21 @@ class Modality(ABC):
         """
         raise ValueError(f"this is a model of {self.name}, whose features can be neither probed nor embedded")
 
+    def pictures(self, model: Any, *, split: str, among: str, num_images: int, seed: int) -> dict[str, Any]:
+        """What `cpc picture` draws: matplotlib's figures by name; by default there are none.
+
+        Args:
+            model: in eval mode.
+            split: whose observations are shown.
+            among: the split where neighbours are looked for.
+            num_images: of each split, at most, drawn at random.
+            seed: of all that is drawn.
+
+        Raises:
+            ValueError: if there are none, or a split cannot serve.
+        """
+        raise ValueError(f"this is a model of {self.name}, of which no pictures are drawn")
+
     @abstractmethod
     def check_split(self, corpus: Any, split: str, strategies: Sequence[str], own: str) -> None:
         """Refuse a split that cannot serve, before anything is decoded.

@@ -11,8 +11,8 @@ from cpc.data.batch import Batch
 from cpc.data.images.patch_grid import PatchGrid
 from cpc.data.made.photographs import write_image_corpora
 from cpc.probes.comparison import Extraction
-from cpc.probes.images.pictures import write_pictures
 from cpc.probes.linear import ProbeProtocol
+from cpc.probes.picture import write_pictures
 from cpc.probes.report import format_report, probe_report
 from cpc.quickstart.budget import Precision
 from cpc.quickstart.charts import BLUE, VERMILION, probe_chart

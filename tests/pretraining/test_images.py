@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import cpc
 from cpc.checkpoint import read_config
 from cpc.cli import main
-from cpc.data.images.corpus import ImageDataset
+from cpc.data.images.dataset import ImageDataset
 from cpc.evaluation import evaluate, recorded_data
 from cpc.pretraining.module import Pretraining
 
@@ -351,7 +351,7 @@ def test_a_folder_of_photographs_is_enough(
         (["--model.loss.skip_steps=-1"], "skip_steps=-1 must not be negative"),
         (["--data.image_size=8"], "images of 8 pixels are smaller than patch_size=16: raise --data.image_size"),
         (["--data.image_size=43"], "leave the last 3 pixels of images of 43 out: set --data.image_size to 40 or 48"),
-        (["--data.load_size=39"], "load_size=39 is smaller than image_size=40"),
+        (["--data.load_size=39"], "--data.load_size=39 is smaller than --data.image_size=40"),
         (["--data.augmentation=v3"], "augmentation"),
         (
             ["--model.encoder.init_args.crop_size=12"],
@@ -362,7 +362,10 @@ def test_a_folder_of_photographs_is_enough(
             "patch_size=8 does not fit the trunk TinyTrunk, which cannot encode one",
         ),
         (SLIDING, "augmentation='v1' changes patches one by one"),
-        (["--model.loss.negatives=same_speaker"], "images have no speakers: choose negatives among mixed"),
+        (
+            ["--model.loss.negatives=same_speaker"],
+            "images have no speakers: choose a strategy (model.loss.init_args.negatives) among mixed",
+        ),
         (["--model.loss.auxiliary_negatives={same_speaker_excluding: 0.5}"], "images have no speakers"),
         (["--model.extra_strategies=[same_speaker]"], "images have no speakers"),
         (
@@ -510,7 +513,7 @@ def test_evaluate_takes_other_sizes_and_refuses_what_images_have_not(
         (["--speakers_per_batch", "2"], "--speakers_per_batch 2; "),
         (["--negatives", "same_speaker"], "images have no speakers"),
         (["--image_size", "43"], "leave the last 3 pixels of images of 43 out"),
-        (["--image_size", "48"], "load_size=44 is smaller than image_size=48"),
+        (["--image_size", "48"], "load_size=44 is smaller than --image_size=48"),
         (["--image_size", "24", "--load_size", "24"], "the longest sequence has 2 latents, a prediction 2 ahead needs"),
         (["--split", "dev"], "of split 'dev', only of test, train, valid"),
     ):

@@ -94,7 +94,7 @@ def pixels_of(source: Path) -> Callable[[str], np.ndarray]:
 
 @pytest.fixture
 def corpus(source: Path, model: cpc.CPC) -> ImageCorpus:
-    return ImageCorpus(source, model.encoder, IMAGE_SIZE, load_size=SIDE, augmentation="v1", flip=True)
+    return Images(source=str(source), image_size=IMAGE_SIZE, load_size=SIDE, flip=True).open(model.encoder)
 
 
 @pytest.fixture
@@ -112,6 +112,7 @@ def labelled_corpus(tmp_path: Path, model: cpc.CPC) -> Callable[..., ImageCorpus
             columns["sequence"] = sequence
         path = tmp_path / f"labels{len(list(tmp_path.iterdir()))}.npz"
         np.savez(path, images=images, **columns)
-        return ImageCorpus(path, model.encoder, IMAGE_SIZE, valid_share=0.0)
+        options = {"image_size": IMAGE_SIZE, "augmentation": "none", "valid_share": 0.0}
+        return Images(source=str(path), **options).open(model.encoder)
 
     return write

@@ -94,16 +94,16 @@ def test_gradients_point_across_the_bars(corpus: ImageCorpus, monkeypatch: pytes
     assert found.shape == (14, 2 * 2 * 2 * 2 * 9)  # blocks, cells of a block, directions
     assert found.dtype == np.float32
     for size in (16, 23, 24, 40):
-        corpus.image_size = size
+        corpus.options.image_size = size
         (dim,) = HandMadeImages("hog", corpus).dims.values()
         assert dim == len(skimage.feature.hog(np.zeros((size, size)), 9, (8, 8), (2, 2)))
     directions = found.reshape(14, -1, 9).sum(1)
-    labels = corpus.windows("test").images.labels
+    labels = corpus.windows("test").labels
     assert directions.argmax(1).tolist() == np.where(labels == 0, 0, 4).tolist()
 
 
 def test_what_histograms_of_gradients_need(monkeypatch: pytest.MonkeyPatch, corpus: ImageCorpus) -> None:
-    corpus.image_size = 15
+    corpus.options.image_size = 15
     with pytest.raises(ValueError, match="images of at least 16 pixels, these have 15: leave hog out"):
         HandMadeImages("hog", corpus)
     monkeypatch.setitem(sys.modules, "skimage.feature", None)

@@ -1,6 +1,7 @@
 """The whole comparison for images on gratings, where what must come out is known."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ def test_untrained_models_are_as_training_found_them_and_averaged(
         torch.manual_seed(seed)
         untrained: cpc.CPC = build(config["architecture"]).eval()
         untrained.encoder.set_statistics(torch.tensor([0.5, 0.4, 0.6]), torch.tensor([0.2, 0.3, 0.25]))
-        untrained.initialise_from(corpus.initialisation_images("train", seed))
+        untrained.initialise_from(replace(corpus.options, seed=seed).initialisation_batch(corpus))
         front_end = task.readouts.front_end(["c"], untrained)
         store = FeatureStore.extract(front_end, task.rows, task.readouts.name)
         train, test = task.examples("train", store, "c"), task.examples("test", store, "c")

@@ -9,7 +9,8 @@ import torch
 
 import cpc
 from cpc.data.batch import Batch
-from cpc.data.images.corpus import ImageCorpus, ImageDataset
+from cpc.data.images.corpus import ImageCorpus
+from cpc.data.images.dataset import ImageDataset
 from cpc.data.images.readouts import ImageReadouts
 from cpc.probes import FeatureStore, SupervisedProtocol, Task, train_supervised
 from cpc.probes.results import summarise
@@ -110,7 +111,7 @@ def test_some_rows_alone_are_seen_cut_and_mirrored_with_patches_as_they_are(
     read = ImageDataset.__getitems__
 
     def watched(self: ImageDataset, drawn: list) -> Batch:
-        seen.append((self.chance, drawn))
+        seen.append((self.chance, [(int(self.rows[place]), key) for place, key in drawn]))
         return read(self, drawn)
 
     monkeypatch.setattr(ImageDataset, "__getitems__", watched)
