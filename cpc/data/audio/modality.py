@@ -30,7 +30,8 @@ class Audio(Drawn):
         packed: decode everything once into an int16 memory map; false decodes windows on the fly.
         cache_dir: where the packed audio goes; null: beside the manifest.
         skip_bad: go on without files that cannot be used, and say how many.
-        alignments: file or folder of alignments whose labels the online probe learns.
+        alignments: file or folder of alignments, whose labels probes of `phones` learn; `cpc probe` looks beside the
+            manifest if not given.
         seed: of the batches.
     """
 
@@ -40,6 +41,7 @@ class Audio(Drawn):
     size_option = "window_samples"
     local_options: ClassVar[tuple[str, ...]] = (*Drawn.local_options, "alignments")
     held_out_options: ClassVar[tuple[str, ...]] = ("batch_size", "window_samples", "sampler", "speakers_per_batch")
+    probe_options: ClassVar[tuple[str, ...]] = ("alignments",)
 
     manifest: str
     window_samples: int = 20480
@@ -92,4 +94,4 @@ class Audio(Drawn):
 
     def readouts(self, encoder: Any, corpus: Any, **where: Any) -> AudioReadouts:
         """Frames of files."""
-        return AudioReadouts(corpus, **where)
+        return AudioReadouts(corpus, self.alignments, **where)
