@@ -20,7 +20,8 @@ from cpc.data import Audio
 from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.windows import initialisation_windows
-from cpc.probes import Extraction, Probe, ProbeProtocol, fit_probe, format_report
+from cpc.data.modality import Modality
+from cpc.probes import Examples, Extraction, Probe, ProbeProtocol, Task, fit_probe, format_report, train_supervised
 from cpc.probes.report import probe
 
 BOUND = {
@@ -278,10 +279,33 @@ def test_mistakes_show_before_anything_is_computed(
         probe(model_folder, manifest.root, **arguments)
 
 
+def test_data_without_readouts_are_refused_before_they_are_opened(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Audio, "readouts", Modality.readouts)
+    with pytest.raises(ValueError, match="can be neither probed nor embedded"):
+        probe(model_folder, "nowhere", "speaker")
+
+
 def test_files_as_a_whole_have_what_images_have(
-    model_folder: Path, corpus_folder: Path, extraction: Extraction, tmp_path: Path
+    model_folder: Path, corpus_folder: Path, extraction: Extraction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Curves over labels, neighbours and fine-tuning: wherever an observation gives one example."""
+    of_probes: list[list[int]] = []
+    of_networks: list[list[int]] = []
+
+    def examples(task: Task, part: Any, store: Any, feature: str | None) -> Examples:
+        if part == "train" and feature == "z":
+            of_probes.append(task.train.tolist())
+        return given(task, part, store, feature)
+
+    def train(model: Any, readouts: Any, task: Task, *others: Any, **options: Any) -> Any:
+        of_networks.append(task.train.tolist())
+        return train_supervised(model, readouts, task, *others, **options)
+
+    given = Task.examples
+    monkeypatch.setattr(Task, "examples", examples)
+    monkeypatch.setattr("cpc.probes.comparison.train_supervised", train)
     report = probe(
         model_folder,
         corpus_folder,
@@ -299,6 +323,8 @@ def test_files_as_a_whole_have_what_images_have(
     assert task["label_efficiency"]["num_labels"] == [3 + 2 + 2, 12]
     assert task["label_efficiency"]["accuracy_percent"]["cpc_z"][1] == task["results"]["cpc_z"]["accuracy_percent"]
     assert task["label_efficiency"]["num_steps"] == {"fine_tuned": [2, 2]}
+    assert of_networks == of_probes[:3]  # the whole, half, and the whole once more; then come the neighbours
+    assert [len(rows) for rows in of_networks] == [12, 7, 12]
     assert (tmp_path / "label_efficiency.png").stat().st_size > 1000
 
 
