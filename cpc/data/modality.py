@@ -33,6 +33,7 @@ class Modality(ABC):
         unit: what a batch is made of, in the plural.
         source_option: the field that names the source.
         held_out_options: fields that say how held-out batches are made, beside the split.
+        probe_options: fields that `cpc probe` offers, beside the source.
         local_options: fields that belong to a machine, and are not noted beside a model.
         predicts: what a loss can ask the model to find: `latents`, or `classes` of what follows.
         is_continuous: each batch goes on where the one before it ended, so that contexts are carried on.
@@ -46,6 +47,7 @@ class Modality(ABC):
     unit: ClassVar[str]
     source_option: ClassVar[str] = "source"
     held_out_options: ClassVar[tuple[str, ...]] = ("batch_size",)
+    probe_options: ClassVar[tuple[str, ...]] = ()
     local_options: ClassVar[tuple[str, ...]] = ("cache_dir", "skip_bad", "num_workers")
     predicts: ClassVar[Literal["latents", "classes"]] = "latents"
     is_continuous: ClassVar[bool] = False
