@@ -8,12 +8,13 @@ from einops import rearrange
 
 from cpc.bounds import BoundTally
 from cpc.candidates import LatentBank
+from cpc.contexts.grid import is_signal
 from cpc.data.drawn import DrawnCorpus
 from cpc.data.modality import HeldOutBatches
 from cpc.losses import Contrast, bank_loss
 from cpc.losses.contrastive import Predictions, predictions
 from cpc.losses.plan import rows_of
-from cpc.losses.result import side_by_side
+from cpc.losses.result import side_by_side, summed
 from cpc.model import CPC
 
 _HELD_OUT = "mixed_excluding"  # uniform batches, as the bank's own
@@ -45,12 +46,9 @@ def bank_of_split(
     for index in range(max(1, stream.num_slots // size)):
         batch = windows.__getitems__(stream.batch(index)).beside(weights)
         z = model.encoder(batch.x)
-        is_signal = torch.ones(z.shape[:-1], dtype=torch.bool, device=z.device)
-        if z.ndim == 3:  # images have no padding
-            time = torch.arange(z.shape[1], device=z.device)
-            is_signal = time < rearrange(model.encoder.num_latents(batch.num_valid), "b -> b 1")
-        latents.append(z[is_signal].float().cpu())
-        sequences.append(batch.sequence_id.cpu().repeat_interleave(is_signal.flatten(1).sum(1).cpu()))
+        kept = is_signal(z, model.in_latents(batch).num_valid)
+        latents.append(z[kept].float().cpu())
+        sequences.append(batch.sequence_id.cpu().repeat_interleave(kept.flatten(1).sum(1).cpu()))
         num_stored += len(latents[-1])
         if num_stored >= num_latents:
             break
@@ -80,21 +78,18 @@ def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundT
 
 
 def bank_contrast(predicted: Predictions, bank: LatentBank, skip_steps: int = 0) -> Contrast:
-    """`cpc.losses.contrast` with a bank in place of the batch: no gradients, and no draws."""
+    """`cpc.losses.contrast` with a bank instead of the batch: no gradients, and no draws."""
     queries, latents, sequences = predicted
     num_steps, num_sequences, num_latents, _ = queries.shape
     query, step, sequence, target = rows_of(sequences.num_valid, num_latents, num_steps, skip_steps)
     flat, targets = rearrange(queries, "k s t d -> (s t k) d"), rearrange(latents, "s t d -> (s t) d")
-    sums = torch.zeros(6, num_steps, num_sequences, device=latents.device)
-    losses = []
+    there, size = latents.device, (num_steps, num_sequences)
+    of_steps = [Contrast(latents.new_zeros(()), *torch.zeros(6, *size, device=there))]  # of a batch without rows
     for place in step.unique().tolist():
         rows = step == place
-        of_row = sequence[rows]
-        ids = sequences.sequence_id[of_row].to(latents.device)
+        ids = sequences.sequence_id[sequence[rows]].to(there)
         found = bank_loss(flat[query[rows]], targets[target[rows]], bank, sequence_id=ids)
-        counts = found.num_candidates.float()
-        ones, zeros = torch.ones_like(counts), torch.zeros_like(counts)
-        of_rows = torch.stack([ones, found.loss_nats.float(), counts.log(), counts, found.accuracy, zeros])
-        sums[:, place].index_add_(1, of_row.to(latents.device), of_rows.to(sums))
-        losses.append(found.loss)
-    return Contrast(torch.stack(losses).mean() if losses else sums.new_zeros(()), *sums)
+        found = found._replace(loss_nats=found.loss_nats.float())
+        of_steps.append(summed(found, step[rows].to(there), sequence[rows].to(there), *size))
+    loss, *sums = (torch.stack(field).sum(0) for field in zip(*of_steps, strict=True))
+    return Contrast(loss / max(1, len(of_steps) - 1), *sums)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from einops import rearrange, repeat
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.draws import draw_negatives
@@ -202,12 +202,17 @@ def plan_of_blocks(
     size: tuple[int, int, int],
 ) -> Plan:
     """What follows from rows and pools; see `Plan`."""
-    num_rows = torch.bincount(step, minlength=size[0])
-    weight = 1 / (num_rows[step] * (num_rows > 0).sum()).double()  # no row: no sequence of this batch is that long
+    weight = weight_of(step)
     num_negatives = pool.sum(1)[sequence] - pool[sequence, positives].long()
     is_met = pool[sequence.unique()].any(0)
     is_met[positives] = True
     return Plan(query, step, sequence, positives, weight, pool, num_negatives, is_met, of_blocks, size)
+
+
+def weight_of(step: Int[Tensor, " M"]) -> Float[Tensor, " M"]:
+    """Of each row in the unweighted mean, over those steps that have rows, of the mean over their rows."""
+    num_rows = torch.bincount(step)
+    return 1 / (num_rows[step] * (num_rows > 0).sum()).double()
 
 
 def rows_of(num_valid: Int[Tensor, " B"], num_latents: int, num_steps: int, skip_steps: int = 0) -> tuple[Tensor, ...]:
