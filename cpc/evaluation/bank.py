@@ -14,7 +14,7 @@ from cpc.data.modality import HeldOutBatches
 from cpc.losses import Contrast, bank_loss
 from cpc.losses.contrastive import Predictions, predictions
 from cpc.losses.plan import rows_of
-from cpc.losses.result import side_by_side, summed
+from cpc.losses.result import side_by_side
 from cpc.model import CPC
 
 _HELD_OUT = "mixed_excluding"  # uniform batches, as the bank's own
@@ -83,13 +83,16 @@ def bank_contrast(predicted: Predictions, bank: LatentBank, skip_steps: int = 0)
     num_steps, num_sequences, num_latents, _ = queries.shape
     query, step, sequence, target = rows_of(sequences.num_valid, num_latents, num_steps, skip_steps)
     flat, targets = rearrange(queries, "k s t d -> (s t k) d"), rearrange(latents, "s t d -> (s t) d")
-    there, size = latents.device, (num_steps, num_sequences)
-    of_steps = [Contrast(latents.new_zeros(()), *torch.zeros(6, *size, device=there))]  # of a batch without rows
+    sums = torch.zeros(6, num_steps, num_sequences, device=latents.device)
+    losses = []
     for place in step.unique().tolist():
         rows = step == place
-        ids = sequences.sequence_id[sequence[rows]].to(there)
+        of_row = sequence[rows]
+        ids = sequences.sequence_id[of_row].to(latents.device)
         found = bank_loss(flat[query[rows]], targets[target[rows]], bank, sequence_id=ids)
-        found = found._replace(loss_nats=found.loss_nats.float())
-        of_steps.append(summed(found, step[rows].to(there), sequence[rows].to(there), *size))
-    loss, *sums = (torch.stack(field).sum(0) for field in zip(*of_steps, strict=True))
-    return Contrast(loss / max(1, len(of_steps) - 1), *sums)
+        counts = found.num_candidates.float()
+        ones, zeros = torch.ones_like(counts), torch.zeros_like(counts)
+        of_rows = torch.stack([ones, found.loss_nats.float(), counts.log(), counts, found.accuracy, zeros])
+        sums[:, place].index_add_(1, of_row.to(latents.device), of_rows.to(sums))
+        losses.append(found.loss)
+    return Contrast(torch.stack(losses).mean() if losses else sums.new_zeros(()), *sums)

@@ -68,8 +68,13 @@ def class_loss(
         raise ValueError(f"weight has {len(weight)} entries for {len(queries)} queries")
     targets = as_sets(targets, len(queries), len(classes))
     check_draw(draw, targets, objective, correction)
-    if draw is not None and "keep" not in objective_of(objective).hits:
-        check_hits(draw, targets, objective)
+    accepted = objective_of(objective).hits
+    if draw is not None and "keep" not in accepted:
+        if bool((hits_among(draw.ids, targets) & (draw.log_count_sampled < torch.inf)).any()):
+            raise ValueError(
+                f"the draw holds a row's own target, but {objective} accepts hits={' or '.join(accepted)} alone: ask "
+                "the sampler so"
+            )
     return loss_on_table(
         scaled(queries, temperature),
         lambda ids: classes if ids is None else classes[ids],
@@ -261,16 +266,3 @@ def check_places(draw: Draw, num_rows: int) -> None:
         )
     if not bool(log_count.min() > -torch.inf):  # nan is passed on
         raise ValueError("log_count_sampled is -inf or nan: a class that was drawn is expected more than 0 times")
-
-
-def check_hits(draw: Draw, targets: Int[Tensor, "M T"], objective: str) -> None:
-    """Refuse kept hits where the objective does not accept them.
-
-    Raises:
-        ValueError: naming what it accepts.
-    """
-    if bool((hits_among(draw.ids, targets) & (draw.log_count_sampled < torch.inf)).any()):
-        accepted = " or ".join(objective_of(objective).hits)
-        raise ValueError(
-            f"the draw holds a row's own target, but {objective} accepts hits={accepted} alone: ask the sampler so"
-        )

@@ -68,18 +68,19 @@ def info_nce(
         >>> bool(torch.isclose(result.loss, torch.tensor(3.0).log())), result.accuracy.tolist()
         (True, [0.3333333432674408, 0.3333333432674408, 0.3333333432674408])
     """
-    check_lengths(
-        queries,
-        candidates,
-        positives=(positives, len(queries)),
-        negatives=(negatives, len(queries)),
-        query_sequence=(query_sequence, len(queries)),
-        candidate_sequence=(candidate_sequence, len(candidates)),
-        valid=(valid, len(candidates)),
-        log_count=(log_count, len(candidates)),
-    )
+    lengths = {
+        "positives": (positives, len(queries)),
+        "negatives": (negatives, len(queries)),
+        "query_sequence": (query_sequence, len(queries)),
+        "candidate_sequence": (candidate_sequence, len(candidates)),
+        "valid": (valid, len(candidates)),
+        "log_count": (log_count, len(candidates)),
+    }
+    _check_vectors(queries, candidates, lengths)
     _check_sequences(query_sequence, candidate_sequence, allowed)
-    _check_values(queries, candidates, positives, negatives, num_negatives)
+    _check_places(len(candidates), positives, negatives)
+    if num_negatives is not None and num_negatives < 1:
+        raise ValueError(f"num_negatives={num_negatives} must be at least 1, or None for all candidates")
     given = (query_sequence, candidate_sequence, allowed, valid)
     sequence, of_candidate, allowed, valid = (None if each is None else each.cpu() for each in given)
     places = positives.cpu()
@@ -144,12 +145,7 @@ def loss_of_rows(
     return RowLosses(loss, loss_nats, num_negatives + 1, accuracy)
 
 
-def check_lengths(queries: Tensor, candidates: Tensor, **lengths: tuple[Tensor | None, int]) -> None:
-    """Refuse lengths that do not go together, naming the argument.
-
-    Raises:
-        ValueError: with what was given, and what it needs.
-    """
+def _check_vectors(queries: Tensor, candidates: Tensor, lengths: dict[str, tuple[Tensor | None, int]]) -> None:
     if len(queries) == 0:
         raise ValueError("no queries: every sequence is too short for this prediction step")
     if queries.shape[1] != candidates.shape[1]:
@@ -160,6 +156,16 @@ def check_lengths(queries: Tensor, candidates: Tensor, **lengths: tuple[Tensor |
                 f"{name} has {len(given)} entries, but there are {len(queries)} queries and {len(candidates)} "
                 f"candidates: it needs {expected}"
             )
+    positives, _ = lengths["positives"]
+    devices = [each.device for each in (queries, candidates, positives) if each is not None]
+    if len(set(devices)) > 1:
+        raise ValueError(
+            "queries, candidates and positives are on {}, {} and {}; move them to one device".format(*devices)
+        )
+    if queries.dtype != candidates.dtype and torch.float64 in (queries.dtype, candidates.dtype):
+        raise ValueError(
+            f"queries are {queries.dtype}, candidates {candidates.dtype}: float64 goes with float64 alone; convert one"
+        )
 
 
 def _check_sequences(query_sequence: Tensor | None, candidate_sequence: Tensor | None, allowed: Tensor | None) -> None:
@@ -177,29 +183,12 @@ def _check_sequences(query_sequence: Tensor | None, candidate_sequence: Tensor |
             )
 
 
-def _check_values(
-    queries: Tensor,
-    candidates: Tensor,
-    positives: Tensor,
-    negatives: Tensor | None,
-    num_negatives: int | None,
-) -> None:
-    if len({queries.device, candidates.device, positives.device}) > 1:
-        raise ValueError(
-            f"queries, candidates and positives are on {queries.device}, {candidates.device} and {positives.device}; "
-            "move them to one device"
-        )
+def _check_places(num_candidates: int, positives: Tensor, negatives: Tensor | None) -> None:
     for name, indices in (("positives", positives), ("negatives", negatives)):
-        if indices is not None and (int(indices.min()) < 0 or int(indices.max()) >= len(candidates)):
+        if indices is not None and (int(indices.min()) < 0 or int(indices.max()) >= num_candidates):
             raise ValueError(
-                f"{name} index the {len(candidates)} candidates, got values from {int(indices.min())} to "
+                f"{name} index the {num_candidates} candidates, got values from {int(indices.min())} to "
                 f"{int(indices.max())}"
             )
-    if queries.dtype != candidates.dtype and torch.float64 in (queries.dtype, candidates.dtype):
-        raise ValueError(
-            f"queries are {queries.dtype}, candidates {candidates.dtype}: float64 goes with float64 alone; convert one"
-        )
     if negatives is not None and bool((negatives == rearrange(positives, "m -> m 1")).any()):
         raise ValueError("negatives hold a row's own positive: it would be scored twice; draw another in its place")
-    if num_negatives is not None and num_negatives < 1:
-        raise ValueError(f"num_negatives={num_negatives} must be at least 1, or None for all candidates")
