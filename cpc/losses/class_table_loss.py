@@ -43,8 +43,8 @@ class ClassTableLoss(LossPart):
         num_sampled: how many are drawn.
         correction: one that the objective accepts; None: its usual one.
         hits: what becomes of drawn targets, one that the objective accepts; None: its usual way.
-        refresh_every: training losses after which a sampler that follows the query takes the table anew; until then it
-            draws by the law of the table as it was, with log counts that are exact all the same.
+        refresh_every: training losses after which a sampler that follows the query is shown the table again; until
+            then it draws by the law of the table as it was, with log counts that are exact all the same.
         updates_between: whether such a sampler is shown, after every training step between, the classes that its losses
             met as targets or candidates: with sparse gradients all that have moved, else those that moved most; of
             several processes the first one's. Where there are many classes, cheaper than to refresh often.
@@ -193,7 +193,7 @@ class ClassTableLoss(LossPart):
 
         Args:
             queries: what classes are scored with. The sampler gets them as they are multiplied: of length 1 where the
-                table is normalised, not divided by the temperature, before the 1 that biases are met by.
+                table is normalised, not divided by the temperature, without the 1 that biases are multiplied by.
             targets: `[M]` or `[M, T]`, -1 where a row has fewer than T; on the host no GPU has to wait for their check.
             generator: source of the draws.
             weight: of each row in the loss; None: 1 / M.
