@@ -87,13 +87,11 @@ class AbsoluteSoftmax(ClassTableLoss):
         targets: Tensor,
         generator: torch.Generator | None = None,
         weight: Tensor | None = None,
-        refreshes: bool = True,
     ) -> RowLosses:
         """Among the candidates drawn."""
         if self.sampler is None:
             return self.exact(queries, targets)
-        if refreshes:
-            self._refresh()
+        self._refresh()
         h = self.table.normalised(queries)
         draw = self.sampler.sample(h.detach(), self.num_sampled, targets, self.hits, generator)
         candidates = self._absolute(torch.einsum("md,mnd->mn", h, self.table.vectors(draw.ids)))

@@ -5,8 +5,9 @@ B images, H rows and W columns of patches, T rows and S columns in a direction o
 
 from typing import Literal, get_args
 
+import torch
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 Direction = Literal["down", "up", "right", "left"]
@@ -30,3 +31,15 @@ def restore(grid: Float[Tensor, "B T S D"], direction: str) -> Float[Tensor, "B 
 def columns(latents: Float[Tensor, "B ... D"], direction: str) -> Float[Tensor, "S T D"]:
     """A grid's columns as sequences, an image's next to each other; without a direction, sequences as they are."""
     return rearrange(orient(latents, direction), "b t s d -> (b s) t d") if direction else latents
+
+
+def is_grid(latents: Float[Tensor, "B ... D"]) -> bool:
+    """Whether latents are grids `[B, H, W, D]`, not sequences `[B, T, D]`."""
+    return latents.ndim == 4
+
+
+def is_signal(latents: Float[Tensor, "B ... D"], num_valid: Int[Tensor, " B"] | None) -> Bool[Tensor, "B ..."]:
+    """Which latents are no padding: the first `num_valid` of each sequence; None: all. Grids have no padding."""
+    if num_valid is None or is_grid(latents):
+        return torch.ones(latents.shape[:-1], dtype=torch.bool, device=latents.device)
+    return torch.arange(latents.shape[1], device=latents.device) < rearrange(num_valid, "b -> b 1")

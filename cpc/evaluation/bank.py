@@ -10,6 +10,7 @@ from einops import rearrange
 
 from cpc.bounds import BoundTally
 from cpc.candidates import LatentBank
+from cpc.contexts.grid import is_signal
 from cpc.data.drawn import DrawnCorpus
 from cpc.data.modality import HeldOutBatches
 from cpc.losses import Contrast, bank_loss
@@ -50,12 +51,9 @@ def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_s
     for index in range(max(1, stream.num_slots // size)):
         batch = windows.__getitems__(stream.batch(index)).beside(weights)
         z = model.encoder(batch.x)
-        is_signal = torch.ones(z.shape[:-1], dtype=torch.bool, device=z.device)
-        if z.ndim == 3:  # images have no padding
-            time = torch.arange(z.shape[1], device=z.device)
-            is_signal = time < rearrange(model.encoder.num_latents(batch.num_valid), "b -> b 1")
-        latents.append(z[is_signal].float().cpu())
-        sequences.append(batch.sequence_id.cpu().repeat_interleave(is_signal.flatten(1).sum(1).cpu()))
+        kept = is_signal(z, model.in_latents(batch).num_valid)
+        latents.append(z[kept].float().cpu())
+        sequences.append(batch.sequence_id.cpu().repeat_interleave(kept.flatten(1).sum(1).cpu()))
         num_stored += len(latents[-1])
         if num_stored >= num_latents:
             break
@@ -85,7 +83,7 @@ def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundT
 
 
 def bank_contrast(predicted: Predictions, bank: LatentBank, skip_steps: int = 0) -> Contrast:
-    """`cpc.losses.contrast` with a bank in place of the batch: no gradients, and no draws."""
+    """`cpc.losses.contrast` with a bank instead of the batch: no gradients, and no draws."""
     queries, latents, sequences = predicted
     num_steps, num_sequences, num_latents, _ = queries.shape
     query, step, sequence, target = rows_of(sequences.num_valid, num_latents, num_steps, skip_steps)

@@ -12,8 +12,7 @@ from cpc.contexts.grid import DIRECTIONS, columns, orient, restore
 from cpc.data.batch import Batch
 from cpc.encoders import TinyTrunk
 from cpc.encoders.patches import PatchEncoder
-from cpc.losses import Contrastive
-from cpc.losses.contrast import contrast
+from cpc.losses import Contrastive, contrast
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 
