@@ -22,7 +22,7 @@ from cpc.data.store.records import read_records
 from cpc.pretraining.command import parse, pretrain
 from cpc.pretraining.run_folder import step_of
 from cpc.probes.linear import ProbeProtocol
-from cpc.probes.report import probe_report
+from cpc.probes.report import probe
 from cpc.processor import prepare_processor
 
 BASE = Path(__file__).parents[1] / "configs" / "ablations" / "base.yaml"
@@ -59,7 +59,7 @@ def run(folder: Path, corpus: Path, options: list[str]) -> dict[str, Any]:
         began = any((folder / name).exists() for name in ("bound.jsonl", "checkpoints"))
         pretrain([*arguments, *(["--ckpt_path=last"] if began else [])])
     if not is_probed(folder):
-        probe_report(
+        probe(
             folder,
             corpus,
             ("phones", "speaker"),
@@ -67,7 +67,6 @@ def run(folder: Path, corpus: Path, options: list[str]) -> dict[str, Any]:
             baselines=(),
             train_minutes=PROBE_TRAIN_MINUTES,
             protocol=ProbeProtocol(num_seeds=1),
-            out=folder / "probe.json",
         )
     tasks = json.loads((folder / "probe.json").read_text())["tasks"]
     results = tasks["phones"]["results"]

@@ -31,8 +31,10 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from cpc.candidates.kernels import KernelMap, PositiveRandomFeatures, Quadratic, RandomFourier, RandomMaclaurin
-from cpc.candidates.samplers import FeatureMass, KernelTree, QuerySampler, SoftmaxSampler, TwoLevel
+from benchmarks.extreme.kernel_tree import KernelTree
+from benchmarks.extreme.kernels import PositiveRandomFeatures, RandomMaclaurin, StructuredFourier
+from cpc.candidates.kernels import KernelMap, Quadratic, RandomFourier
+from cpc.candidates.samplers import FeatureMass, QuerySampler, SoftmaxSampler, TwoLevel
 
 NUM_PAIRS, NUM_SEEDS, TAU = 500, 5, 1.0
 SIZES = (100, 1000)
@@ -59,7 +61,7 @@ def kernel_errors() -> dict[str, dict[str, float]]:
     makers: dict[str, tuple[Callable[[int, int], KernelMap], float]] = {
         "RFF": (lambda size, seed: RandomFourier(64, size, TAU, "gaussian", seed), 1.0),
         "RFF, orthogonal": (lambda size, seed: RandomFourier(64, size, TAU, "orthogonal", seed), 1.0),
-        "SORF": (lambda size, seed: RandomFourier(64, size, TAU, "structured", seed), 1.0),
+        "SORF": (lambda size, seed: StructuredFourier(64, size, TAU, seed), 1.0),
         "Maclaurin": (lambda size, seed: RandomMaclaurin(64, size, TAU, seed), math.exp(-TAU)),
         "positive": (lambda size, seed: PositiveRandomFeatures(64, size, TAU, "gaussian", seed), math.exp(-TAU)),
         "positive, orthogonal": (

@@ -87,13 +87,11 @@ class AbsoluteSoftmax(ClassTableLoss):
         targets: Tensor,
         generator: torch.Generator | None = None,
         weight: Tensor | None = None,
-        refreshes: bool = True,
     ) -> RowLosses:
         """Among the candidates drawn."""
         if self.sampler is None:
             return self.exact(queries, targets)
-        if refreshes:
-            self._refresh()
+        self._refresh()
         h = self.table.normalised(queries)
         draw = self.sampler.sample(h.detach(), self.num_sampled, targets, self.hits, generator)
         candidates = self._absolute(torch.einsum("md,mnd->mn", h, self.table.vectors(draw.ids)))
@@ -140,7 +138,7 @@ def softmax_with(
 
 
 def dense(kernel: str, **init_args: Any) -> dict[str, Any]:
-    inner = sampler(f"cpc.candidates.kernels.{kernel}", dim=DIM, **init_args)
+    inner = sampler(kernel, dim=DIM, **init_args)
     return sampler("benchmarks.language.Dense", num_classes=NUM_CLASSES, kernel=inner)
 
 
@@ -151,9 +149,9 @@ def static(name: str) -> dict[str, Any]:
 def variants() -> dict[str, dict[str, Any]]:
     """By name, `model.loss`."""
     absolute = "benchmarks.language.AbsoluteSoftmax"
-    quadratic = dense("Quadratic", alpha=100.0)
+    quadratic = dense("cpc.candidates.kernels.Quadratic", alpha=100.0)
     frequencies = {
-        f"rff_nu_{nu:g}_d_{num}": dense("RandomFourier", num_frequencies=num, nu=nu)
+        f"rff_nu_{nu:g}_d_{num}": dense("cpc.candidates.kernels.RandomFourier", num_frequencies=num, nu=nu)
         for nu, num in ((4.0, 1024), (1.0, 1024), (11.1, 1024), (4.0, 128), (4.0, 512))
     }
     of_query = {"num_classes": NUM_CLASSES, "dim": DIM, "temperature": TEMPERATURE}

@@ -25,11 +25,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks import class_step
+from benchmarks.extreme.kernel_tree import KernelTree
+from benchmarks.extreme.kernels import PositiveRandomFeatures
 from benchmarks.machine import machine_state
 from benchmarks.proposals import TEMPERATURE, Scene, chi_square, clustered, sphere
 from cpc.allocator import keep_freed_memory
-from cpc.candidates.kernels import PositiveRandomFeatures, Quadratic, RandomFourier
-from cpc.candidates.samplers import CentroidMass, Draw, FeatureMass, KernelTree, QuerySampler, SoftmaxSampler, TwoLevel
+from cpc.candidates.kernels import Quadratic, RandomFourier
+from cpc.candidates.samplers import CentroidMass, Draw, FeatureMass, QuerySampler, SoftmaxSampler, TwoLevel
 from cpc.candidates.samplers.compiled import compiled
 from cpc.candidates.samplers.two_level import SOURCE
 from cpc.processor import prepare_processor

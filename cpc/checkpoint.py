@@ -1,10 +1,10 @@
-"""Publish a model as a folder, and get it back: model.safetensors and config.json; read what a run resumes from.
+"""Save a model as a folder of model.safetensors and config.json, and load it; read the checkpoint a run resumes from.
 
-Files may come from anywhere: to read one runs no code that it brings along (docs/records.md).
+Files may come from anywhere: reading one runs none of its code (docs/records.md).
 
 config.json names every part by class and arguments, in the dialect of the YAML configs, so a folder needs no code of
-the run that wrote it. It also names its weights, by their sha256: two files cannot be replaced at once, so new weights
-wait beside the old ones until config.json speaks of them.
+the run that wrote it. It also has the sha256 of its weights: two files cannot be replaced at once, so new weights wait
+beside the old ones until config.json names them.
 """
 
 import hashlib
@@ -19,7 +19,6 @@ from pickle import UnpicklingError
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -33,45 +32,28 @@ FORMAT_VERSION = 1
 _WEIGHTS, _WAITING_WEIGHTS, _CONFIG = "model.safetensors", "model.safetensors.new", "config.json"
 _ENTRIES = {"architecture": dict, "sha256": str, "provenance": dict}  # of a config.json that cpc reads, and their types
 _SAVED = {"global_step": int, "state_dict": dict, "loops": dict, "cpc": dict}  # in a checkpoint
-# What checkpoints may name beside torch's own: earlier versions saved the state of numpy's generator as an array.
-SAFE_GLOBALS: list[Any] = [np.empty(0).__reduce__()[0], np.ndarray, np.dtype, np.dtypes.UInt32DType]
 
 
 def describe(module: nn.Module) -> dict[str, Any]:
     """The class of a module and the arguments that build it again, parts described likewise.
 
-    Every `__init__` argument is kept under an attribute of the same name, or as `NAME_part` where the name is a
-    method's: that is the convention of all parts.
+    Every part keeps each `__init__` argument under an attribute of the same name, or as `NAME_part` where the name is
+    a method's.
 
     Raises:
         ValueError: on a module that does not keep it, naming class and argument.
     """
     init_args = {}
     for name in list(inspect.signature(type(module).__init__).parameters)[1:]:
-        if not hasattr(module, _kept(module, name)):
+        kept = f"{name}_part" if hasattr(module, f"{name}_part") else name
+        if not hasattr(module, kept):
             raise ValueError(
                 f"{type(module).__name__} keeps no attribute {name!r} of its argument, so that a saved model could not "
                 "be built again: give it one, or wrap the module in a class of yours that takes and keeps its arguments"
             )
-        value = getattr(module, _kept(module, name))
+        value = getattr(module, kept)
         init_args[name] = describe(value) if isinstance(value, nn.Module) else value
     return {"class_path": f"{type(module).__module__}.{type(module).__qualname__}", "init_args": init_args}
-
-
-def with_defaults(description: dict[str, Any], module: nn.Module) -> dict[str, Any]:
-    """A description of such a module by an earlier version: arguments that are newer than it have their defaults."""
-    init_args = dict(description["init_args"])
-    for name, parameter in list(inspect.signature(type(module).__init__).parameters.items())[1:]:
-        part = getattr(module, _kept(module, name), None)
-        if name not in init_args and parameter.default is not parameter.empty:
-            init_args[name] = parameter.default
-        elif isinstance(part, nn.Module) and _is_description(init_args.get(name)):
-            init_args[name] = with_defaults(init_args[name], part)
-    return description | {"init_args": init_args}
-
-
-def _kept(module: nn.Module, name: str) -> str:
-    return f"{name}_part" if hasattr(module, f"{name}_part") else name
 
 
 def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("cpc",), kind: type = nn.Module) -> Any:
@@ -87,7 +69,7 @@ def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("
     """
     path = description.get("class_path")
     if not _is_description(description) or not isinstance(path, str) or not isinstance(description["init_args"], dict):
-        raise ValueError(f"{str(description)[:80]} describes no part: it needs a class_path and its init_args")
+        raise ValueError(f"{str(description)[:80]} does not describe a part: it needs a class_path and its init_args")
     cls = class_of(path, trusted_packages=trusted_packages, kind=kind)
     arguments = {
         name: build(value, trusted_packages=trusted_packages) if _is_description(value) else _as_given(value)
@@ -122,12 +104,12 @@ def class_of(path: str, *, trusted_packages: tuple[str, ...] = ("cpc",), kind: t
     except (ImportError, AttributeError) as error:
         raise ValueError(f"there is no class {path}: {error}") from error
     if not (isinstance(cls, type) and issubclass(cls, kind)) or inspect.isabstract(cls):
-        raise ValueError(f"{path} is no {kind.__name__}")
+        raise ValueError(f"{path} is not a {kind.__name__}")
     return cls
 
 
 def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any] | None = None) -> None:
-    """Write weights and description; fail or be killed when it may, the folder then holds the old model or the new one.
+    """Write weights and description; if this fails or is killed, the folder holds either the old model or the new one.
 
     Args:
         model: what to save.
@@ -178,9 +160,9 @@ def load_pretrained(folder: str | Path, *, device: str = "cpu", trusted_packages
     except SafetensorError as error:
         raise ValueError(f"{weights} cannot be read, damaged or another kind of file? {error}") from error
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{folder / _CONFIG} describes no model that can be built: {error}") from error
+        raise ValueError(f"{folder / _CONFIG} does not describe a model that can be built: {error}") from error
     if not isinstance(model, CPC):
-        raise ValueError(f"{folder / _CONFIG} describes a {type(model).__name__}, no CPC model")
+        raise ValueError(f"{folder / _CONFIG} describes a {type(model).__name__}, not a CPC model")
     for name, fact in {"modality": model.encoder.modality, **model.encoder.geometry}.items():
         if config.get(name, fact) != fact:
             raise ValueError(
@@ -209,21 +191,17 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     """The config.json of a model folder (or of a run folder that holds one).
 
     Raises:
-        ValueError: if there is none, or it was written by a later version.
+        ValueError: if there is none, it is damaged, or it was written by a later version.
     """
     path = _model_folder(folder) / _CONFIG
     if not path.exists():
         raise ValueError(
             f"{folder} holds no model: config.json and model.safetensors are looked for there and in its 'model' folder"
         )
-    return _read(path)
-
-
-def _read(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no JSON, cut off or edited? {error}") from error
+        raise ValueError(f"{path} is not JSON, cut off or edited? {error}") from error
     version = config.get("format_version") if isinstance(config, dict) else None
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         raise ValueError(f"{path} has format_version {version}, this cpc reads up to {FORMAT_VERSION}; upgrade cpc")
@@ -248,9 +226,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         with zipfile.ZipFile(path) as archive:
             if archive.testzip() is not None:  # torch compares no checksums
                 raise zipfile.BadZipFile("a checksum differs")
-        with torch.serialization.safe_globals(SAFE_GLOBALS):
-            names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-            found = None if names else torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+        found = None if names else torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except OSError:
         raise
     except UnpicklingError:
@@ -287,7 +264,7 @@ def _model_folder(folder: str | Path) -> Path:
 
 
 def _weights(folder: Path, sha256: str) -> Path:
-    """The weights that config.json speaks of, which a killed save may have left waiting."""
+    """The weights that config.json names, which a killed save may have left waiting."""
     candidates = [path for path in (folder / _WEIGHTS, folder / _WAITING_WEIGHTS) if path.exists()]
     if not candidates:
         raise ValueError(f"{folder} has a {_CONFIG} but no {_WEIGHTS}: copy the whole model folder")
@@ -301,10 +278,10 @@ def _weights(folder: Path, sha256: str) -> Path:
 
 
 def _settle(folder: Path) -> None:
-    """Waiting weights take their place if config.json speaks of them; otherwise their save has failed."""
+    """Put waiting weights in place if config.json names them; otherwise their save has failed, and they go."""
     waiting = folder / _WAITING_WEIGHTS
     if waiting.exists():
-        if (folder / _CONFIG).exists() and _read(folder / _CONFIG)["sha256"] == _sha256(waiting):
+        if (folder / _CONFIG).exists() and read_config(folder)["sha256"] == _sha256(waiting):
             os.replace(waiting, folder / _WEIGHTS)
         else:
             waiting.unlink()
@@ -340,7 +317,7 @@ def _is_description(value: Any) -> bool:
 
 
 def _is_of(value: Any, annotation: Any, default: Any) -> bool:
-    """Whether a number, word or flag is such as an argument asks for; what else it may be shows when it is used."""
+    """Whether a number, word or flag has the type of an argument; other types show when they are used."""
     if value is default or value == default:
         return True
     if get_origin(annotation) in (Union, UnionType):

@@ -22,7 +22,7 @@ COMMANDS = {  # the function that is called, and what it does
     "probe": ("cpc.probes.report:probe", "judge features with linear probes, beside baselines and the bound"),
     "embed": ("cpc.probes.embed:embed", "write features of audio or image files, and where they lie"),
     "picture": (
-        "cpc.probes.images.pictures:write_pictures",
+        "cpc.probes.picture:write_pictures",
         "draw an image model's patches, their neighbours in z and a map of contexts",
     ),
     "monitor": ("cpc.monitor.command:monitor", "serve a local page that watches runs while they train"),
@@ -88,7 +88,7 @@ def _run(name: str, arguments: list[str], typed: dict[str, str]) -> None:
     function = getattr(import_module(module), function_name)
     options = Options(function, f"cpc {name}", f"{words[0].upper()}{words[1:]}.")
     typed |= options.typed
-    note = _add_data_options(options, arguments) if options.takes_more else ""
+    note = _add_data_options(options, name, arguments) if options.takes_more else ""
     typed |= options.typed
     values = options.parse(arguments, note)
     if "torch" in sys.modules or name == "quickstart":
@@ -106,7 +106,7 @@ def _run(name: str, arguments: list[str], typed: dict[str, str]) -> None:
         print(f"{len(result)} files indexed ({counts})")
 
 
-def _add_data_options(options: Any, arguments: list[str]) -> str:
+def _add_data_options(options: Any, command: str, arguments: list[str]) -> str:
     """Add those of the data of the model that is named among the arguments; what to say of options it has not."""
     values = [argument for argument in arguments if not argument.startswith("-")]
     if not values:
@@ -120,7 +120,10 @@ def _add_data_options(options: Any, arguments: list[str]) -> str:
     trust = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     trust.add_argument("--trusted_packages", nargs="+", default=("cpc",))
     kind = data_class(read_config(model), tuple(trust.parse_known_args(arguments)[0].trusted_packages))
-    options.add_fields(kind, kind.held_out_options, "; as in the model's run if not given")
+    if command == "probe":
+        options.add_fields(kind, kind.probe_options)
+    else:
+        options.add_fields(kind, kind.held_out_options, "; as in the model's run if not given")
     return f"; {model} is a model of {kind.name}, whose data have no such option"
 
 

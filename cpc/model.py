@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Num
 from torch import Tensor, nn
 
-from cpc.contexts.grid import check_latents
+from cpc.contexts.context import check_latents
 from cpc.data.batch import Batch
 from cpc.losses.contrastive import Contrastive
 from cpc.losses.loss_part import LossPart, Measure
@@ -30,7 +30,7 @@ class CPC(nn.Module):
 
     Raises:
         ValueError: on a context of sequences for an encoder of images, or the other way round, or a loss that does not
-            go with the two.
+            fit the two.
     """
 
     # Any: parts follow a protocol (connect, dim, num_latents, ...) that torch's own attribute types would hide.
@@ -79,11 +79,11 @@ class CPC(nn.Module):
     def contrast(
         self, output: Output, batch: Batch, generator: torch.Generator | None = None, measure: Measure | None = None
     ) -> Contrast:
-        """The loss of an output at hand, what the model makes of `batch.x`.
+        """The loss of an output of the model.
 
         Args:
-            output: of the model.
-            batch: whose observations these are; its samples are converted to latents here, and nowhere else.
+            output: of the model for `batch.x`.
+            batch: the observations; its lengths in samples are converted to latents here, and nowhere else.
             generator: source of the draws.
             measure: another strategy and number of negatives than in training.
         """
@@ -96,7 +96,7 @@ class CPC(nn.Module):
 
     @property
     def predictor(self) -> Any:
-        """That of the first direction."""
+        """The predictor of the first direction."""
         return self.predictors[0]
 
     @property

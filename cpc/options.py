@@ -9,6 +9,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -17,7 +18,7 @@ import docstring_parser
 
 NAMED = ("data", "task", "out")
 MAY_BE_EMPTY = ("baselines",)
-PYTHON_ONLY = ("progress", "num_workers", "num_random_models", "held_out")
+PYTHON_ONLY = ("progress", "num_workers", "num_random_models", "held_out", "supervised")
 METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 
 
@@ -31,6 +32,7 @@ class Options:
 
     Attributes:
         typed: how each option is typed.
+        groups: parameters whose fields are options of their own, and the dataclasses of these.
         takes_more: whether the function takes options that its signature does not name.
     """
 
@@ -38,40 +40,48 @@ class Options:
         document = docstring_parser.parse(function.__doc__ or "")
         self.parser = argparse.ArgumentParser(prog, description=words or document.short_description, allow_abbrev=False)
         self.typed: dict[str, str] = {}
+        self.groups: dict[str, Any] = {}
         self.takes_more = False
-        told, kinds = {line.arg_name: line.description for line in document.params}, get_type_hints(function)
+        texts, kinds = {line.arg_name: line.description for line in document.params}, get_type_hints(function)
         for position, (name, parameter) in enumerate(inspect.signature(function).parameters.items()):
             is_required = parameter.default is parameter.empty
             if parameter.kind is parameter.VAR_KEYWORD:
                 self.takes_more = True
+            elif of_fields := [each for each in get_args(kinds[name]) if isinstance(each, type) and is_dataclass(each)]:
+                self.groups[name] = of_fields[0]
+                self.add_fields(of_fields[0], [field.name for field in fields(of_fields[0])])
             elif is_required and (position == 0 or name not in NAMED):
                 self.parser.add_argument(
-                    name, help=_escape(told.get(name)), **(_reading(kinds[name]) | {"metavar": name})
+                    name, help=_escape(texts.get(name)), **(_reading(kinds[name]) | {"metavar": name})
                 )
             elif name not in PYTHON_ONLY:
-                self._add(name, kinds[name], told.get(name), None if is_required else parameter.default, is_required)
+                self._add(name, kinds[name], texts.get(name), None if is_required else parameter.default, is_required)
 
-    def add_fields(self, kind: type, names: Iterable[str], note: str) -> None:
-        """Add an option for each of these fields of a class; `note` follows what its docstring says of it."""
+    def add_fields(self, kind: type, names: Iterable[str], note: str | None = None) -> None:
+        """Add an option for each of these fields of a class; `note` ends its help where a default would."""
         lines = [line for base in kind.__mro__[::-1] for line in docstring_parser.parse(base.__doc__ or "").params]
-        told, kinds = {line.arg_name: line.description for line in lines}, get_type_hints(kind)
-        for name in names:
-            self._add(name, kinds[name], f"{(told.get(name) or '').rstrip('.')}{note}")
+        texts, kinds = {line.arg_name: line.description for line in lines}, get_type_hints(kind)
+        for name in (name for name in names if name not in PYTHON_ONLY):
+            default = getattr(kind, name, None) if note is None else None
+            self._add(name, kinds[name], f"{(texts.get(name) or '').rstrip('.')}{note or ''}", default)
 
     def parse(self, arguments: list[str], note: str = "") -> dict[str, Any]:
         """The arguments that were given, by name; `note` is added to the message about unknown ones."""
         given, unknown = self.parser.parse_known_args(arguments)
         if unknown:
             self.parser.error(f"unrecognized arguments: {' '.join(unknown)}{note}")
-        return vars(given)
+        values = vars(given)
+        for group, kind in self.groups.items():
+            values[group] = kind(**{each.name: values.pop(each.name) for each in fields(kind) if each.name in values})
+        return values
 
-    def _add(self, name: str, kind: Any, told: str | None, default: Any = None, is_required: bool = False) -> None:
+    def _add(self, name: str, kind: Any, text: str | None, default: Any = None, is_required: bool = False) -> None:
         reading = _reading(kind)
         if not reading:
             return
         if name in MAY_BE_EMPTY:
             reading["nargs"] = "*"
-        text = re.sub(r"`(\w+)`", lambda marked: self.typed.get(marked[1], marked[0]), told or "")
+        text = re.sub(r"`(\w+)`", lambda marked: self.typed.get(marked[1], marked[0]), text or "")
         if "nargs" in reading and "choices" in reading:
             reading["metavar"] = "NAME"
             text = f"{text.rstrip('.')}; any of {', '.join(reading['choices'])}"

@@ -13,11 +13,11 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.contexts.transformer import TransformerLayer, check_heads
+from cpc.contexts.transformer import TransformerLayer
 
 
 class Step(NamedTuple):
-    """A prediction: k latents ahead, in a direction of time, without a name where there is one alone."""
+    """A prediction: k latents ahead, in a direction of time (unnamed where there is only one)."""
 
     direction: str
     k: int
@@ -40,7 +40,7 @@ class Output(NamedTuple):
         latents: z, `[B, T, D]`, or grids `[B, H, W, D]`.
         contexts: c, `[B, T, C]`, or grids `[B, H, W, C]`.
         queries: W_k c_t by direction of time, `[K, S, T, D]`: under an empty name where latents are sequences (S = B);
-            of grids S counts the columns of all images as `cpc.contexts.grid.columns` puts them.
+            for grids S counts the columns of all images as `cpc.contexts.grid.columns` puts them.
         state: from which encoding goes on.
     """
 
@@ -97,7 +97,7 @@ class Bilinear(Predictor):
         dropout: probability of dropping a channel of a context, as language models do before their softmax.
 
     Raises:
-        ValueError: if `num_steps` is below 1, or `dropout` is no probability below 1.
+        ValueError: if `num_steps` is below 1, or `dropout` is not a probability below 1.
     """
 
     def __init__(self, num_steps: int = 12, dropout: float = 0.0) -> None:
@@ -123,39 +123,6 @@ class Bilinear(Predictor):
         # keeps it at or below 1, at any width: training starts at a loss of about log N. PyTorch's default grows it
         # with latent_dim, and training first has to unlearn large random scores.
         nn.init.normal_(self.linear.weight, std=1 / math.sqrt(context_dim * latent_dim))
-
-
-class MLP(Predictor):
-    """Hidden layers shared by all steps, then one linear head per step.
-
-    Args:
-        num_steps: K, the furthest step predicted.
-        hidden_dim: width of each hidden layer.
-        num_layers: hidden layers, each followed by ReLU.
-
-    Raises:
-        ValueError: if `num_steps`, `hidden_dim` or `num_layers` is below 1.
-    """
-
-    def __init__(self, num_steps: int = 12, hidden_dim: int = 512, num_layers: int = 1) -> None:
-        super().__init__(num_steps)
-        if hidden_dim < 1 or num_layers < 1:
-            raise ValueError(
-                f"hidden_dim={hidden_dim} and num_layers={num_layers} must be at least 1; for a linear map use Bilinear"
-            )
-        self.hidden_dim = hidden_dim
-        self.num_layers = num_layers
-
-    def forward(self, c: Float[Tensor, "B T C"]) -> Float[Tensor, "K B T D"]:
-        """Queries of all steps."""
-        return self.heads(self.hidden(c))
-
-    def _allocate(self, context_dim: int, latent_dim: int) -> None:
-        self.hidden = nn.Sequential()
-        for layer in range(self.num_layers):
-            self.hidden.extend([nn.Linear(self.hidden_dim if layer else context_dim, self.hidden_dim), nn.ReLU()])
-        self.heads = Bilinear(self.num_steps)
-        self.heads.connect(self.hidden_dim, latent_dim)
 
 
 class TransformerPredictor(Predictor):
@@ -191,7 +158,6 @@ class TransformerPredictor(Predictor):
         return torch.einsum("kbtc,kdc->kbtd", hidden, self.heads.weights)
 
     def _allocate(self, context_dim: int, latent_dim: int) -> None:
-        check_heads(context_dim, self.num_heads)
         self.layers = nn.ModuleList(
             TransformerLayer(context_dim, self.num_heads, self.feedforward_dim, self.dropout)
             for _ in range(self.num_steps)

@@ -1,6 +1,6 @@
 """Settings of this process that decide how fast a CPU computes, none of which changes what it computes.
 
-Two of them stand beside the allocator's: denormal numbers become zeros, and on AMD processors float32 matrix products
+There are two beside the allocator's: denormal numbers become zeros, and on AMD processors float32 matrix products
 go through oneDNN rather than MKL, which runs at half of the speed there.
 """
 
@@ -20,7 +20,7 @@ def prepare_processor() -> None:
 
 
 def has_slow_float32_products() -> bool:
-    """Whether torch multiplies float32 matrices with MKL on a processor of AMD's."""
+    """Whether torch multiplies float32 matrices with MKL on an AMD processor."""
     return torch.backends.mkl.is_available() and "AMD" in str(torch.cpu.get_capabilities().get("cpu_name", ""))
 
 

@@ -1,7 +1,6 @@
 """The commands, in-process, on a small synthesised corpus: what they print, write and refuse."""
 
 import json
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 
 from cpc.cli import main
 from cpc.data.audio.manifest import read_manifest
-from cpc.probes import ProbeProtocol
 
 pytest.importorskip("espeakng_loader", reason="the extra 'speech' is not installed")
 
@@ -110,11 +108,20 @@ def test_evaluate(run_dir: Path, corpus: Path, capsys: pytest.CaptureFixture[str
     assert json.loads((run_dir / "bound.json").read_text()) == again
 
 
-def test_probe_with_every_baseline(
-    run_dir: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("cpc.probes.report.ProbeProtocol", partial(ProbeProtocol, num_epochs=2, min_steps=50))
-    options = ["--num_seeds", "1", "--supervised_seconds", "1", "--task", "phones", "speaker"]
+def test_probe_with_every_baseline(run_dir: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [
+        "--num_epochs",
+        "2",
+        "--min_steps",
+        "50",
+        "--num_seeds",
+        "1",
+        "--supervised_seconds",
+        "1",
+        "--task",
+        "phones",
+        "speaker",
+    ]
     main(["probe", str(run_dir), "--data", str(corpus), *options])
     printed = capsys.readouterr().out
     report = json.loads((run_dir / "probe.json").read_text())

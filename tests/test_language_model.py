@@ -7,7 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from benchmarks.extreme.kernel_tree import KernelTree
 from cpc.candidates import ClassTable, kernels, samplers
+from cpc.candidates.kernels import Quadratic
 from cpc.checkpoint import load_pretrained, save_pretrained
 from cpc.contexts import GRU, PixelCNN
 from cpc.data.batch import Batch
@@ -64,11 +66,10 @@ def test_chunks_with_their_state_are_the_whole() -> None:
         samplers.UniformMixture(samplers.LogUniform(9), share=0.2),
         samplers.Bernoulli(torch.arange(1.0, 10.0)),
         samplers.SoftmaxSampler(9, 4, temperature=0.5),
-        samplers.KernelTree(9, kernels.RandomFourier(4, 8, nu=2.0, seed=3)),
-        samplers.KernelTree(9, kernels.Quadratic(4)),
-        samplers.KernelTree(9, kernels.RandomMaclaurin(4, 8)),
         samplers.TwoLevel(9, 4, block_size=3),
-        samplers.TwoLevel(9, 4, mass=samplers.FeatureMass(kernels.PositiveRandomFeatures(4, 8)), blocks="ids"),
+        samplers.TwoLevel(
+            9, 4, mass=samplers.FeatureMass(kernels.RandomFourier(4, 8, 2.0, "orthogonal", 3)), blocks="ids"
+        ),
     ],
     ids=lambda sampler: type(sampler).__name__,
 )
@@ -111,7 +112,7 @@ def test_the_sampler_sees_the_table_as_often_as_asked() -> None:
     "sampler",
     [
         lambda: samplers.SoftmaxSampler(90, 5),
-        lambda: samplers.KernelTree(90, kernels.Quadratic(5)),
+        lambda: KernelTree(90, Quadratic(5)),
         lambda: samplers.TwoLevel(90, 5, blocks="ids", block_size=30),
     ],
 )
@@ -156,7 +157,7 @@ def test_refusals() -> None:
     x = torch.zeros(1, 3, dtype=torch.long)
     with pytest.raises(ValueError, match="3 places and 1 steps ahead need 3 labels, got 0"):
         model.loss(x)
-    with pytest.raises(ValueError, match="strategy='mixed': classes are told by full_softmax or full_softmax"):
+    with pytest.raises(ValueError, match="strategy='mixed': classes are found by full_softmax or full_softmax"):
         model.loss(labelled(x, x), measure=Measure("mixed", None))
     with pytest.raises(ValueError, match="refresh_every=0"):
         ClassTableLoss(ClassTable(9, 4), "full_softmax", refresh_every=0)

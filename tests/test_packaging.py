@@ -46,7 +46,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    sources = {str(path.relative_to(REPOSITORY).as_posix()) for path in (REPOSITORY / "cpc").rglob("*.py")}
+    files = [path for path in (REPOSITORY / "cpc").rglob("*") if path.suffix in (".py", ".c", ".h")]
+    sources = {str(path.relative_to(REPOSITORY).as_posix()) for path in files}
     assert sources <= shipped
     assert all(name.startswith("cpc/") for name in shipped)
     assert not [name for name in shipped if re.search(r"(^|/)(datasets|tests|__pycache__)(/|$)", name)]

@@ -8,13 +8,11 @@ import torch
 import cpc
 from cpc.contexts import GRU
 from cpc.encoders import VectorEncoder
-from cpc.predictors import MLP, Bilinear, Predictor, TransformerPredictor
+from cpc.predictors import Bilinear, Predictor, TransformerPredictor
 
 K, C, D = 3, 8, 5
 BUILD: dict[str, Callable[[], Predictor]] = {
     "bilinear": lambda: Bilinear(K),
-    "mlp": lambda: MLP(K, hidden_dim=16),
-    "mlp, 2 layers": lambda: MLP(K, hidden_dim=16, num_layers=2),
     "transformer": lambda: TransformerPredictor(K, num_heads=2, feedforward_dim=16),
 }
 
@@ -57,7 +55,7 @@ def test_bilinear_weights_are_a_view_that_can_be_set() -> None:
 
 
 @pytest.mark.parametrize(("context_dim", "latent_dim"), [(16, 16), (256, 512), (512, 64)])
-@pytest.mark.parametrize("build", [Bilinear, MLP, lambda: TransformerPredictor(12, 8, 64)])
+@pytest.mark.parametrize("build", [Bilinear, lambda: TransformerPredictor(12, 8, 64)])
 def test_training_starts_at_about_log_n(build: Callable[[], Predictor], context_dim: int, latent_dim: int) -> None:
     """Unit variance per channel, the largest that the initialisation is made for: E[L] = log N + variance / 2."""
     predictor = build()
@@ -156,16 +154,12 @@ def test_connecting_twice(predictor: Predictor) -> None:
         predictor.connect(C, 6)
 
 
-@pytest.mark.parametrize("build", [Bilinear, MLP, TransformerPredictor])
+@pytest.mark.parametrize("build", [Bilinear, TransformerPredictor])
 def test_no_steps(build: Callable[[int], Predictor]) -> None:
     with pytest.raises(ValueError, match="num_steps=0"):
         build(0)
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(ValueError, match="hidden_dim=0"):
-        MLP(3, hidden_dim=0)
-    with pytest.raises(ValueError, match="num_layers=0"):
-        MLP(3, num_layers=0)
     with pytest.raises(ValueError, match="dim=10 does not fall into num_heads=8"):
         TransformerPredictor(3).connect(10, 4)

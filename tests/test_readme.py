@@ -156,7 +156,7 @@ def test_the_library_use_runs_as_it_stands() -> None:
 def test_every_document_that_is_linked_or_named_exists() -> None:
     folders = ("benchmarks", "configs", "cpc", "datasets", "docs", "tests")
     files = [*REPOSITORY.glob("*"), *(path for folder in folders for path in (REPOSITORY / folder).rglob("*"))]
-    for file in [path for path in files if path.suffix in (".md", ".py", ".yaml", ".toml", ".c")]:
+    for file in [path for path in files if path.suffix in (".md", ".py", ".yaml", ".toml", ".c", ".h")]:
         text = file.read_text(encoding="utf-8")
         missing = [name for name in re.findall(r"docs/[\w/]+\.md", text) if not (REPOSITORY / name).exists()]
         if file.suffix == ".md":

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from benchmarks.extreme.kernel_tree import KernelTree
 from benchmarks.extreme.points import ExtremePoints, read_extreme
 from benchmarks.extreme.precision import (
     PROPENSITY_PARAMETERS,
@@ -37,7 +38,7 @@ from benchmarks.machine import machine_state
 from cpc.allocator import keep_freed_memory
 from cpc.candidates import ClassTable
 from cpc.candidates.kernels import Quadratic, RandomFourier
-from cpc.candidates.samplers import KernelTree, LogUniform, QuerySampler, Sampler, SoftmaxSampler, TwoLevel, Uniform
+from cpc.candidates.samplers import LogUniform, QuerySampler, Sampler, SoftmaxSampler, TwoLevel, Uniform
 from cpc.losses import OBJECTIVES, ClassTableLoss
 from cpc.processor import prepare_processor
 

@@ -1,4 +1,4 @@
-"""Whom the positive is compared with."""
+"""Where negatives come from."""
 
 from cpc.candidates import samplers
 from cpc.candidates.bank import LatentBank

@@ -1,4 +1,4 @@
-"""A pool of stored latents, as many as a disk holds: whom to draw from, or to compare with one by one.
+"""A pool of stored latents, as many as a disk holds: to draw from, or to score against one by one.
 
 n latents of the bank, D latent dim.
 """
@@ -30,11 +30,11 @@ class LatentBank:
 
     Args:
         latents: z.
-        sequence_id: the file of each, so that a row can be kept from its own; -1, everywhere unless given: nobody's.
-        facts: what is known of them, kept in `bank.json`: JSON values alone.
+        sequence_id: the file of each, so that a row can be kept from its own; -1 for none, which is the default.
+        facts: what is known of them, kept in `bank.json`: JSON values.
 
     Raises:
-        ValueError: if there is none, or the lengths differ.
+        ValueError: if there is no latent, or the lengths differ.
 
     Example:
         >>> bank = LatentBank(torch.randn(100, 8))
@@ -66,21 +66,21 @@ class LatentBank:
                 None: kept in memory.
 
         Raises:
-            ValueError: if there are no embeddings, they hold something else than latents, come from several models, or
+            ValueError: if there are no embeddings, they hold something other than latents, come from several models, or
                 a file is broken; it is named.
         """
         files = sorted(path for path in Path(folder).rglob("*") if path.suffix in (".npy", ".safetensors"))
         if not files:
             raise ValueError(f"no embeddings below {folder}: write them with `cpc embed MODEL PATHS --features z`")
-        told = [_told(file) for file in files]
-        for file, facts in zip(files, told, strict=True):
+        described = [_described(file) for file in files]
+        for file, facts in zip(files, described, strict=True):
             if facts.get("features") != "z":
                 raise ValueError(f"{file} holds features {facts.get('features')!r}, a bank latents: embed --features z")
-            if facts.get("model_sha256") != told[0].get("model_sha256"):
+            if facts.get("model_sha256") != described[0].get("model_sha256"):
                 raise ValueError(f"{file} and {files[0]} are of different models: embed everything with one")
         shapes = [_frames(file).shape for file in files]
         ends = np.cumsum([shape[0] for shape in shapes])
-        size = (int(ends[-1]), int(told[0]["dim"]))
+        size = (int(ends[-1]), int(described[0]["dim"]))
         if out is None:
             latents = np.empty(size, np.float32)
             _gather(files, ends, latents)
@@ -92,7 +92,10 @@ class LatentBank:
                 mapped.flush()
             latents = np.load(Path(out) / _LATENTS, mmap_mode="c")
         sequence_id = torch.from_numpy(np.repeat(np.arange(len(files)), np.diff(ends, prepend=0)))
-        facts = {"model_sha256": told[0].get("model_sha256"), "sources": [each.get("source") for each in told]}
+        facts = {
+            "model_sha256": described[0].get("model_sha256"),
+            "sources": [each.get("source") for each in described],
+        }
         bank = cls(torch.from_numpy(latents), sequence_id, facts)
         if out is not None:
             bank._describe(Path(out))
@@ -119,7 +122,7 @@ class LatentBank:
         latents, sequence_id = (_mapped(folder / name) for name in (_LATENTS, _SEQUENCES))
         if not len(latents) == len(sequence_id) == num_latents:
             raise ValueError(
-                f"{folder} holds {len(latents)} latents and {len(sequence_id)} sequence ids, but {_FACTS} speaks of "
+                f"{folder} holds {len(latents)} latents and {len(sequence_id)} sequence ids, but {_FACTS} says "
                 f"{num_latents}: files of two banks, or a copy that was cut off"
             )
         return cls(torch.from_numpy(latents), torch.from_numpy(sequence_id), facts)
@@ -146,7 +149,7 @@ class LatentBank:
         return (slice(start, min(start + size, len(self))) for start in range(0, len(self), size))
 
     def num_of(self, sequence_id: Int[Tensor, " M"]) -> Int[Tensor, " M"]:
-        """How many latents of each of these sequences there are; none of -1."""
+        """How many latents of each of these sequences there are; 0 for -1."""
         ids, counts = (each.to(sequence_id.device) for each in self._sequences)
         place = torch.searchsorted(ids, sequence_id.contiguous()).clamp(max=len(ids) - 1)
         return torch.where((ids[place] == sequence_id) & (sequence_id >= 0), counts[place], 0)
@@ -163,7 +166,7 @@ class LatentBank:
         write_json({"format_version": FORMAT_VERSION, "num_latents": len(self), **self.facts}, folder / _FACTS)
 
 
-def _told(file: Path) -> dict[str, Any]:
+def _described(file: Path) -> dict[str, Any]:
     path = file.with_suffix(".json")
     if not path.exists():
         raise ValueError(f"{file} has no {path.name} beside it that says what it holds: was it written by `cpc embed`?")

@@ -23,7 +23,7 @@ class ClassTable(nn.Module):
         is_normalised: scale queries and classes to length 1, so that q . c is a cosine (what kernel samplers need, and
             the normalised embeddings of Rawat et al. 2019, arXiv:1907.10747, whose tau is 1 / temperature).
         temperature: divides the products.
-        has_sparse_gradients: gradients of the classes met alone, as sparse tensors. For many classes: a dense gradient
+        has_sparse_gradients: sparse gradients, of the scored classes only. For many classes: a dense gradient
             costs a pass over the whole table, and a dense optimiser several, however few classes were drawn. Optimisers
             that take them: `torch.optim.SGD` (without momentum or weight decay), `SparseAdam`, `Adagrad`.
 

@@ -1,4 +1,4 @@
-"""Uniform draws of negatives from each row's own set, and what it costs that they repeat.
+"""Uniform draws of negatives from each row's own set, and how much repeats add to the bound.
 
 B sequences, M rows (queries), N candidates, R draws per row.
 """
@@ -29,10 +29,10 @@ def draw_negatives(
     Args:
         pool: candidates that the queries of each sequence may meet.
         query_sequence: the row of `pool` that each query draws from.
-        positives: index of each row's positive among the N candidates, drawn never, whether it is in the pool or not;
+        positives: index of each row's positive among the N candidates, never drawn, whether it is in the pool or not;
             None excludes nothing.
         num_negatives: R.
-        generator: source of the draws, on the CPU, so that the model's own generator is left alone.
+        generator: source of the draws, on the CPU, so that the model's own generator is not used.
         device: where the draws go, without waiting for it if all else is on the CPU; None: that of `pool`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Negative strategies: whose latents a sequence is compared with (Table 2 of van den Oord et al. 2018).
+"""Negative strategies: which sequences' latents are negatives (Table 2 of van den Oord et al. 2018).
 
 B sequences that are predicted, S that lend candidates. Row b of an `allowed` matrix says which sequences lend their
 latents to the queries of b.
@@ -21,7 +21,7 @@ _RULES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sequence_only": lambda same, speaker: same,
 }
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
-BANK = "bank"  # no strategy to train with: stored latents of all other sequences
+BANK = "bank"  # not a strategy to train with: stored latents of all other sequences
 MOST_DRAW_EXCESS_NATS = 0.1
 
 
@@ -87,7 +87,7 @@ def reading_of(strategy: str, on_grid: bool = False, draw_excess_nats: float = 0
     """What a curve of `log N - L` with this strategy is, in words for a legend.
 
     Args:
-        strategy: whose latents were the candidates.
+        strategy: which latents were the candidates.
         on_grid: latents are patches; rows are not exchangeable then, and those that no positive can lie in give
             themselves away (docs/theory.md).
         draw_excess_nats: what repeated draws may add (`cpc.candidates.draw_excess_nats`); beyond 0.1 nats, which a

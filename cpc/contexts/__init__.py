@@ -1,21 +1,15 @@
 """g_ar: latents to contexts, strictly causal; all keep to the protocol of `cpc.contexts.context.Context`."""
 
 from cpc.contexts.context import Context, State
-from cpc.contexts.conv import CausalConv
-from cpc.contexts.grid import GridContext
 from cpc.contexts.pixel_cnn import PixelCNN
 from cpc.contexts.recurrent import GRU, LSTM
-from cpc.contexts.row_gru import RowGRU
 from cpc.contexts.transformer import CausalTransformer
 
 __all__ = [
     "GRU",
     "LSTM",
-    "CausalConv",
     "CausalTransformer",
     "Context",
-    "GridContext",
     "PixelCNN",
-    "RowGRU",
     "State",
 ]

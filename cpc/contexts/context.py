@@ -4,6 +4,7 @@ B batch, T latents, D latent dim, C context dim.
 """
 
 from abc import abstractmethod
+from typing import Any, Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -14,20 +15,22 @@ State = tuple[Tensor, ...] | None
 class Context(nn.Module):
     """g_ar: z_<=t -> c_t. A subclass gives `_allocate` and `_encode`.
 
-    The promises: c_t depends on z_<=t alone; sequences of a batch do not see each other; nothing is remembered between
-    calls but what `state` carries, so that chunks encoded one after the other, each with the state of the one before,
-    give the contexts of the whole sequence.
+    The promises: c_t depends on z_<=t alone; sequences of a batch do not see each other; only `state` is remembered
+    between calls, so that chunks encoded one after the other, each with the state of the one before, give the contexts
+    of the whole sequence.
 
     Attributes:
         dim: width of the contexts.
         input_dim: width of the latents; None before `connect`.
         directions: in which time runs; one, without a name, where latents are a sequence.
+        latents: what it reads, `sequences` `[B, T, D]` or `grids` `[B, H, W, D]`, as encoders say what they give.
         has_bounded_state: whether the state stays of one size, however long the sequence that it comes from.
     """
 
     dim: int
     input_dim: int | None = None
     directions: tuple[str, ...] = ("",)
+    latents: Literal["sequences", "grids"] = "sequences"
     has_bounded_state: bool = True
 
     def connect(self, input_dim: int) -> None:
@@ -49,11 +52,11 @@ class Context(nn.Module):
         self._allocate(input_dim)
         self.input_dim = input_dim
 
-    def forward(self, z: Float[Tensor, "B T D"], state: State = None) -> tuple[Float[Tensor, "B T C"], State]:
+    def forward(self, z: Float[Tensor, "B *T D"], state: State = None) -> tuple[Float[Tensor, "B *T C"], State]:
         """Encode latents into contexts, from the start of the sequences or from where `state` left them.
 
         Args:
-            z: latents; T may be 0.
+            z: latents `[B, T, D]` or `[B, H, W, D]`, as `latents` says; T may be 0.
             state: what the call on the preceding chunk returned, sequences first in every tensor; None at the start.
                 Detaching it is up to the caller.
 
@@ -61,20 +64,27 @@ class Context(nn.Module):
             Contexts, and the state after the last latent.
 
         Raises:
-            ValueError: before `connect`, on latents of another width, or on a state of another number of sequences.
+            ValueError: before `connect`, on latents of another width or number of axes, or on a state of another number
+                of sequences.
         """
-        self._check_width(z)
-        num_sequences, num_latents, _ = z.shape
-        if state is not None and len(state[0]) != num_sequences:
+        name = type(self).__name__
+        if self.input_dim is None:
+            raise ValueError(f"this {name} has no parameters yet: call connect(input_dim), or build a CPC with it")
+        axes = ["B", "T", "D"] if self.latents == "sequences" else ["B", "H", "W", "D"]
+        if z.ndim != len(axes):
+            raise ValueError(f"{name} takes latents [{', '.join(axes)}], got {tuple(z.shape)}")
+        if z.shape[-1] != self.input_dim:
+            raise ValueError(f"this {name} is connected to latents of width {self.input_dim}, got width {z.shape[-1]}")
+        if state is not None and len(state[0]) != len(z):
             raise ValueError(
-                f"the state belongs to {len(state[0])} sequences, the latents to {num_sequences}: begin new sequences "
+                f"the state belongs to {len(state[0])} sequences, the latents to {len(z)}: begin new sequences "
                 "with state=None"
             )
-        if num_latents == 0:
-            return z.new_zeros(num_sequences, 0, self.dim), state
+        if z.shape[1] == 0:
+            return z.new_zeros(*z.shape[:-1], self.dim), state
         return self._encode(z, state)
 
-    def by_direction(self, contexts: Float[Tensor, "B T C"]) -> dict[str, Float[Tensor, "S T c"]]:
+    def by_direction(self, contexts: Float[Tensor, "B ... C"]) -> dict[str, Float[Tensor, "S T c"]]:
         """Contexts as sequences over time, for each of `directions` those that predict along it."""
         return {"": contexts}
 
@@ -82,15 +92,22 @@ class Context(nn.Module):
         """Sequences in so many latents of an observation, and the latents of each."""
         return 1, num_latents
 
-    def _check_width(self, z: Tensor) -> None:
-        name = type(self).__name__
-        if self.input_dim is None:
-            raise ValueError(f"this {name} has no parameters yet: call connect(input_dim), or build a CPC with it")
-        if z.shape[-1] != self.input_dim:
-            raise ValueError(f"this {name} is connected to latents of width {self.input_dim}, got width {z.shape[-1]}")
-
     @abstractmethod
     def _allocate(self, input_dim: int) -> None: ...
 
     @abstractmethod
     def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]: ...
+
+
+def check_latents(encoder: Any, context: Any) -> None:
+    """Refuse a context of sequences for an encoder of grids, and the other way round.
+
+    Raises:
+        ValueError: naming both.
+    """
+    given, taken = getattr(encoder, "latents", None), getattr(context, "latents", None)
+    if None not in (given, taken) and given != taken:  # parts of one's own may leave it out, and are believed
+        raise ValueError(
+            f"the context is {type(context).__name__}, but the latents of {type(encoder).__name__} are {given}: "
+            f"choose {'PixelCNN' if given == 'grids' else 'GRU, for example'}"
+        )

@@ -1,7 +1,8 @@
 """A layer of gated recurrent units on a CPU, with gradients by hand: the library's results, sooner.
 
-What does not wait for the step before is done for all steps at once: the products with the inputs, the derivatives of
-the gates, the gradients of the weights. A step is left with one product and a few operations on a vector per sequence.
+Whatever does not depend on the step before is computed for all steps at once: the products with the inputs, the
+derivatives of the gates, the gradients of the weights. Each step then takes one product and a few operations on a
+vector per sequence.
 
 B batch, T latents, D input dim, C context dim; gates in torch's order: reset r, update z, new n.
 """

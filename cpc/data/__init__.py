@@ -10,7 +10,6 @@ from typing import Any
 _HOME_OF = {
     "Alignments": "audio.alignments",
     "Audio": "audio.modality",
-    "AudioFiles": "audio.files",
     "Batch": "batch",
     "ImageFiles": "images.files",
     "ImageTable": "images.table",

@@ -56,10 +56,12 @@ class DrawnCorpus(ABC):
     Attributes:
         speakers: names of the groups by their id, for messages; empty where they have none.
         nouns: what a group and an item of the source are, for messages.
+        uniform: the stream of the sampler `uniform`, which takes `Observations.draws`.
     """
 
     speakers: Sequence[str] = ()
     nouns: tuple[str, str] = ("speaker", "file")
+    uniform: type[BatchStream] = UniformBatches
 
     @abstractmethod
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
@@ -103,7 +105,7 @@ class DrawnCorpus(ABC):
         with naming(windows.split):
             stream = windows.draws | options | {"rank": rank, "world_size": world_size}
             if sampler == "uniform":
-                return UniformBatches(**stream)
+                return self.uniform(**stream)
             if sampler != "same_speaker":
                 raise ValueError(f"sampler={sampler!r} is not one of 'uniform', 'same_speaker'")
             return SameGroupBatches(

@@ -33,6 +33,7 @@ class Modality(ABC):
         unit: what a batch is made of, in the plural.
         source_option: the field that names the source.
         held_out_options: fields that say how held-out batches are made, beside the split.
+        probe_options: fields that `cpc probe` offers, beside the source.
         local_options: fields that belong to a machine, and are not noted beside a model.
         predicts: what a loss can ask the model to find: `latents`, or `classes` of what follows.
         is_continuous: each batch goes on where the one before it ended, so that contexts are carried on.
@@ -46,6 +47,7 @@ class Modality(ABC):
     unit: ClassVar[str]
     source_option: ClassVar[str] = "source"
     held_out_options: ClassVar[tuple[str, ...]] = ("batch_size",)
+    probe_options: ClassVar[tuple[str, ...]] = ()
     local_options: ClassVar[tuple[str, ...]] = ("cache_dir", "skip_bad", "num_workers")
     predicts: ClassVar[Literal["latents", "classes"]] = "latents"
     is_continuous: ClassVar[bool] = False
@@ -149,6 +151,21 @@ class Modality(ABC):
             ValueError: if there are none.
         """
         raise ValueError(f"this is a model of {self.name}, whose features can be neither probed nor embedded")
+
+    def pictures(self, model: Any, *, split: str, among: str, num_images: int, seed: int) -> dict[str, Any]:
+        """What `cpc picture` draws: matplotlib's figures by name; by default there are none.
+
+        Args:
+            model: in eval mode.
+            split: whose observations are shown.
+            among: the split where neighbours are looked for.
+            num_images: of each split, at most, drawn at random.
+            seed: of all that is drawn.
+
+        Raises:
+            ValueError: if there are none, or a split cannot serve.
+        """
+        raise ValueError(f"this is a model of {self.name}, of which no pictures are drawn")
 
     @abstractmethod
     def check_split(self, corpus: Any, split: str, strategies: Sequence[str], own: str) -> None:

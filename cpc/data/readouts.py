@@ -111,10 +111,9 @@ class Readouts(ABC):
         unit: what an observation is called: `file`, `image`.
         features: those of a model, and what their name adds to `cpc` and `random` in the names of results.
         hand_made: features that need no model.
-        default_features: what is probed unless told otherwise.
+        default_features: what is probed by default.
         default_baselines: what it is compared with.
         several_vectors: whether an observation gives a vector per frame, or one in all.
-        options: what `labels` takes beside the task.
         supervised: fields of `cpc.probes.SupervisedProtocol` that are this modality's recipe; None: no network is
             trained for the labels.
         supervised_feature: what a trained network's softmax reads.
@@ -126,7 +125,6 @@ class Readouts(ABC):
     default_features: tuple[str, ...] = ("c", "z")
     default_baselines: tuple[str, ...] = ("majority", "random")
     several_vectors: bool = False
-    options: tuple[str, ...] = ()
     supervised: Mapping[str, Any] | None = None
     supervised_feature: str = "c"
 

@@ -18,11 +18,11 @@ from cpc.data.images.patch_grid import PatchGrid
 class PatchEncoder(nn.Module):
     """Latents of a grid of patches: the spatial mean of a trunk's features (section 3.2 of van den Oord et al. 2018).
 
-    Patches are encoded one by one, so that a latent knows the pixels of its own patch alone. With
+    Patches are encoded one by one, so that a latent sees the pixels of its own patch alone. With
     `fully_convolutional` the trunk runs once over the whole image instead, and the features of a patch's place are
     averaged: the overlap of patches is not computed again, but a latent then sees as far beyond its patch as the
-    trunk's receptive field reaches, and where the patch has zeros around it the image goes on. Contexts then see pixels
-    of more of the rows below: `overlapping_rows` says of how many, to be skipped by the loss's `skip_steps`.
+    trunk's receptive field reaches, and the rest of the image where a patch would have zeros around it. Contexts then
+    see pixels of more of the rows below: the loss's `skip_steps` should skip `overlapping_rows` of them.
 
     Args:
         trunk: pixels `[n, C, P, P]` to features `[n, D, h, w]`; see `cpc.encoders.TinyTrunk` and `ResNetTrunk`.
@@ -37,10 +37,9 @@ class PatchEncoder(nn.Module):
         overlapping_rows: how many of the next rows' latents share pixels with those of a row.
 
     Raises:
-        ValueError: on a grid that is none, patches that the trunk cannot take, since they are too small for it (it is
-            tried on one), or a grid that does not fit the trunk's stride; with `fully_convolutional` on a
-            trunk whose features see the whole image, or nobody knows how much of it, or with a `crop_size`; on batch
-            norm that the trunk's `allow_batch_norm` does not allow.
+        ValueError: on a grid with pixels between its patches; on patches that are too small for the trunk (it is tried
+            on one); on batch norm that the trunk's `allow_batch_norm` does not allow; with `fully_convolutional`, on a
+            trunk of unlimited or unknown receptive field, a grid that does not fit its stride, or a `crop_size`.
     """
 
     modality = "image"
@@ -83,7 +82,7 @@ class PatchEncoder(nn.Module):
         if fully_convolutional and self.trunk.receptive_field is None:
             raise ValueError(
                 "fully_convolutional=True needs a trunk with a limited receptive_field: features of this one may see "
-                "the whole image (group norm does), and a prediction would be told what it predicts"
+                "the whole image, and a prediction would know what it predicts"
             )
         _try_patch(trunk, patch_size)
         # What a latent sees beyond its patch on either side, when patches are not cut out.
@@ -102,16 +101,22 @@ class PatchEncoder(nn.Module):
         return {"patch_size": self.patch_size, "stride": self.stride, "num_channels": self.num_channels}
 
     def forward(self, x: Float[Tensor, "B C S S2"] | Float[Tensor, "B H W C P P"]) -> Float[Tensor, "B H W D"]:
-        """Encode images, or patches that were cut (and changed) before, with pixels in [0, 1]."""
+        """Encode images, or patches that were cut (and changed) before, with pixels in [0, 1].
+
+        Raises:
+            ValueError: on pixels of other channels than the trunk's, or images that the grid does not fit.
+        """
+        features = self.trunk(self._pixels(x))
         if self.fully_convolutional:
-            return self._slide(x)
-        patches = self._cut(x) if x.ndim == 4 else x
-        flat = self._standardise(rearrange(patches, "b h w c p q -> (b h w) c p q"))
-        latents = reduce(self.trunk(flat), "n d p q -> n d", "mean")
-        return rearrange(latents, "(b h w) d -> b h w d", b=patches.shape[0], h=patches.shape[1])
+            cell = self.trunk.stride
+            pooled = F.avg_pool2d(features, self.patch_size // cell, self.stride // cell)
+            return rearrange(pooled, "b d h w -> b h w d")
+        num_rows, num_columns = x.shape[1:3] if x.ndim == 6 else map(self.grid.side, x.shape[2:])
+        latents = reduce(features, "n d p q -> n d", "mean")
+        return rearrange(latents, "(b h w) d -> b h w d", h=num_rows, w=num_columns)
 
     def num_latents(self, num_valid: Any) -> None:
-        """Images are whole: all of their latents are valid, which None says."""
+        """None: images are whole, so all of their latents are valid."""
 
     def set_statistics(self, mean: Float[Tensor, " C"], std: Float[Tensor, " C"]) -> None:
         """Keep mean and standard deviation of the corpus' pixels, per channel, by which inputs are standardised."""
@@ -123,11 +128,25 @@ class PatchEncoder(nn.Module):
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B C S S2"] | Float[Tensor, "B H W C P P"]) -> None:
         """Hand the trunk a batch, for the data-dependent initialisation of its own."""
-        if self.fully_convolutional:
-            self.trunk.initialise_from(self._standardise(x))
-            return
-        patches = self._cut(x) if x.ndim == 4 else x
-        self.trunk.initialise_from(self._standardise(rearrange(patches, "b h w c p q -> (b h w) c p q")))
+        self.trunk.initialise_from(self._pixels(x))
+
+    def _pixels(self, x: Tensor) -> Float[Tensor, "n C P Q"]:
+        """What the trunk sees, standardised: all patches, or whole images."""
+        num_channels = x.shape[1 if x.ndim == 4 else 3]
+        if num_channels != self.num_channels:
+            raise ValueError(
+                f"pixels of {num_channels} channels were given to a trunk of num_channels={self.num_channels}"
+            )
+        if not self.fully_convolutional:
+            x = rearrange(self._cut(x) if x.ndim == 4 else x, "b h w c p q -> (b h w) c p q")
+        elif x.ndim != 4:
+            raise ValueError(
+                "fully_convolutional=True encodes whole images [B, C, S, S], not patches changed one by one"
+            )
+        else:
+            for size in x.shape[2:]:
+                self.grid.side(size)
+        return (x - rearrange(self.pixel_mean, "c -> c 1 1")) / rearrange(self.pixel_std, "c -> c 1 1")
 
     def _cut(self, images: Float[Tensor, "B C S S2"]) -> Float[Tensor, "B H W C P P"]:
         patches = self.grid.patches(images)
@@ -136,25 +155,10 @@ class PatchEncoder(nn.Module):
         inside = self.grid.is_inside(self.crop_size).to(images.device)
         return torch.where(inside, patches, rearrange(self.pixel_mean, "c -> c 1 1"))
 
-    def _slide(self, images: Tensor) -> Float[Tensor, "B H W D"]:
-        if images.ndim != 4:
-            raise ValueError(
-                "fully_convolutional=True encodes whole images [B, C, S, S], not patches changed one by one"
-            )
-        for size in images.shape[2:]:
-            self.grid.side(size)
-        cell = self.trunk.stride
-        features = self.trunk(self._standardise(images))
-        pooled = F.avg_pool2d(features, self.patch_size // cell, self.stride // cell)
-        return rearrange(pooled, "b d h w -> b h w d")
-
-    def _standardise(self, pixels: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n C P Q"]:
-        return (pixels - rearrange(self.pixel_mean, "c -> c 1 1")) / rearrange(self.pixel_std, "c -> c 1 1")
-
 
 @torch.no_grad()
 def _try_patch(trunk: Any, patch_size: int) -> None:
-    """Encode one black patch: a real one, since not every network of others' making runs on the meta device."""
+    """Encode one black patch: a real one, since not every network runs on the meta device."""
     was_training = {module: module.training for module in trunk.modules()}
     device = next((weight.device for weight in trunk.parameters()), None)
     try:

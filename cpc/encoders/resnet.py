@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.encoders.norms import Norm, check_norm, group_norm
+from cpc.encoders.convolution import Norm, check_norm, receptive_field, standardising_affine
 
 _STEMS = ("imagenet", "small")
 
@@ -27,10 +27,10 @@ class Stage:
 
 
 STAGES = {
-    18: (Stage(2, 1), Stage(2, 2), Stage(2, 4), Stage(2, 8)),
-    34: (Stage(3, 1), Stage(4, 2), Stage(6, 4), Stage(3, 8)),
-    50: (Stage(3, 4, 1), Stage(4, 8, 2), Stage(6, 16, 4), Stage(3, 32, 8)),
-    101: (Stage(3, 4, 1), Stage(4, 8, 2), Stage(23, 16, 4), Stage(3, 32, 8)),
+    18: (Stage(2, 1), Stage(2, 2), Stage(2, 4)),
+    34: (Stage(3, 1), Stage(4, 2), Stage(6, 4)),
+    50: (Stage(3, 4, 1), Stage(4, 8, 2), Stage(6, 16, 4)),
+    101: (Stage(3, 4, 1), Stage(4, 8, 2), Stage(23, 16, 4)),
     161: (Stage(3, 4, 1), Stage(4, 8, 2), Stage(46, 64, 8)),
 }
 
@@ -49,9 +49,8 @@ class ResNetTrunk(nn.Module):
     al., after the last addition. All convolutions pad with zeros to keep their input's size, so the features of a
     patch's rim know where it ends.
 
-    No norm here lets patches see each other. `layer` normalises the channels of each position by themselves; the
-    alternative, statistics over channels and positions, keeps patches apart as well, but only as long as they come
-    one by one: in an image that the trunk slides over, every feature would see all rows. `group` does just that.
+    No norm here lets patches see each other. `layer` normalises the channels of each position by themselves:
+    statistics over positions too would show every feature all rows of an image that the trunk slides over.
 
     Without a norm that follows the signal (`none`, `affine`), residual branches are multiplied by 1 / sqrt(number of
     blocks) (Hayou et al. 2021, arXiv:2010.12859): with He's initialisation the stream's variance then grows by a factor
@@ -60,21 +59,20 @@ class ResNetTrunk(nn.Module):
     Args:
         depth: 18 or 34 (basic blocks), 50, 101 or 161 (bottlenecks).
         norm: `affine`, one scale and shift per channel, set once from data by `initialise_from` and ordinary
-            parameters from then on; `layer`, layer norm over the channels of each position; `group`, group norm of up
-            to 32 groups, over the whole input; `none`, convolutions with biases.
+            parameters from then on; `layer`, layer norm over the channels of each position; `none`, convolutions with
+            biases.
         num_channels: C of the pixels.
         stem: `imagenet`, a 7x7 convolution and a 3x3 max pool, both of stride 2; `small`, a 3x3 convolution without
             stride, for patches of 8 to 32 pixels.
         width: channels of the stem; all other widths are multiples of it.
-        num_stages: how many stages to keep.
 
     Attributes:
-        dim: D, at width 64 and three stages 256 (18, 34), 1024 (50, 101) or 4096 (161).
-        stride: pixels from a feature to the next, 16 with the `imagenet` stem and three stages, 4 with `small`.
-        receptive_field: side of the square of pixels that a feature sees; None where the norm shows it all of them.
+        dim: D, with width=64 it is 256 (18, 34), 1024 (50, 101) or 4096 (161).
+        stride: pixels from a feature to the next, 16 with the `imagenet` stem, 4 with `small`.
+        receptive_field: side of the square of pixels that a feature sees.
 
     Raises:
-        ValueError: on an unknown depth, norm or stem, more stages than there are, or a count below 1.
+        ValueError: on an unknown depth, norm or stem, or a count below 1.
     """
 
     def __init__(
@@ -84,7 +82,6 @@ class ResNetTrunk(nn.Module):
         num_channels: int = 3,
         stem: Literal["imagenet", "small"] = "imagenet",
         width: int = 64,
-        num_stages: int = 3,
     ) -> None:
         super().__init__()
         if depth not in STAGES:
@@ -92,8 +89,6 @@ class ResNetTrunk(nn.Module):
         check_norm(norm)
         if stem not in _STEMS:
             raise ValueError(f"stem={stem!r} is not one of {', '.join(map(repr, _STEMS))}")
-        if not 1 <= num_stages <= len(STAGES[depth]):
-            raise ValueError(f"num_stages={num_stages}: depth={depth} has between 1 and {len(STAGES[depth])} of them")
         if min(num_channels, width) < 1:
             raise ValueError(f"num_channels={num_channels} and width={width} must each be at least 1")
         self.depth = depth
@@ -101,11 +96,9 @@ class ResNetTrunk(nn.Module):
         self.num_channels = num_channels
         self.stem = stem
         self.width = width
-        self.num_stages = num_stages
 
-        stages = STAGES[depth][:num_stages]
-        follows_signal = norm in ("layer", "group")
-        branch_scale = 1.0 if follows_signal else 1 / math.sqrt(sum(stage.num_blocks for stage in stages))
+        stages = STAGES[depth]
+        branch_scale = 1.0 if norm == "layer" else 1 / math.sqrt(sum(stage.num_blocks for stage in stages))
         windows = [(7, 2), (3, 2)] if stem == "imagenet" else [(3, 1)]  # (kernel, stride), layer by layer
         self.first = convolution(num_channels, width, *windows[0], bias=norm == "none", gain="linear")
         self.pool = nn.MaxPool2d(3, 2, padding=1) if stem == "imagenet" else nn.Identity()
@@ -120,31 +113,20 @@ class ResNetTrunk(nn.Module):
                 dim = stage.width * width
         self.closing_norm = normalisation(norm, dim)
         self.dim = dim
-        self.stride = math.prod(stride for _, stride in windows)
-        hops = [math.prod(stride for _, stride in windows[:i]) for i in range(len(windows))]
-        field = 1 + sum((kernel - 1) * hop for (kernel, _), hop in zip(windows, hops, strict=True))
-        self.receptive_field = None if norm == "group" else field
+        kernels, strides = zip(*windows, strict=True)
+        self.stride = math.prod(strides)
+        self.receptive_field = receptive_field(kernels, strides)
 
     def forward(self, x: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n D h w"]:
-        """Encode patches, or images of any size, whose pixels are standardised.
-
-        Raises:
-            ValueError: if `x` has other channels than the trunk.
-        """
-        if x.shape[1] != self.num_channels:
-            raise ValueError(
-                f"pixels of {x.shape[1]} channels were given to a trunk of num_channels={self.num_channels}"
-            )
-        # torch's group norm takes two to seven times as long in bfloat16 when channels lie last
-        layout = torch.contiguous_format if self.norm == "group" else torch.channels_last
-        x = x.contiguous(memory_format=layout)
+        """Encode patches, or images of any size, whose pixels are standardised."""
+        x = x.contiguous(memory_format=torch.channels_last)
         return self.closing_norm(self.blocks(self.pool(self.first(x)))).relu()
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "n C P Q"]) -> None:
         """Give the input of every ReLU zero mean and unit deviation per channel on these patches (norm `affine` only).
 
-        See `AudioEncoder.initialise_from`. Call it before the model is wrapped or compiled.
+        See `cpc.encoders.convolution.standardising_affine`. Call it before the model is wrapped or compiled.
 
         Raises:
             ValueError: if the pixels are constant or not finite.
@@ -215,22 +197,16 @@ class ChannelAffine(nn.Module):
 
     def initialise_from(self, x: Float[Tensor, "n d h w"]) -> None:
         """Set both so that every channel of `x` comes out with mean 0 and deviation 1."""
-        std, mean = torch.std_mean(x, (0, 2, 3))
-        if not torch.isfinite(std).all() or (std <= 1e-12).all():
-            raise ValueError("data initialisation needs a batch of finite pixels that are not constant")
-        self.scale.copy_(1 / std.clamp(min=1e-6))
-        self.bias.copy_(-mean * self.scale)
+        scale, bias = standardising_affine(x, (0, 2, 3))
+        self.scale.copy_(scale)
+        self.bias.copy_(bias)
 
 
 def normalisation(norm: Norm, dim: int) -> nn.Module:
-    """What stands before a ReLU."""
+    """The norm before a ReLU."""
     if norm == "affine":
         return ChannelAffine(dim)
-    if norm == "layer":
-        return PositionNorm(dim)
-    if norm == "group":
-        return group_norm(dim)
-    return nn.Identity()
+    return PositionNorm(dim) if norm == "layer" else nn.Identity()
 
 
 def convolution(

@@ -7,7 +7,7 @@ every operand lies in memory as it is. Channels stay last, where norms and the c
 B batch, S input length, T output length, C input channels, D output channels.
 """
 
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-Count = TypeVar("Count", int, Tensor)
+from cpc.data.audio.waveforms import Count
 
 
 def output_length(length: Count, kernel: int, stride: int, padding: int) -> Count:
@@ -25,7 +25,7 @@ def output_length(length: Count, kernel: int, stride: int, padding: int) -> Coun
 
 
 class RectifyIntoBlocks(torch.autograd.Function):
-    """`(x [B, S, C], kernel, stride, padding)` -> ReLU(x) amid the zeros that `ConvolveBlocks` needs around it.
+    """`(x [B, S, C], kernel, stride, padding)` -> ReLU(x) with the zeros around it that `ConvolveBlocks` needs.
 
     The ReLU writes where the convolution reads: no copy, and one tensor to keep for both gradients.
     """
@@ -101,7 +101,7 @@ class ConvolveBlocks(torch.autograd.Function):
 
 
 def _slices(weight: Float[Tensor, "D C kernel"], stride: int) -> Tensor:
-    """`[m, stride * C, D]`: the weights that meet each of the m blocks of an output; zeros fill up the last."""
+    """`[m, stride * C, D]`: the weights of each of the m blocks of an output; zeros fill up the last."""
     kernel = weight.shape[2]
     weight = F.pad(weight, (0, -kernel % stride))
     return rearrange(weight, "d c (m s) -> m (s c) d", s=stride).contiguous()

@@ -11,15 +11,15 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.encoders.norms import Norm, check_norm, group_norm
+from cpc.encoders.convolution import Norm, NormedConvolution, check_norm, receptive_field
 
 
 class TinyTrunk(nn.Module):
     """Pixels to features by few convolutions with ReLU, most of them matrix products of blocks without overlap.
 
-    A layer of stride s > 1 cuts its input into s x s blocks and projects each (no padding: rows and columns that fill
-    no block are left out); a layer of stride 1 is a 3x3 convolution with zeros around its input; a 1x1 convolution to
-    `dim` comes last. By default 1.8 million operations for a patch of 16x16 pixels, 29 million for 64x64.
+    A layer of stride s > 1 cuts its input into s x s blocks and projects each (no padding: rows and columns that do not
+    fill a block are left out); a layer of stride 1 is a 3x3 convolution with zeros around its input; a 1x1 convolution
+    to `dim` comes last. By default 1.8 million operations for a patch of 16x16 pixels, 29 million for 64x64.
 
     Args:
         dim: D, the width of the features.
@@ -27,11 +27,10 @@ class TinyTrunk(nn.Module):
         strides: of each layer but the last; their product is the trunk's `stride`, the smallest patch it takes.
         widths: channels of each layer but the last.
         norm: `affine`, one scale and shift per channel, set once from data by `initialise_from` and ordinary
-            parameters from then on; `layer`, layer norm over the channels of each position; `group`, group norm, whose
-            statistics run over the whole input; `none`. None of them lets patches see each other.
+            parameters from then on; `layer`, layer norm over the channels of each position; `none`.
 
     Attributes:
-        receptive_field: side of the square of pixels that a feature sees; None where the norm shows it all of them.
+        receptive_field: side of the square of pixels that a feature sees.
 
     Raises:
         ValueError: on unequal numbers of strides and widths, any of them below 1, or an unknown norm.
@@ -69,16 +68,13 @@ class TinyTrunk(nn.Module):
             for i, (kernel, stride) in enumerate(zip(kernels, [*strides, 1], strict=True))
         )
         self.stride = math.prod(strides)
-        hops = [math.prod(strides[:i]) for i in range(len(strides))]
-        self.receptive_field: int | None = 1 + sum((k - 1) * hop for k, hop in zip(kernels[:-1], hops, strict=True))
-        if norm == "group":
-            self.receptive_field = None
+        self.receptive_field = receptive_field(kernels, [*strides, 1])
 
     def forward(self, x: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n D h w"]:
         """Encode patches, or images of any size, whose pixels are standardised.
 
         Raises:
-            ValueError: if `x` has other channels than the trunk, or a side shorter than its stride.
+            ValueError: if `x` has a side shorter than the stride.
         """
         hidden = self._positions(x)
         for layer in self.layers:
@@ -89,7 +85,7 @@ class TinyTrunk(nn.Module):
     def initialise_from(self, x: Float[Tensor, "n C P Q"]) -> None:
         """Give every channel zero mean and unit deviation on these patches, layer by layer (norm `affine` only).
 
-        See `AudioEncoder.initialise_from`. Call it before the model is wrapped or compiled.
+        See `cpc.encoders.convolution.standardising_affine`. Call it before the model is wrapped or compiled.
 
         Raises:
             ValueError: as `forward`; if the pixels are constant or not finite.
@@ -101,57 +97,28 @@ class TinyTrunk(nn.Module):
 
     def _positions(self, x: Tensor) -> Float[Tensor, "n P Q C"]:
         """The pixels with their channels last, as every layer has them."""
-        if x.shape[1] != self.num_channels or min(x.shape[2:]) < self.stride:
+        if min(x.shape[2:]) < self.stride:
             raise ValueError(
-                f"{tuple(x.shape[1:])} (channels, rows, columns) were given to a trunk of num_channels="
-                f"{self.num_channels} and at least {self.stride} pixels a side (strides={self.strides})"
+                f"{tuple(x.shape[2:])} pixels are too few for a trunk of at least {self.stride} a side "
+                f"(strides={self.strides})"
             )
         return rearrange(x, "n c p q -> n p q c")
 
 
-class TinyLayer(nn.Module):
-    """Convolution, norm and ReLU, channels last; the weights keep the shape of `nn.Conv2d`'s.
+class TinyLayer(NormedConvolution):
+    """Convolution, norm and ReLU.
 
     Where kernel and stride agree, the convolution is a plain product of the blocks, which takes about half the time of
     the library's strided and 1x1 convolutions (docs/decisions/encoders_and_contexts.md).
     """
 
     def __init__(self, in_dim: int, dim: int, kernel: int, stride: int, norm: Norm) -> None:
-        super().__init__()
+        super().__init__(in_dim, dim, (kernel, kernel), norm)
         self.stride = stride
-        self.norm = norm
-        self.weight = nn.Parameter(torch.empty(dim, in_dim, kernel, kernel))
-        nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
-        self.bias = nn.Parameter(torch.zeros(dim))
-        if norm == "affine":
-            self.scale = nn.Parameter(torch.ones(dim))
-        elif norm == "layer":
-            self.layer_norm = nn.LayerNorm(dim)
-        elif norm == "group":
-            self.group_norm = group_norm(dim)
 
     def forward(self, x: Float[Tensor, "n p q c"]) -> Float[Tensor, "n h w d"]:
         """Convolve, normalise and rectify."""
-        if self.norm == "affine":
-            # scale * (W x) = (scale * W) x: the affine costs nothing when it is folded into the weights.
-            return self._convolve(x, self.weight * rearrange(self.scale, "d -> d 1 1 1"), self.bias).relu_()
-        x = self._convolve(x, self.weight, self.bias)
-        if self.norm == "layer":
-            x = self.layer_norm(x)
-        elif self.norm == "group":
-            x = rearrange(self.group_norm(rearrange(x, "n h w d -> n d h w")), "n d h w -> n h w d")
-        return x.relu_()
-
-    def initialise_from(self, x: Float[Tensor, "n p q c"]) -> None:
-        """Set scale and bias so that the pre-activations of these patches are standardised per channel."""
-        if self.norm != "affine":
-            return
-        pre_activations = self._convolve(x, self.weight, None)
-        std, mean = torch.std_mean(pre_activations, (0, 1, 2))
-        if not torch.isfinite(std).all() or (std <= 1e-12).all():
-            raise ValueError("data initialisation needs a batch of finite pixels that are not constant")
-        self.scale.copy_(1 / std.clamp(min=1e-6))
-        self.bias.copy_(-mean * self.scale)
+        return super().forward(x).relu_()
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "n h w d"]:
         kernel, s = weight.shape[2], self.stride

@@ -18,13 +18,13 @@ class TokenEncoder(nn.Module):
         dim: D.
         dropout: probability of dropping a channel of a token's vector.
         is_tied: embed with the rows of the class table that the model predicts with (Press and Wolf 2017,
-            arXiv:1608.05859; Inan et al. 2017, arXiv:1611.01462) instead of vectors of its own. As they stand: a table
-            that normalises its rows does so where it scores.
+            arXiv:1608.05859; Inan et al. 2017, arXiv:1611.01462) instead of vectors of its own. They are embedded
+            as stored: a table that normalises its rows does so when it scores.
         vocabulary: what the tokens are, as `cpc.data.text.vocabulary.Vocabulary.description` gives it; training fills
             it in, so that a saved model can read text.
 
     Raises:
-        ValueError: if there is no token, `dim` is below 1, or `dropout` is no probability below 1.
+        ValueError: if `num_tokens` or `dim` is below 1, or `dropout` is not a probability below 1.
     """
 
     modality = "text"
@@ -57,7 +57,7 @@ class TokenEncoder(nn.Module):
         """The vector of every token.
 
         Raises:
-            ValueError: if it is tied, but to no table yet; on ids that are no token.
+            ValueError: if it is tied, but to no table yet; on ids outside the vocabulary.
         """
         if self.embedding is None and not self._table:
             raise ValueError(
@@ -103,4 +103,4 @@ class TokenEncoder(nn.Module):
         return num_samples
 
     def initialise_from(self, x: Int[Tensor, "B T"]) -> None:
-        """Tokens have nothing to be standardised."""
+        """Do nothing: tokens have nothing to standardise."""

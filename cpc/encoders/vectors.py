@@ -5,6 +5,8 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from cpc.encoders.convolution import standardising_affine
+
 
 class VectorEncoder(nn.Module):
     """A two-layer network per time step: known-information tasks, sensor frames, features of another model.
@@ -22,8 +24,6 @@ class VectorEncoder(nn.Module):
     modality = "vectors"
     latents = "sequences"
     hop_samples = 1
-    receptive_field_samples = 1
-    first_centre_samples = 0.0
 
     def __init__(self, input_dim: int, dim: int = 64, hidden_dim: int = 128, sample_rate_hz: int = 1) -> None:
         super().__init__()
@@ -51,13 +51,13 @@ class VectorEncoder(nn.Module):
         """One latent a vector."""
         return num_samples
 
+    @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B T I"]) -> None:
         """Standardise the hidden units on this batch."""
-        with torch.no_grad():
-            linear: nn.Linear = self.layers[0]  # type: ignore[assignment]
-            std, mean = torch.std_mean(rearrange(linear(x), "b t h -> (b t) h"), 0)
-            linear.weight.div_(rearrange(std.clamp(min=1e-6), "h -> h 1"))
-            linear.bias.sub_(mean).div_(std.clamp(min=1e-6))
+        linear: nn.Linear = self.layers[0]  # type: ignore[assignment]
+        scale, bias = standardising_affine(linear(x), (0, 1))
+        linear.weight.mul_(rearrange(scale, "h -> h 1"))
+        linear.bias.mul_(scale).add_(bias)
 
     def set_statistics(self, mean: float, std: float) -> None:
         """Vectors come as they are."""

@@ -1,13 +1,16 @@
-"""The bound of a model against a bank: far more candidates than a batch has, every one of them met.
+"""The bound of a model against a bank: far more candidates than a batch has, scored one and all.
 
 K steps, B observations, S sequences, T latents, D latent dim.
 """
+
+from typing import Any
 
 import torch
 from einops import rearrange
 
 from cpc.bounds import BoundTally
 from cpc.candidates import LatentBank
+from cpc.contexts.grid import is_signal
 from cpc.data.drawn import DrawnCorpus
 from cpc.data.modality import HeldOutBatches
 from cpc.losses import Contrast, bank_loss
@@ -20,9 +23,7 @@ _HELD_OUT = "mixed_excluding"  # uniform batches, as the bank's own
 
 
 @torch.no_grad()
-def bank_of_split(
-    model: CPC, corpus: DrawnCorpus, split: str, num_latents: int, batch_size: int, seed: int
-) -> LatentBank:
+def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_size: int, seed: int) -> LatentBank:
     """Encode windows of a split, one pass at most, until the bank holds so many latents.
 
     Args:
@@ -34,10 +35,15 @@ def bank_of_split(
         seed: of the windows drawn.
 
     Raises:
-        ValueError: if no latent is asked for.
+        ValueError: if no latent is asked for, or the corpus has no windows to draw.
     """
     if num_latents < 1:
         raise ValueError(f"bank_latents={num_latents} must be at least 1")
+    if not isinstance(corpus, DrawnCorpus):
+        raise ValueError(
+            f"bank={split!r}: a bank is filled with windows drawn from a split, and {type(corpus).__name__} draws none "
+            "(it is no cpc.data.drawn.DrawnCorpus): leave --bank out"
+        )
     windows, weights = corpus.windows(split), next(model.parameters())
     size = corpus.held_out_batch_size(windows, batch_size, 1)
     stream = corpus.batches(windows, "uniform", size, 1, seed)
@@ -45,12 +51,9 @@ def bank_of_split(
     for index in range(max(1, stream.num_slots // size)):
         batch = windows.__getitems__(stream.batch(index)).beside(weights)
         z = model.encoder(batch.x)
-        is_signal = torch.ones(z.shape[:-1], dtype=torch.bool, device=z.device)
-        if z.ndim == 3:  # images have no padding
-            time = torch.arange(z.shape[1], device=z.device)
-            is_signal = time < rearrange(model.encoder.num_latents(batch.num_valid), "b -> b 1")
-        latents.append(z[is_signal].float().cpu())
-        sequences.append(batch.sequence_id.cpu().repeat_interleave(is_signal.flatten(1).sum(1).cpu()))
+        kept = is_signal(z, model.in_latents(batch).num_valid)
+        latents.append(z[kept].float().cpu())
+        sequences.append(batch.sequence_id.cpu().repeat_interleave(kept.flatten(1).sum(1).cpu()))
         num_stored += len(latents[-1])
         if num_stored >= num_latents:
             break
@@ -80,7 +83,7 @@ def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundT
 
 
 def bank_contrast(predicted: Predictions, bank: LatentBank, skip_steps: int = 0) -> Contrast:
-    """`cpc.losses.contrast` with a bank in place of the batch: no gradients, and no draws."""
+    """`cpc.losses.contrast` with a bank instead of the batch: no gradients, and no draws."""
     queries, latents, sequences = predicted
     num_steps, num_sequences, num_latents, _ = queries.shape
     query, step, sequence, target = rows_of(sequences.num_valid, num_latents, num_steps, skip_steps)

@@ -1,15 +1,14 @@
 """How scores become a loss.
 
-From below: `plan` (who meets whom), `products` and `tiles` (scores), `slopes` (losses and derivatives), `tiled_loss`
-(the sum of it, with gradients); then `info_nce`, `class_loss` and `bank_loss` for anyone's tensors, `contrast` for the
-sequences of a batch; and the parts of a model, `Contrastive` and `ClassTableLoss`.
+From below: `plan` (which rows are scored against which candidates), `tiles` (scores), `slopes` (losses and
+derivatives), `tiled_loss` (their sum, with gradients); then `info_nce`, `class_loss` and `bank_loss` for anyone's
+tensors; and the parts of a model, `Contrastive` and `ClassTableLoss`.
 """
 
 from cpc.losses.bank_loss import bank_loss
 from cpc.losses.class_loss import class_loss
 from cpc.losses.class_table_loss import ClassTableLoss
-from cpc.losses.contrast import contrast
-from cpc.losses.contrastive import Contrastive
+from cpc.losses.contrastive import Contrastive, contrast
 from cpc.losses.info_nce import info_nce
 from cpc.losses.loss_part import LossPart, Measure
 from cpc.losses.objectives import OBJECTIVES, Objective

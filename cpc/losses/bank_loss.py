@@ -4,7 +4,6 @@ M queries (rows), n latents of the bank, m drawn ones, D latent dim.
 """
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -12,9 +11,10 @@ from torch import Tensor
 from cpc.candidates.bank import LatentBank
 from cpc.candidates.samplers import Draw
 from cpc.losses.class_loss import candidate_loss, check_places, tie_width
-from cpc.losses.partition import log_partition
+from cpc.losses.partition import partition
 from cpc.losses.result import RowLosses
-from cpc.losses.slopes import Shifts
+from cpc.losses.slopes import Shifts, loss_and_factor
+from cpc.losses.tiled_loss import scaled, score_dtype, with_gradients
 
 
 def bank_loss(
@@ -57,10 +57,8 @@ def bank_loss(
         >>> abs(result.mi_nats) < 1e-6, result.num_candidates.tolist()
         (True, [100, 100])
     """
-    _check(queries, positives, bank, draw, sequence_id, temperature)
-    is_one = not isinstance(temperature, Tensor) and temperature == 1
-    queries = queries if queries.dtype == torch.float64 else queries.float()
-    queries = queries if is_one else queries / temperature
+    _check(queries, positives, bank, draw, sequence_id)
+    queries = scaled(queries.to(score_dtype(queries)), temperature)
     num_own = 0 if sequence_id is None else bank.num_of(sequence_id)
     num_negatives = torch.full((len(queries),), len(bank), device=queries.device) - num_own
     if bool((num_negatives < 1).any()):
@@ -86,12 +84,16 @@ def bank_loss(
 def _exact(
     queries: Tensor, positives: Tensor, bank: LatentBank, num_negatives: Tensor, sequence_id: Tensor | None
 ) -> RowLosses:
+    needs_gradient = torch.is_grad_enabled() and queries.requires_grad
     positive_scores = torch.einsum("md,md->m", queries, positives)
     rounding = tie_width(queries, positives.norm(dim=1, keepdim=True))[:, 0]
-    log_odds, highest, num_ties = log_partition(queries, bank, positive_scores, rounding, sequence_id)
-    loss_nats = F.softplus(log_odds)  # log(1 + Z / exp s+), which stays precise where the loss is tiny
-    accuracy = torch.where(highest > positive_scores + rounding, 0.0, 1 / (1 + num_ties.float()))
-    return RowLosses(loss_nats.mean(), loss_nats.detach(), num_negatives + 1, accuracy)
+    found = partition(queries, bank, positive_scores, rounding, sequence_id, needs_gradient)
+    loss_nats, factor = loss_and_factor(found.log_odds)  # log(1 + Z / exp s+), precise also where the loss is tiny
+    accuracy = torch.where(found.highest > positive_scores + rounding, 0.0, 1 / (1 + found.num_ties.float()))
+    slopes = factor / len(queries)  # of log Z, and minus those of the positives
+    of_queries = None if found.mean_latent is None else found.mean_latent * rearrange(slopes, "m -> m 1")
+    loss = with_gradients(loss_nats.mean(), (queries, positive_scores), (of_queries, -slopes))
+    return RowLosses(loss, loss_nats, num_negatives + 1, accuracy)
 
 
 def _check(
@@ -100,7 +102,6 @@ def _check(
     bank: LatentBank,
     draw: Draw | None,
     sequence_id: Tensor | None,
-    temperature: float | Tensor,
 ) -> None:
     if queries.shape != positives.shape or queries.shape[1] != bank.dim or len(queries) == 0:
         raise ValueError(
@@ -109,8 +110,6 @@ def _check(
         )
     if sequence_id is not None and sequence_id.shape != (len(queries),):
         raise ValueError(f"sequence_id {tuple(sequence_id.shape)}: {len(queries)} queries need one each")
-    if not temperature > 0:
-        raise ValueError(f"temperature={float(temperature)} must be positive")
     if draw is None:
         return
     check_places(draw, len(queries))

@@ -15,7 +15,7 @@ from cpc.losses.objectives import correction_of, objective_of
 from cpc.losses.plan import Block
 from cpc.losses.result import RowLosses
 from cpc.losses.slopes import Shifts
-from cpc.losses.tiled_loss import Given, only_met, tiled_loss
+from cpc.losses.tiled_loss import only_met, scaled, score_dtype, tiled_loss
 
 
 def class_loss(
@@ -66,15 +66,17 @@ def class_loss(
         raise ValueError(f"bias has {len(bias)} entries for {len(classes)} classes")
     if weight is not None and len(weight) != len(queries):
         raise ValueError(f"weight has {len(weight)} entries for {len(queries)} queries")
-    if not temperature > 0:
-        raise ValueError(f"temperature={float(temperature)} must be positive")
     targets = as_sets(targets, len(queries), len(classes))
     check_draw(draw, targets, objective, correction)
-    if draw is not None and "keep" not in objective_of(objective).hits:
-        check_hits(draw, targets, objective)
-    is_one = not isinstance(temperature, Tensor) and temperature == 1
+    accepted = objective_of(objective).hits
+    if draw is not None and "keep" not in accepted:
+        if bool((hits_among(draw.ids, targets) & (draw.log_count_sampled < torch.inf)).any()):
+            raise ValueError(
+                f"the draw holds a row's own target, but {objective} accepts hits={' or '.join(accepted)} alone: ask "
+                "the sampler so"
+            )
     return loss_on_table(
-        queries if is_one else queries / temperature,
+        scaled(queries, temperature),
         lambda ids: classes if ids is None else classes[ids],
         lambda ids: bias if bias is None or ids is None else bias[ids],
         targets,
@@ -105,22 +107,21 @@ def loss_on_table(
     present = torch.where(is_target, targets, targets.amax(1, keepdim=True))
     of_targets = torch.where(is_target, 0.0, torch.inf)
     form = form or objective_of(objective).form
-    if draw is None:
-        found = candidate_loss(queries, vectors(None), biases(None), present, Shifts(None, of_targets), form, weight)
-        return found._replace(objective=objective)
-    log_count, term_weight = draw.log_count_sampled, None
-    if correction == "posterior":
-        of_targets = torch.where(is_target, draw.log_count_targets.reshape(targets.shape), torch.inf)
-    elif correction == "none" or form != "softmax":
-        if correction == "importance":
-            term_weight = (-log_count).exp()
-        log_count = torch.where(log_count < torch.inf, 0.0, torch.inf)
-    hits = hits_among(draw.ids, targets) if "keep" in objective_of(objective).hits else None
-    shifts = Shifts(log_count, of_targets, term_weight, hits)
-    ids, of_present = draw.ids, (vectors(present), biases(present))
-    return candidate_loss(queries, vectors(ids), biases(ids), of_present, shifts, form, weight)._replace(
-        objective=objective
-    )
+    of_present: tuple[Tensor, Tensor | None] | Tensor = present
+    ids, shifts = None, Shifts(None, of_targets)
+    if draw is not None:
+        log_count, term_weight = draw.log_count_sampled, None
+        if correction == "posterior":
+            of_targets = torch.where(is_target, draw.log_count_targets.reshape(targets.shape), torch.inf)
+        elif correction == "none" or form != "softmax":
+            if correction == "importance":
+                term_weight = (-log_count).exp()
+            log_count = torch.where(log_count < torch.inf, 0.0, torch.inf)
+        hits = hits_among(draw.ids, targets) if "keep" in objective_of(objective).hits else None
+        ids, of_present = draw.ids, (vectors(present), biases(present))
+        shifts = Shifts(log_count, of_targets, term_weight, hits)
+    found = candidate_loss(queries, vectors(ids), biases(ids), of_present, shifts, form, weight)
+    return found._replace(objective=objective)
 
 
 def candidate_loss(
@@ -146,7 +147,7 @@ def candidate_loss(
         form: a name in `cpc.losses.slopes.TERMS`.
         weight: of each row in `loss`; None: 1 / M.
     """
-    dtype = torch.float64 if queries.dtype == torch.float64 else torch.float32
+    dtype = score_dtype(queries)
     queries, candidates, bias = queries.to(dtype), candidates.to(dtype), None if bias is None else bias.to(dtype)
     log_count, log_count_targets, *_ = shifts
     assert log_count_targets is not None
@@ -169,8 +170,10 @@ def candidate_loss(
     shifts = Shifts(*(each if each is None or each.dtype == torch.bool else each.to(dtype) for each in shifts))
     shifts = shifts._replace(tie_width=tie_width(queries, lengths, target_bias))
     weight = queries.new_full((len(queries),), 1 / len(queries)) if weight is None else weight.to(dtype)
-    given = Given([Block(positives=own)], weight, form, shifts=shifts)
-    loss, loss_nats, accuracy = tiled_loss(queries, candidates, given, bias, target_scores)
+    own_block = [Block(positives=own)]
+    loss, loss_nats, accuracy = tiled_loss(
+        *(queries, candidates, own_block, weight), form=form, bias=bias, target_scores=target_scores, shifts=shifts
+    )
     return RowLosses(loss, loss_nats, num_candidates, accuracy)
 
 
@@ -263,16 +266,3 @@ def check_places(draw: Draw, num_rows: int) -> None:
         )
     if not bool(log_count.min() > -torch.inf):  # nan is passed on
         raise ValueError("log_count_sampled is -inf or nan: a class that was drawn is expected more than 0 times")
-
-
-def check_hits(draw: Draw, targets: Int[Tensor, "M T"], objective: str) -> None:
-    """Refuse kept hits where the objective does not accept them.
-
-    Raises:
-        ValueError: naming what it accepts.
-    """
-    if bool((hits_among(draw.ids, targets) & (draw.log_count_sampled < torch.inf)).any()):
-        accepted = " or ".join(objective_of(objective).hits)
-        raise ValueError(
-            f"the draw holds a row's own target, but {objective} accepts hits={accepted} alone: ask the sampler so"
-        )

@@ -13,13 +13,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.class_table import ClassTable
-from cpc.candidates.samplers import NO_TARGET, Draw, Hits, QuerySampler, Sampler
+from cpc.candidates.samplers import NO_TARGET, Hits, QuerySampler, Sampler
 from cpc.data.batch import Batch
 from cpc.losses.class_loss import as_sets, check_draw, loss_on_table
-from cpc.losses.contrast import class_contrast
 from cpc.losses.loss_part import LossPart, Measure
 from cpc.losses.objectives import FULL_SOFTMAX, correction_of, hits_of, learns_log_odds, objective_of
-from cpc.losses.result import Contrast, RowLosses
+from cpc.losses.plan import Sequences, weight_of
+from cpc.losses.result import Contrast, RowLosses, summed
+from cpc.losses.tiled_loss import scaled
 from cpc.predictors import Output
 
 _log = logging.getLogger(__name__)
@@ -42,8 +43,8 @@ class ClassTableLoss(LossPart):
         num_sampled: how many are drawn.
         correction: one that the objective accepts; None: its usual one.
         hits: what becomes of drawn targets, one that the objective accepts; None: its usual way.
-        refresh_every: training losses after which a sampler that follows the query takes the table anew; until then it
-            draws by the law of the table as it was, with log counts that are exact all the same.
+        refresh_every: training losses after which a sampler that follows the query is shown the table again; until
+            then it draws by the law of the table as it was, with log counts that are exact all the same.
         updates_between: whether such a sampler is shown, after every training step between, the classes that its losses
             met as targets or candidates: with sparse gradients all that have moved, else those that moved most; of
             several processes the first one's. Where there are many classes, cheaper than to refresh often.
@@ -145,22 +146,41 @@ class ClassTableLoss(LossPart):
     def forward(
         self, output: Output, batch: Batch, generator: torch.Generator | None = None, measure: Measure | None = None
     ) -> Contrast:
-        """Find the class of what follows from every place: see `cpc.losses.contrast.class_contrast`."""
+        """Find the class of what follows k steps later with the query W_k c_t, for every step k and every t.
+
+        A row is a t that is valid and whose class k steps later is known: `labels[:, t + k - 1]`, negative where
+        unknown. All rows share one call, and one draw where the sampler shares draws. log N is that of the candidates,
+        n for the full softmax, and N - 1 of them drawn for a sampled one.
+
+        Raises:
+            ValueError: if there are too few labels for the furthest step, none is known, or `num_valid` counts more
+                places than there are.
+        """
         strategy = self.objective if measure is None else measure.strategy
         if strategy not in (FULL_SOFTMAX, self.objective):
-            raise ValueError(f"strategy={strategy!r}: classes are told by {self.objective} or {FULL_SOFTMAX}")
-        is_exact = measure is not None and strategy == FULL_SOFTMAX
-        if not is_exact:
-            self._refresh()  # once for all steps
-
-        def find(queries: Tensor, targets: Tensor) -> RowLosses:
-            if is_exact:
-                return self.exact(queries, targets)
-            return self.of_rows(queries, targets, generator, refreshes=False)
-
-        queries, first = output.queries[""], self.skip_steps + 1
-        ahead = range(first, first + len(queries))
-        return class_contrast(queries, batch.labels, find, ahead=ahead, num_valid=batch.num_valid)
+            raise ValueError(f"strategy={strategy!r}: classes are found by {self.objective} or {FULL_SOFTMAX}")
+        queries, labels = output.queries[""], batch.labels.cpu()
+        num_steps, num_sequences, num_places, _ = queries.shape
+        furthest = self.skip_steps + num_steps
+        num_labels = num_places + furthest - 1
+        if labels.shape[1] < num_labels:
+            raise ValueError(
+                f"{num_places} places and {furthest} steps ahead need {num_labels} labels, got {labels.shape[1]}"
+            )
+        num_valid = Sequences.of((num_sequences, num_places), batch.num_valid).num_valid
+        ahead = labels[:, self.skip_steps : num_labels].unfold(1, num_steps, 1)  # [B, T, K]
+        is_valid = torch.arange(num_places) < rearrange(num_valid, "b -> b 1")
+        query = ((ahead >= 0) & rearrange(is_valid, "b t -> b t 1")).flatten().nonzero()[:, 0]
+        if len(query) == 0:
+            raise ValueError("no place of the batch has a known class ahead of it: there is nothing to be found")
+        of_rows = (query, query % num_steps, query // (num_places * num_steps), weight_of(query % num_steps))
+        there, step, sequence, weight = (each.to(queries.device, non_blocking=True) for each in of_rows)
+        asked, targets = rearrange(queries, "k b t d -> (b t k) d")[there], ahead.flatten()[query]
+        if measure is not None and strategy == FULL_SOFTMAX:
+            found = self.exact(asked, targets, weight)
+        else:
+            found = self.of_rows(asked, targets, generator, weight)
+        return summed(found, step, sequence, num_steps, num_sequences)
 
     def of_rows(
         self,
@@ -168,18 +188,15 @@ class ClassTableLoss(LossPart):
         targets: Int[Tensor, "M ..."],
         generator: torch.Generator | None = None,
         weight: Float[Tensor, " M"] | None = None,
-        refreshes: bool = True,
     ) -> RowLosses:
         """The training loss; see `class_loss`.
 
         Args:
             queries: what classes are scored with. The sampler gets them as they are multiplied: of length 1 where the
-                table is normalised, not divided by the temperature, before the 1 that biases are met by.
+                table is normalised, not divided by the temperature, without the 1 that biases are multiplied by.
             targets: `[M]` or `[M, T]`, -1 where a row has fewer than T; on the host no GPU has to wait for their check.
             generator: source of the draws.
             weight: of each row in the loss; None: 1 / M.
-            refreshes: count this loss, and show a sampler that follows the query the table if its turn has come; False
-                for the losses after the first of one table: those of further steps ahead.
 
         Raises:
             ValueError: as `class_loss` and the sampler say.
@@ -189,8 +206,7 @@ class ClassTableLoss(LossPart):
         if self.sampler is not None:
             assert self.num_sampled is not None
             assert self.hits is not None
-            if refreshes:
-                self._refresh()
+            self._refresh()
             shown = self._shown_queries(queries.detach()) if self.sampler.needs_queries else None
             draw = self.sampler.sample(shown, self.num_sampled, targets, self.hits, generator)
             if self.updates_between and self.training:
@@ -199,7 +215,8 @@ class ClassTableLoss(LossPart):
                 self.is_met[present] = True
                 self.last_targets = present, self.table.weight.detach()[present]
         check_draw(draw, targets, self.objective, self.correction)
-        return self._loss(queries, targets, draw, self.objective, self.correction, weight)
+        of_table = (self._divided(queries), self.table.vectors, self.table.biases)
+        return loss_on_table(*of_table, targets, draw, self.objective, self.correction, weight)
 
     def move_to(self, batch: int) -> None:
         """Say which training batch comes next, by its number, to a sampler whose law depends on it."""
@@ -281,8 +298,11 @@ class ClassTableLoss(LossPart):
         """
         targets = as_sets(targets, len(queries), self.table.num_classes).to(queries.device, non_blocking=True)
         form = "softmax_of_odds" if learns_log_odds(self.objective) else "softmax"
-        learned_against = self._learned_against(queries.device)
-        return self._loss(queries, targets, None, "full_softmax", "none", weight, learned_against, form)
+        bias, learned_against = self.table.biases(), self._learned_against(queries.device)
+        if learned_against is not None:
+            bias = learned_against if bias is None else bias + learned_against
+        of_table = (self._divided(queries), self.table.vectors, lambda _: bias)
+        return loss_on_table(*of_table, targets, None, FULL_SOFTMAX, "none", weight, form)
 
     def check_exact(self) -> None:
         """Refuse what has no full softmax: scores learned against a law that is not one and the same for all queries.
@@ -306,26 +326,7 @@ class ClassTableLoss(LossPart):
             )
         return counts.log().to(torch.get_default_dtype())
 
-    def _loss(
-        self,
-        queries: Tensor,
-        targets: Tensor,
-        draw: Draw | None,
-        objective: str,
-        correction: str,
-        weight: Tensor | None,
-        log_count: Tensor | None = None,
-        form: str | None = None,
-    ) -> RowLosses:
+    def _divided(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M D"]:
         if queries.shape[1] != self.table.dim:
             raise ValueError(f"queries have {queries.shape[1]} dims, the table's classes {self.table.dim}")
-        scaled = self.table.normalised(queries) / self.table.temperature
-
-        def biases(ids: Tensor | None) -> Tensor | None:
-            own = self.table.biases(ids)
-            if log_count is None:
-                return own
-            learned_against = log_count if ids is None else log_count[ids]
-            return learned_against if own is None else own + learned_against
-
-        return loss_on_table(scaled, self.table.vectors, biases, targets, draw, objective, correction, weight, form)
+        return scaled(self.table.normalised(queries), self.table.temperature)

@@ -4,21 +4,22 @@ K steps, B observations, S sequences (an image has several), T latents, D latent
 """
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-from einops import repeat
-from jaxtyping import Float
+from einops import rearrange, repeat
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from cpc.candidates.draws import draw_excess_nats
 from cpc.candidates.strategies import STRATEGIES
 from cpc.contexts.grid import columns
 from cpc.data.batch import Batch
-from cpc.losses.contrast import contrast_planned
-from cpc.losses.info_nce import COMPUTE
+from cpc.losses.info_nce import loss_of_rows
 from cpc.losses.loss_part import LossPart, Measure
 from cpc.losses.plan import Plan, Sequences, on_host, plan
-from cpc.losses.result import Contrast, side_by_side
+from cpc.losses.result import Contrast, side_by_side, summed
+from cpc.losses.tiles import COMPUTE
 from cpc.predictors import Output
 
 
@@ -54,7 +55,7 @@ class Contrastive(LossPart):
         negatives: where negatives come from, in training and in the held-out bound: `mixed`, `same_speaker`,
             `mixed_excluding`, `same_speaker_excluding` or `sequence_only` (`cpc.candidates.STRATEGIES`).
         num_negatives: drawn per row and step, uniformly with replacement; None: every candidate of the batch.
-        shared_across_steps: use the same draws for all steps (see `cpc.losses.contrast`).
+        shared_across_steps: draw once per (b, t) for all steps, as CPC_audio does (see `Plan.draw`).
         compute: `bf16` rounds the operands of the loss's matrix products to bfloat16 (see `cpc.losses.info_nce`).
         auxiliary_negatives: further strategies to train with, and the share of each one's loss in the training loss;
             `negatives` has the rest, and the bound is its alone. `{"sequence_only": 0.75}` beside `mixed`: three
@@ -112,26 +113,23 @@ class Contrastive(LossPart):
         plans: dict[tuple[int, str], Plan] = {}  # directions of one size share them
         of_directions = []
         for queries, latents, sequences in predictions(output, batch):
+            of_strategies = []
             for strategy in strategies:
-                if (id(sequences), strategy) not in plans:
-                    planned = plan(strategy, sequences, latents.shape[1], len(queries), self.skip_steps)
-                    plans[id(sequences), strategy] = planned
-            of_bound, *auxiliary = (
-                contrast_planned(
-                    queries,
-                    latents,
-                    plans[id(sequences), strategy],
-                    num_negatives=num_negatives,
-                    shared_across_steps=self.shared_across_steps,
-                    generator=generator,
-                    compute=self.compute,
-                )
-                for strategy in strategies
-            )
-            of_directions.append(self._shared(of_bound, auxiliary))
+                key = (id(sequences), strategy)
+                if key not in plans:
+                    plans[key] = plan(strategy, sequences, latents.shape[1], len(queries), self.skip_steps)
+                planned, device = plans[key], latents.device
+                there, excess, negatives = planned.on(device), None, None
+                if num_negatives is not None:
+                    excess = draw_excess_nats(num_negatives, planned.num_negatives).to(device, non_blocking=True)
+                    negatives = planned.draw(num_negatives, generator, self.shared_across_steps, device)
+                of_rows, candidates = rearrange(queries, "k b t d -> (b t k) d"), rearrange(latents, "b t d -> (b t) d")
+                row = loss_of_rows(of_rows, candidates, there, negatives, self.compute)
+                of_strategies.append(summed(row, there.step, there.sequence, *planned.size[:2], excess))
+            of_directions.append(self._shared(*of_strategies))
         return side_by_side(of_directions, len(output.latents))
 
-    def _shared(self, of_bound: Contrast, auxiliary: list[Contrast]) -> Contrast:
+    def _shared(self, of_bound: Contrast, *auxiliary: Contrast) -> Contrast:
         if not auxiliary:
             return of_bound
         loss, loss_nats = (1 - sum(self.auxiliary_negatives.values())) * of_bound.loss, of_bound.loss_nats
@@ -155,3 +153,40 @@ def _check_auxiliary(shares: dict[str, float], negatives: str) -> None:
             f"the shares in {option} sum to {sum(shares.values()):g}: below 1 a part is left for "
             f"negatives={negatives!r}, whose bound is watched"
         )
+
+
+def contrast(
+    queries: Float[Tensor, "K B T D"],
+    latents: Float[Tensor, "B T D"],
+    *,
+    strategy: str = "mixed",
+    num_valid: Int[Tensor, " B"] | None = None,
+    sequence_id: Int[Tensor, " B"] | None = None,
+    group_id: Int[Tensor, " B"] | None = None,
+    generator: torch.Generator | None = None,
+    **options: Any,
+) -> Contrast:
+    """`Contrastive` on tensors: score z_{t+k} against the row's candidates with the query W_k c_t, for every k and t.
+
+    Candidates are all valid latents of the allowed sequences, the same set for every k, plus the positive.
+
+    Args:
+        queries: W_k c_t, steps first.
+        latents: z.
+        strategy: where negatives come from, a name in `cpc.candidates.STRATEGIES`.
+        num_valid: how many latents of each sequence are signal (the rest is padding, neither target nor candidate);
+            None: all.
+        sequence_id: sequences that may overlap share an id; None: all distinct.
+        group_id: the speaker of each sequence, -1 where unknown.
+        generator: source of the draws.
+        options: of `Contrastive`: `num_negatives`, `shared_across_steps`, `skip_steps`, `compute`.
+
+    Raises:
+        ValueError: as `Contrastive`, or if `num_valid` counts more latents than there are, no sequence is longer than
+            the first step, or the strategy leaves a row without negatives.
+    """
+    if latents.shape != queries.shape[1:]:
+        raise ValueError(f"queries {tuple(queries.shape)} are [K, *latents], but latents are {tuple(latents.shape)}")
+    ids: dict[str, Any] = {"num_valid": num_valid, "sequence_id": sequence_id, "group_id": group_id}
+    batch = Batch.of(latents)._replace(**ids)
+    return Contrastive(strategy, **options)(Output(latents, latents, {"": queries}, None), batch, generator)

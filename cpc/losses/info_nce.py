@@ -9,11 +9,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.losses.plan import Block, Plan, blocks, plan_of_blocks
-from cpc.losses.products import Products, RoundedProducts
 from cpc.losses.result import RowLosses
-from cpc.losses.tiled_loss import Given, only_met, tiled_loss
-
-COMPUTE: dict[str, type[Products]] = {"float32": Products, "bf16": RoundedProducts}
+from cpc.losses.tiled_loss import only_met, scaled, score_dtype, tiled_loss
+from cpc.losses.tiles import COMPUTE
 
 
 def info_nce(
@@ -70,18 +68,19 @@ def info_nce(
         >>> bool(torch.isclose(result.loss, torch.tensor(3.0).log())), result.accuracy.tolist()
         (True, [0.3333333432674408, 0.3333333432674408, 0.3333333432674408])
     """
-    check_lengths(
-        queries,
-        candidates,
-        positives=(positives, len(queries)),
-        negatives=(negatives, len(queries)),
-        query_sequence=(query_sequence, len(queries)),
-        candidate_sequence=(candidate_sequence, len(candidates)),
-        valid=(valid, len(candidates)),
-        log_count=(log_count, len(candidates)),
-    )
+    lengths = {
+        "positives": (positives, len(queries)),
+        "negatives": (negatives, len(queries)),
+        "query_sequence": (query_sequence, len(queries)),
+        "candidate_sequence": (candidate_sequence, len(candidates)),
+        "valid": (valid, len(candidates)),
+        "log_count": (log_count, len(candidates)),
+    }
+    _check_vectors(queries, candidates, lengths)
     _check_sequences(query_sequence, candidate_sequence, allowed)
-    _check_values(queries, candidates, positives, negatives, num_negatives, temperature)
+    _check_places(len(candidates), positives, negatives)
+    if num_negatives is not None and num_negatives < 1:
+        raise ValueError(f"num_negatives={num_negatives} must be at least 1, or None for all candidates")
     given = (query_sequence, candidate_sequence, allowed, valid)
     sequence, of_candidate, allowed, valid = (None if each is None else each.cpu() for each in given)
     places = positives.cpu()
@@ -102,13 +101,8 @@ def info_nce(
         )
     if num_negatives is not None and negatives is None:
         negatives = planned.draw(num_negatives, generator, device=queries.device)
-    # scores are float32 whatever the queries' dtype: so is the division
-    is_one = not isinstance(temperature, Tensor) and temperature == 1
-    dtype = _score_dtype(queries)
-    temperature = temperature.to(dtype) if isinstance(temperature, Tensor) else temperature
-    scaled = queries if is_one else queries.to(dtype) / temperature
-    bias = None if log_count is None else -log_count.detach().to(dtype)
-    return loss_of_rows(scaled, candidates, planned.on(queries.device), negatives, compute, bias)
+    bias = None if log_count is None else -log_count.detach().to(score_dtype(queries))
+    return loss_of_rows(scaled(queries, temperature), candidates, planned.on(queries.device), negatives, compute, bias)
 
 
 def loss_of_rows(
@@ -119,14 +113,14 @@ def loss_of_rows(
     compute: str,
     bias: Float[Tensor, " N"] | None = None,
 ) -> RowLosses:
-    """`info_nce` of rows that are planned: nothing here depends on values, or waits for a GPU; `bias` adds to scores.
+    """`info_nce` of planned rows: nothing here depends on values, or waits for a GPU; `bias` adds to scores.
 
     Raises:
         ValueError: on an unknown `compute`, or one that rounds float64.
     """
     if compute not in COMPUTE:
         raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")
-    dtype = _score_dtype(queries)
+    dtype = score_dtype(queries)
     if dtype == torch.float64 and compute != "float32":
         raise ValueError(f"compute={compute!r} rounds operands, but the queries are float64: pass float32 ones")
 
@@ -138,22 +132,20 @@ def loss_of_rows(
     num_negatives = planned.num_negatives
     if negatives is not None:
         num_negatives = torch.full_like(num_negatives, negatives.shape[1])
-    weight, products = planned.weight.to(dtype), COMPUTE[compute]
-    given = Given(planned.blocks, weight, query=planned.query, negatives=negatives, products=products)
-    loss, loss_nats, accuracy = tiled_loss(queries, only_met(candidates.to(dtype), is_met), given, bias)
+    loss, loss_nats, accuracy = tiled_loss(
+        queries,
+        only_met(candidates.to(dtype), is_met),
+        planned.blocks,
+        planned.weight.to(dtype),
+        query=planned.query,
+        negatives=negatives,
+        bias=bias,
+        compute=compute,
+    )
     return RowLosses(loss, loss_nats, num_negatives + 1, accuracy)
 
 
-def _score_dtype(queries: Tensor) -> torch.dtype:
-    return torch.float64 if queries.dtype == torch.float64 else torch.float32
-
-
-def check_lengths(queries: Tensor, candidates: Tensor, **lengths: tuple[Tensor | None, int]) -> None:
-    """Refuse lengths that do not go together, naming the argument.
-
-    Raises:
-        ValueError: with what was given, and what it needs.
-    """
+def _check_vectors(queries: Tensor, candidates: Tensor, lengths: dict[str, tuple[Tensor | None, int]]) -> None:
     if len(queries) == 0:
         raise ValueError("no queries: every sequence is too short for this prediction step")
     if queries.shape[1] != candidates.shape[1]:
@@ -164,6 +156,16 @@ def check_lengths(queries: Tensor, candidates: Tensor, **lengths: tuple[Tensor |
                 f"{name} has {len(given)} entries, but there are {len(queries)} queries and {len(candidates)} "
                 f"candidates: it needs {expected}"
             )
+    positives, _ = lengths["positives"]
+    devices = [each.device for each in (queries, candidates, positives) if each is not None]
+    if len(set(devices)) > 1:
+        raise ValueError(
+            "queries, candidates and positives are on {}, {} and {}; move them to one device".format(*devices)
+        )
+    if queries.dtype != candidates.dtype and torch.float64 in (queries.dtype, candidates.dtype):
+        raise ValueError(
+            f"queries are {queries.dtype}, candidates {candidates.dtype}: float64 goes with float64 alone; convert one"
+        )
 
 
 def _check_sequences(query_sequence: Tensor | None, candidate_sequence: Tensor | None, allowed: Tensor | None) -> None:
@@ -181,34 +183,12 @@ def _check_sequences(query_sequence: Tensor | None, candidate_sequence: Tensor |
             )
 
 
-def _check_values(
-    queries: Tensor,
-    candidates: Tensor,
-    positives: Tensor,
-    negatives: Tensor | None,
-    num_negatives: int | None,
-    temperature: float | Tensor,
-) -> None:
-    if len({queries.device, candidates.device, positives.device}) > 1:
-        raise ValueError(
-            f"queries, candidates and positives are on {queries.device}, {candidates.device} and {positives.device}; "
-            "move them to one device"
-        )
+def _check_places(num_candidates: int, positives: Tensor, negatives: Tensor | None) -> None:
     for name, indices in (("positives", positives), ("negatives", negatives)):
-        if indices is not None and (int(indices.min()) < 0 or int(indices.max()) >= len(candidates)):
+        if indices is not None and (int(indices.min()) < 0 or int(indices.max()) >= num_candidates):
             raise ValueError(
-                f"{name} index the {len(candidates)} candidates, got values from {int(indices.min())} to "
+                f"{name} index the {num_candidates} candidates, got values from {int(indices.min())} to "
                 f"{int(indices.max())}"
             )
-    if queries.dtype != candidates.dtype and torch.float64 in (queries.dtype, candidates.dtype):
-        raise ValueError(
-            f"queries are {queries.dtype}, candidates {candidates.dtype}: float64 goes with float64 alone; convert one"
-        )
     if negatives is not None and bool((negatives == rearrange(positives, "m -> m 1")).any()):
         raise ValueError("negatives hold a row's own positive: it would be scored twice; draw another in its place")
-    if num_negatives is not None and num_negatives < 1:
-        raise ValueError(f"num_negatives={num_negatives} must be at least 1, or None for all candidates")
-    if isinstance(temperature, Tensor) and temperature.numel() != 1:
-        raise ValueError(f"temperature {tuple(temperature.shape)} must be a number or a tensor of one element")
-    if not temperature > 0:
-        raise ValueError(f"temperature={temperature} must be positive")

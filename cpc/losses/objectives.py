@@ -52,11 +52,7 @@ def objective_of(name: str) -> Objective:
 
 
 def learns_log_odds(name: str) -> bool:
-    """Whether F becomes log(P / (1 - P)): in a logistic loss whose targets are not met as candidates too.
-
-    Raises:
-        ValueError: if there is no such objective.
-    """
+    """Whether F becomes log(P / (1 - P)): in a logistic loss whose targets are not candidates too."""
     form, hits, _ = objective_of(name)
     return form == "logistic" and "keep" not in hits
 

@@ -7,13 +7,12 @@ inputs and outputs it takes the memory of a tile's scores; latents come to the q
 M queries (rows), n latents of the bank, D latent dim; m counts a tile's rows.
 """
 
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from cpc.candidates.bank import LatentBank
 from cpc.losses.slopes import log_odds_against, without_denormals
@@ -23,14 +22,25 @@ from cpc.losses.tiles import slices
 TILE_ROWS, TILE_LATENTS = 1024, 4096  # 16 MiB of float32 scores
 
 
-def log_partition(
+class Partition(NamedTuple):
+    """Of each row: log Z less the positive's score, the best score, how many tie with the positive, the mean latent."""
+
+    log_odds: Tensor
+    highest: Tensor
+    num_ties: Tensor
+    mean_latent: Tensor | None
+
+
+@torch.no_grad()
+def partition(
     queries: Float[Tensor, "M D"],
     bank: LatentBank,
     positive_scores: Float[Tensor, " M"],
     tie_width: Float[Tensor, " M"],
-    sequence_id: Int[Tensor, " M"] | None = None,
-) -> tuple[Float[Tensor, " M"], Float[Tensor, " M"], Int[Tensor, " M"]]:
-    """Log Z less the positive's score, which alone carries gradients; the best score; how many tie with the positive.
+    sequence_id: Int[Tensor, " M"] | None,
+    needs_gradient: bool,
+) -> Partition:
+    """Sum over the bank.
 
     Args:
         queries: divided by the temperature already, float32 or float64.
@@ -38,74 +48,52 @@ def log_partition(
         positive_scores: what Z is relative to.
         tie_width: how far from these a tie may lie.
         sequence_id: latents of this sequence are left out; -1: none. None: none at all.
+        needs_gradient: whether the mean latent, d log Z / d q, is wanted.
     """
-    return _LogPartition.apply(queries, bank, positive_scores, tie_width, sequence_id)
+    of_tiles = []
+    for rows in slices(len(queries), TILE_ROWS):
+        own = None if sequence_id is None else rearrange(sequence_id[rows], "m -> m 1")
+        of_tiles.append(_of_rows(queries[rows], bank, positive_scores[rows], tie_width[rows], own, needs_gradient))
+    log_odds, highest, num_ties, mean_latent = zip(*of_tiles, strict=True)
+    of_all = torch.cat(log_odds), torch.cat(highest), torch.cat(num_ties)
+    return Partition(*of_all, torch.cat(mean_latent) if needs_gradient else None)
 
 
-class _LogPartition(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        queries: Tensor,
-        bank: LatentBank,
-        positive_scores: Tensor,
-        tie_width: Tensor,
-        sequence_id: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        needs_gradient = ctx.needs_input_grad[0]
-        log_odds, highest = torch.empty_like(positive_scores), torch.empty_like(positive_scores)
-        num_ties = torch.empty_like(positive_scores, dtype=torch.long)
-        mean_latent = torch.zeros_like(queries if needs_gradient else queries[:0])
-        for rows in slices(len(queries), TILE_ROWS):
-            found = _Rows(queries[rows], positive_scores[rows], tie_width[rows], needs_gradient)
-            for places in bank.tiles(TILE_LATENTS):
-                is_own = None
-                if sequence_id is not None:
-                    own = rearrange(sequence_id[rows], "m -> m 1")
-                    is_own = (own == bank.sequence_id[places].to(queries.device)) & (own >= 0)
-                found.add(bank.latents[places].to(queries), is_own)
-            highest[rows], num_ties[rows] = found.highest, found.num_ties
-            log_odds[rows] = log_odds_against(positive_scores[rows], found.highest, found.total.log())
-            if found.mean_latent is not None:
-                mean_latent[rows] = found.mean_latent / rearrange(found.total.clamp(min=1), "m -> m 1")
-        ctx.save_for_backward(mean_latent)
-        ctx.mark_non_differentiable(highest, num_ties)
-        return log_odds, highest, num_ties
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (mean_latent,) = ctx.saved_tensors
-        return mean_latent * rearrange(gradients[0], "m -> m 1"), None, -gradients[0], None, None
-
-
-class _Rows:
-    """Sums of a tile of rows over the latents met so far, relative to the best score so far."""
-
-    def __init__(self, queries: Tensor, positive_scores: Tensor, tie_width: Tensor, needs_gradient: bool) -> None:
-        self.queries = queries
-        self.lowest_tie, self.highest_tie = positive_scores - tie_width, positive_scores + tie_width
-        self.highest = torch.full_like(positive_scores, -torch.inf)
-        self.total = torch.zeros_like(positive_scores)
-        self.num_ties = torch.zeros_like(positive_scores, dtype=torch.long)
-        self.mean_latent = torch.zeros_like(queries) if needs_gradient else None
-
-    def add(self, latents: Tensor, is_own: Tensor | None) -> None:
-        scores = self.queries @ latents.T
-        if is_own is not None and bool(is_own.any()):
-            latents = only_met(latents, lambda: ~is_own.all(0))
-            scores.masked_fill_(is_own, -torch.inf)
+def _of_rows(
+    queries: Tensor,
+    bank: LatentBank,
+    positive_scores: Tensor,
+    tie_width: Tensor,
+    own: Tensor | None,
+    needs_gradient: bool,
+) -> Partition:
+    """Sums over the latents seen so far, relative to the best score so far."""
+    lowest_tie, highest_tie = positive_scores - tie_width, positive_scores + tie_width
+    highest, total = torch.full_like(positive_scores, -torch.inf), torch.zeros_like(positive_scores)
+    num_ties = torch.zeros_like(positive_scores, dtype=torch.long)
+    mean_latent = torch.zeros_like(queries) if needs_gradient else None
+    for places in bank.tiles(TILE_LATENTS):
+        latents = bank.latents[places].to(queries)
+        scores = queries @ latents.T
+        if own is not None:
+            is_own = (own == bank.sequence_id[places].to(queries.device)) & (own >= 0)
+            if bool(is_own.any()):
+                is_met = ~is_own.all(0)
+                latents = only_met(latents, lambda is_met=is_met: is_met)
+                scores.masked_fill_(is_own, -torch.inf)
         best = scores.amax(1)
-        can_tie = best >= self.lowest_tie  # few rows of a trained critic
+        can_tie = best >= lowest_tie  # few rows of a trained critic
         if bool(can_tie.any()):
-            lowest, highest = (rearrange(end[can_tie], "m -> m 1") for end in (self.lowest_tie, self.highest_tie))
+            lowest, high = (rearrange(end[can_tie], "m -> m 1") for end in (lowest_tie, highest_tie))
             near = scores[can_tie]
-            self.num_ties[can_tie] += ((near >= lowest) & (near <= highest)).sum(1)
-        highest = torch.maximum(self.highest, best)
-        finite = highest.clamp(min=torch.finfo(scores.dtype).min)  # as long as a row has met nobody: no inf - inf
+            num_ties[can_tie] += ((near >= lowest) & (near <= high)).sum(1)
+        before, highest = highest, torch.maximum(highest, best)
+        finite = highest.clamp(min=torch.finfo(scores.dtype).min)  # as long as a row has no negative: no inf - inf
         weights = without_denormals(scores.sub_(rearrange(finite, "m -> m 1")).exp_())
-        shrink = (self.highest - finite).exp()
-        self.total = self.total * shrink + weights.sum(1)
-        if self.mean_latent is not None:
-            self.mean_latent = torch.addmm(self.mean_latent * rearrange(shrink, "m -> m 1"), weights, latents)
-        self.highest = highest
+        shrink = (before - finite).exp()
+        total = total * shrink + weights.sum(1)
+        if mean_latent is not None:
+            mean_latent = torch.addmm(mean_latent * rearrange(shrink, "m -> m 1"), weights, latents)
+    if mean_latent is not None:
+        mean_latent /= rearrange(total.clamp(min=1), "m -> m 1")
+    return Partition(log_odds_against(positive_scores, highest, total.log()), highest, num_ties, mean_latent)

@@ -1,7 +1,8 @@
-"""Who meets whom in a batch: planned once, on the host, from identities, lengths and the strategy; no score is needed.
+"""Which rows of a batch are scored against which candidates: planned once, on the host, before any score.
 
-What follows is arithmetic with shapes that the plan knows. Sequences that are predicted and sequences that lend
-candidates are two arguments, so that candidates of other processes can be planned for as well.
+It follows from identities, lengths and the strategy; the arithmetic after it has shapes that the plan knows.
+Sequences that are predicted and sequences that lend candidates are two arguments, so that candidates of other
+processes can be planned for as well.
 
 K steps, B sequences that are predicted, S that lend candidates, T latents of each, M rows, N = S T candidates, R drawn
 negatives; m and n count a block's.
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from einops import rearrange, repeat
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.draws import draw_negatives
@@ -43,13 +44,7 @@ class Sequences(NamedTuple):
         sequence_id: Int[Tensor, " B"] | None = None,
         group_id: Int[Tensor, " B"] | None = None,
     ) -> "Sequences":
-        """The sequences of a batch: None stands for whole ones, distinct ones, unknown speakers.
-
-        Args:
-            size: B and T.
-            num_valid: latents of each.
-            sequence_id: of each.
-            group_id: of each.
+        """The B sequences of T latents of a batch, `size`; None: whole ones, distinct ones, unknown speakers.
 
         Raises:
             ValueError: if `num_valid` counts more latents than there are.
@@ -63,7 +58,7 @@ class Sequences(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Rows and the candidates that they meet.
+    """Rows and the candidates that they are scored against.
 
     Attributes:
         rows: `[m]` numbers of rows; None: all of them, in order.
@@ -86,7 +81,7 @@ class Block(NamedTuple):
         return Block(*(each if each is None else each.to(device, non_blocking=True) for each in self))
 
     def places(self, negatives: Int[Tensor, "M R"]) -> Int[Tensor, "m R"]:
-        """Where negatives of all rows, which are in the pool, stand among this block's columns."""
+        """The places of all rows' negatives, which are in the pool, among this block's columns."""
         negatives = negatives if self.rows is None else negatives[self.rows]
         return negatives if self.place is None else self.place[negatives]
 
@@ -140,7 +135,7 @@ class Plan(NamedTuple):
             num: R.
             generator: source of the draws.
             shared_across_steps: draw once per (b, t) for all steps, as CPC_audio does; where that is z_{t+k} itself it
-                is drawn anew for that step, so that each step's draws stay uniform over its negatives.
+                is drawn again for that step, so that each step's draws stay uniform over its negatives.
             device: where the draws go; None: they stay.
         """
         drawn = draw_negatives(self.pool, self.sequence, self.positives, num, generator, device)
@@ -202,12 +197,17 @@ def plan_of_blocks(
     size: tuple[int, int, int],
 ) -> Plan:
     """What follows from rows and pools; see `Plan`."""
-    num_rows = torch.bincount(step, minlength=size[0])
-    weight = 1 / (num_rows[step] * (num_rows > 0).sum()).double()  # no row: no sequence of this batch is that long
+    weight = weight_of(step)
     num_negatives = pool.sum(1)[sequence] - pool[sequence, positives].long()
     is_met = pool[sequence.unique()].any(0)
     is_met[positives] = True
     return Plan(query, step, sequence, positives, weight, pool, num_negatives, is_met, of_blocks, size)
+
+
+def weight_of(step: Int[Tensor, " M"]) -> Float[Tensor, " M"]:
+    """Of each row in the unweighted mean, over those steps that have rows, of the mean over their rows."""
+    num_rows = torch.bincount(step)
+    return 1 / (num_rows[step] * (num_rows > 0).sum()).double()
 
 
 def rows_of(num_valid: Int[Tensor, " B"], num_latents: int, num_steps: int, skip_steps: int = 0) -> tuple[Tensor, ...]:

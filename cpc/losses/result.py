@@ -102,12 +102,6 @@ def summed(
     return Contrast(row.loss, *rearrange(sums, "n (k b) -> n k b", k=num_steps))
 
 
-def mean_over_steps(rows: Sequence[RowLosses]) -> RowLosses:
-    """The rows of all steps, one step after the other, and the unweighted mean of the steps' losses."""
-    nats, counts, accuracy = (torch.cat(field) for field in list(zip(*rows, strict=True))[1:4])
-    return RowLosses(torch.stack([each.loss for each in rows]).mean(), nats, counts, accuracy)
-
-
 def side_by_side(contrasts: Sequence[Contrast], num_images: int) -> Contrast:
     """One contrast of several directions of the same images: steps one direction after the other, sums per image.
 

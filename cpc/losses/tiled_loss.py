@@ -7,8 +7,8 @@ tile of the M x N scores ever exists.
 M rows, N candidates, T targets, R drawn negatives, D latent dim.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from einops import rearrange
@@ -17,132 +17,146 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cpc.losses.plan import Block
-from cpc.losses.products import Products
 from cpc.losses.slopes import Shifts, tile_terms
 from cpc.losses.tiles import tiles_of
-
-
-class Given(NamedTuple):
-    """What a loss is made of besides scores; nothing in here gets a gradient.
-
-    Attributes:
-        blocks: which rows meet which candidates (`cpc.losses.plan`).
-        weight: `[M]`, of each row in the mean.
-        form: a name in `cpc.losses.slopes.TERMS`.
-        query: `[M]`, the query that each row is about; None: its own.
-        negatives: `[M, R]`, places of drawn negatives among the candidates; None: all candidates are met.
-        shifts: of scores (`cpc.losses.slopes`).
-        products: how matrices are multiplied (`cpc.losses.products`).
-    """
-
-    blocks: list[Block]
-    weight: Tensor
-    form: str = "softmax"
-    query: Tensor | None = None
-    negatives: Tensor | None = None
-    shifts: Shifts = Shifts()
-    products: type[Products] = Products
 
 
 def tiled_loss(
     queries: Tensor,
     candidates: Tensor,
-    given: Given,
+    blocks: list[Block],
+    weight: Float[Tensor, " M"],
+    *,
+    form: str = "softmax",
+    query: Tensor | None = None,
+    negatives: Tensor | None = None,
     bias: Tensor | None = None,
     target_scores: Float[Tensor, "M T"] | None = None,
+    shifts: Shifts | None = None,
+    compute: str = "float32",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Weighted mean, row losses and accuracy; the mean alone carries gradients.
 
     Args:
-        queries: `[M, D]`, or those that `given.query` names; may be of a shorter dtype than the candidates, which
-            decide the dtype of scores, losses and sums.
-        candidates: `[N, D]`, which all rows may meet, or each row's own, `[M, N, D]`.
-        given: all else.
+        queries: `[M, D]`, or those that `query` names; may be of a shorter dtype than the candidates, which decide the
+            dtype of scores, losses and sums.
+        candidates: `[N, D]` for all rows, or each row's own, `[M, N, D]`.
+        blocks: which rows are scored against which candidates (`cpc.losses.plan`).
+        weight: of each row in the mean.
+        form: a name in `cpc.losses.slopes.TERMS`.
+        query: `[M]`, the place of each row's query; None: its own.
+        negatives: `[M, R]`, places of drawn negatives among the candidates; None: all candidates.
         bias: added to every score, `[N]` or `[M, N]`.
         target_scores: of targets that are not among the candidates.
+        shifts: of scores (`cpc.losses.slopes`).
+        compute: `bf16` rounds the operands of products (`cpc.losses.tiles`).
     """
-    inputs: list[Tensor | None] = [queries, candidates, bias, target_scores]
-    if not torch.is_grad_enabled():  # else a parameter would ask for its gradient even so
-        inputs = [None if each is None else each.detach() for each in inputs]
-    with torch.autocast(queries.device.type, enabled=False):
-        return _TiledLoss.apply(*inputs, given)
-
-
-def only_met(vectors: Float[Tensor, "*N D"], is_met: Callable[[], Bool[Tensor, "..."]]) -> Float[Tensor, "*N D"]:
-    """Zeros for the vectors that no row meets, where any of all is not finite; they get gradients of 0.
-
-    Padding may hold anything, and its slope of 0 times nan is nan. What a row meets stays as it is. A CPU looks first;
-    a GPU, which to ask would make wait, always cleans: one pass over the vectors.
-    """
-    if vectors.device.type == "cpu" and bool(vectors.detach().sum().isfinite()):  # one that overflows costs no more
-        return vectors
-    return vectors.where(rearrange(is_met(), "... n -> ... n 1"), 0)
-
-
-class _TiledLoss(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, queries: Tensor, candidates: Tensor, bias: Tensor | None, target_scores: Tensor | None, given: Given
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        gradients: list[Tensor | None] = [None] * 4
-        for place, each in enumerate((queries, candidates, bias, target_scores)):
-            if each is not None and ctx.needs_input_grad[place]:
-                # float16 would lose small gradients, and a gradient scaler's factor is beyond its range
-                dtype = candidates.dtype if each.dtype == torch.float16 else each.dtype
-                gradients[place] = torch.zeros_like(each, dtype=dtype)
-        of_queries, of_candidates, of_bias, of_targets = gradients
-        loss_nats = torch.empty_like(given.weight)
-        accuracy = torch.empty_like(given.weight, dtype=torch.float32)
-        for block in given.blocks:
+    inputs = (queries, candidates, bias, target_scores)
+    gradients: list[Tensor | None] = [None] * 4
+    for place, each in enumerate(inputs):
+        if each is not None and each.requires_grad and torch.is_grad_enabled():
+            # float16 would lose small gradients, and a gradient scaler's factor is beyond its range
+            dtype = candidates.dtype if each.dtype == torch.float16 else each.dtype
+            gradients[place] = torch.zeros_like(each, dtype=dtype, requires_grad=False)
+    of_queries, of_candidates, of_bias, of_targets = gradients
+    loss_nats = torch.empty_like(weight)
+    accuracy = torch.empty_like(weight, dtype=torch.float32)
+    with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
+        for block in blocks:
             columns = block.columns
-            of_block = candidates if columns is None else candidates[columns]
+            block_candidates = candidates if columns is None else candidates[columns]
             block_bias = bias if bias is None or columns is None else bias[columns]
             block_gradient = of_candidates
             if of_candidates is not None and columns is not None:
-                block_gradient = torch.zeros_like(of_block)
+                block_gradient = torch.zeros_like(block_candidates)
             drawn, own = None, block.positives
-            if given.negatives is not None:
+            if negatives is not None:
                 assert own is not None
-                drawn = torch.cat([own, block.places(given.negatives)], 1)
-            num_rows = len(given.weight) if block.rows is None else len(block.rows)
-            tiles = tiles_of(num_rows, of_block, block_bias, drawn, given.products)
+                drawn = torch.cat([own, block.places(negatives)], 1)
+            num_rows = len(weight) if block.rows is None else len(block.rows)
+            tiles = tiles_of(num_rows, block_candidates, block_bias, drawn, compute)
             for tile in tiles.rows():
                 rows = tile if block.rows is None else block.rows[tile]
-                query = rows if given.query is None else given.query[rows]
-                of_rows = queries[query].to(candidates.dtype)
+                of_rows = rows if query is None else query[rows]
+                tile_queries = queries[of_rows].to(candidates.dtype)
                 is_met = own_of_tile = None
                 if own is not None:
                     own_of_tile = own[tile] if drawn is None else torch.zeros_like(own[tile])  # drawn: in front
                 if block.pool is not None and block.sequence is not None and drawn is None:
                     is_met = block.pool[block.sequence[tile]]
                 targets = None if target_scores is None else target_scores[rows]
-                scores = tiles.scores(of_rows, tile)
-                shifts = given.shifts.of(rows)
-                accuracy[rows], terms = tile_terms(given.form, scores, shifts, own_of_tile, targets, is_met)
+                scores = tiles.scores(tile_queries, tile)
+                of_tile = Shifts() if shifts is None else shifts.of(rows)
+                accuracy[rows], terms = tile_terms(form, scores, of_tile, own_of_tile, targets, is_met)
                 loss_nats[rows] = terms.loss[:, 0]
-                weight = rearrange(given.weight[rows], "m -> m 1") * terms.factor
+                if not any(each is not None for each in gradients):
+                    continue
+                row_weight = rearrange(weight[rows], "m -> m 1") * terms.factor
+                slopes = tiles.spread(terms.slopes, tile)
                 if of_queries is not None:
-                    of_queries[query] = (tiles.query_gradient(terms.slopes) * weight).to(of_queries.dtype)
+                    of_queries[of_rows] = (tiles.query_gradient(slopes) * row_weight).to(of_queries.dtype)
                 if of_bias is not None:
-                    tiles.add_bias_gradient(terms.slopes, weight, of_bias)
+                    tiles.add_bias_gradient(slopes, row_weight, of_bias)
                 if block_gradient is not None:
-                    tiles.add_candidate_gradient(terms.slopes, of_rows * weight, block_gradient)
+                    tiles.add_candidate_gradient(slopes, tile_queries * row_weight, block_gradient)
                 if of_targets is not None:
-                    of_targets[rows] = terms.of_targets * weight
+                    of_targets[rows] = terms.of_targets * row_weight
             if of_candidates is not None and block_gradient is not None and columns is not None:
                 of_candidates.index_add_(0, columns, block_gradient)
-        ctx.query_dtype = queries.dtype
+        loss = torch.dot(weight, loss_nats)
+    return with_gradients(loss, inputs, gradients), loss_nats, accuracy
+
+
+def only_met(vectors: Float[Tensor, "*N D"], is_met: Callable[[], Bool[Tensor, "..."]]) -> Float[Tensor, "*N D"]:
+    """Zeros for the vectors that no row is scored against, where any of all is not finite; their gradients are 0.
+
+    Padding may hold anything, and its slope of 0 times nan is nan. The others stay as they are. A CPU looks first; a
+    GPU, which would have to wait for the answer, always cleans: one pass over the vectors.
+    """
+    if vectors.device.type == "cpu" and bool(vectors.detach().sum().isfinite()):  # one that overflows costs no more
+        return vectors
+    return vectors.where(rearrange(is_met(), "... n -> ... n 1"), 0)
+
+
+def score_dtype(queries: Tensor) -> torch.dtype:
+    """Scores and sums are float32, or float64 for float64 queries, whatever the autocast dtype."""
+    return torch.float64 if queries.dtype == torch.float64 else torch.float32
+
+
+def scaled(queries: Tensor, temperature: float | Tensor) -> Tensor:
+    """Queries divided by the temperature, in the dtype of scores unless that is 1.
+
+    Raises:
+        ValueError: if the temperature is not one positive number.
+    """
+    if isinstance(temperature, Tensor) and temperature.numel() != 1:
+        raise ValueError(f"temperature {tuple(temperature.shape)} must be a number or a tensor of one element")
+    if not temperature > 0:
+        raise ValueError(f"temperature={float(temperature)} must be positive")
+    if not isinstance(temperature, Tensor):
+        return queries if temperature == 1 else queries.to(score_dtype(queries)) / temperature
+    return queries.to(score_dtype(queries)) / temperature.to(score_dtype(queries))
+
+
+def with_gradients(loss: Tensor, inputs: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> Tensor:
+    """A scalar whose gradients by the inputs are known already; None: of an input that needs none."""
+    return _WithGradients.apply(loss, gradients, *inputs)
+
+
+class _WithGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, gradients: Sequence[Tensor | None], *inputs: Tensor | None) -> Tensor:
         ctx.has_gradient = [each is not None for each in gradients]
+        ctx.dtypes = [None if each is None else each.dtype for each in inputs]
         ctx.save_for_backward(*(each for each in gradients if each is not None))
-        ctx.mark_non_differentiable(loss_nats, accuracy)
-        return torch.dot(given.weight, loss_nats), loss_nats, accuracy
+        return loss.clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        saved = iter(ctx.saved_tensors)
+    def backward(ctx: Any, *factors: Tensor) -> tuple[Tensor | None, ...]:
+        (factor,), saved = factors, iter(ctx.saved_tensors)
         # Most often the mean itself is differentiated: then nothing is multiplied, and no second copy needed. (To look
         # at the factor would make a GPU wait.)
-        is_one = gradients[0].device.type == "cpu" and gradients[0] == 1
-        found = [(next(saved) if is_one else next(saved) * gradients[0]) if has else None for has in ctx.has_gradient]
-        return None if found[0] is None else found[0].to(ctx.query_dtype), *found[1:], None
+        is_one = factor.device.type == "cpu" and factor == 1
+        found = [(next(saved) if is_one else next(saved) * factor) if has else None for has in ctx.has_gradient]
+        return None, None, *(g if g is None else g.to(dtype) for g, dtype in zip(found, ctx.dtypes, strict=True))

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from cpc.data.drawn import identities
+from cpc.data.drawn import Drawn, identities
 from cpc.data.modality import Training
 from cpc.data.streams.stream import naming
 from cpc.losses.plan import check_rows
@@ -15,12 +15,12 @@ NUM_CHECKED_BATCHES = 1000  # a quarter of a second
 
 
 def check_batches(
-    modality: Any, model: CPC, training: Training, held_out: Any, measured: tuple[str, ...], device: torch.device
+    modality: Drawn, model: CPC, training: Training, held_out: Any, measured: tuple[str, ...], device: torch.device
 ) -> None:
     """Refuse a step that cannot fit into memory, and batches that leave a row without negatives; nothing is decoded.
 
     Args:
-        modality: a `cpc.data.drawn.Drawn`.
+        modality: the data and their options.
         model: to train.
         training: the stream of batches.
         held_out: the held-out ones.
@@ -34,7 +34,7 @@ def check_batches(
     _check_rows(modality, model, training, held_out, measured)
 
 
-def _check_rows(modality: Any, model: CPC, training: Training, held_out: Any, measured: tuple[str, ...]) -> None:
+def _check_rows(modality: Drawn, model: CPC, training: Training, held_out: Any, measured: tuple[str, ...]) -> None:
     """A strategy that leaves rows without negatives fails now, not at the first held-out evaluation.
 
     Training batches must serve the strategies of training alone; those after the first are checked in their turn.
@@ -59,7 +59,7 @@ def _check_rows(modality: Any, model: CPC, training: Training, held_out: Any, me
             ) from error
 
 
-def _check_memory(modality: Any, model: CPC, training: Training, device: torch.device) -> None:
+def _check_memory(modality: Drawn, model: CPC, training: Training, device: torch.device) -> None:
     """Count what is certain to be held at once; a step takes several times as much, with its layers."""
     num_sequences, num_latents = model.context.sequences(training.dataset.num_latents)
     num_negatives = model.loss_part.num_negatives

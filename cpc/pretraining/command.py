@@ -15,7 +15,6 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from cpc.checkpoint import SAFE_GLOBALS
 from cpc.data.modality import Modality
 from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import Pretraining
@@ -110,7 +109,7 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, begin
         trainer.logger = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=purge_step)
     former_handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
-        with _known_warnings_ignored(), torch.serialization.safe_globals(SAFE_GLOBALS):
+        with _known_warnings_ignored():
             trainer.fit(command.model, PretrainingData(command.datamodule), ckpt_path=checkpoint, weights_only=True)
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):  # what Lightning makes of Ctrl-C

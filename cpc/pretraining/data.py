@@ -10,6 +10,7 @@ from torch import Tensor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from cpc.data.batch import Batch
+from cpc.data.drawn import Drawn
 from cpc.data.modality import HeldOutBatches, Modality, Training
 from cpc.data.streams.resuming import check_same_batches
 from cpc.model import CPC
@@ -74,7 +75,7 @@ class PretrainingData(pl.LightningDataModule):
         ranks = {"rank": trainer.global_rank, "world_size": trainer.world_size}
         self.training = modality.training(corpus, model, **ranks)
         self.held_out = modality.held_out(corpus, model, **ranks)
-        if modality.predicts == "latents":
+        if isinstance(modality, Drawn) and modality.predicts == "latents":  # draws are known before they are decoded
             check_batches(modality, model, self.training, self.held_out, module.strategies, module.device)
 
     def train_dataloader(self) -> StatefulDataLoader:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cpc.bounds import Bound, BoundTally
-from cpc.checkpoint import describe, not_finite, with_defaults
+from cpc.checkpoint import describe, not_finite
 from cpc.data.batch import Batch
 from cpc.data.modality import HeldOutBatches, Modality
 from cpc.evaluation import OnBatch, held_out_bound, measured_tallies
@@ -195,7 +195,7 @@ class Pretraining(pl.LightningModule):
         state = checkpoint.get("cpc")
         if state is None or "ranks" not in state:
             raise ValueError("this checkpoint was not written by this version of cpc pretrain")
-        differences = list(_differences(with_defaults(state["architecture"], self.model), self._architecture))
+        differences = list(_differences(state["architecture"], self._architecture))
         if differences:
             raise ValueError(
                 f"the checkpoint holds another model than the config: {'; '.join(differences)}; continue with the "

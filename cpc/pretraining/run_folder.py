@@ -124,7 +124,7 @@ class RunFolder(Checkpoint):
         if step == self._last_step:
             return
         self._last_step = step
-        # A single rank may have been told to stop, and the others would wait for it in vain.
+        # A signal may have reached one rank alone; the others would wait for it for ever.
         if (
             trainer.strategy.reduce_boolean_decision(bool(self._asked_to_stop_by), all=False)
             and step < trainer.max_steps
@@ -272,7 +272,7 @@ def how_to_continue(folder: Path) -> str:
     for name in ("last", "best"):
         if (folder / "checkpoints" / f"{name}.ckpt").exists():
             return f"continue with --run_dir {folder} --ckpt_path {name}"
-    return f"nothing is saved to continue from, delete {folder} to start anew"
+    return f"nothing is saved to continue from, delete {folder} to start again"
 
 
 @contextmanager

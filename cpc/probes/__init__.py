@@ -10,7 +10,7 @@ from typing import Any
 _HOME_OF = {
     "Comparison": "comparison",
     "Examples": "task",
-    "Extraction": "comparison",
+    "Extraction": "store",
     "FeatureStore": "store",
     "OnlineProbe": "online",
     "Probe": "linear",
@@ -23,7 +23,6 @@ _HOME_OF = {
     "format_report": "report",
     "open_readouts": "open",
     "probe": "report",
-    "probe_report": "report",
     "train_supervised": "supervised",
 }
 

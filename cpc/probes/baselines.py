@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from einops import repeat
 
 from cpc.probes.results import Answers, answer_by_likelihood
-from cpc.probes.task import UNSEEN, Examples
+from cpc.probes.task import Examples
 
 _TEMPERATURE = 0.07  # of Wu et al. 2018
 _BLOCK_ROWS = 1024
@@ -22,8 +22,7 @@ def answer_by_frequency(train: Examples, test: Examples, num_classes: int) -> An
     """
     counts = np.bincount(train.labels, minlength=num_classes)
     log_share = np.log((counts + 1) / (counts + 1).sum())
-    log_likelihood = np.where(test.labels == UNSEEN, np.nan, log_share[test.labels])
-    return Answers(np.full(len(test), counts.argmax()), log_likelihood)
+    return answer_by_likelihood(np.broadcast_to(log_share, (len(test), num_classes)), test.labels)
 
 
 def answer_by_neighbours(train: Examples, test: Examples, num_classes: int, num_neighbours: int = 20) -> Answers:
@@ -36,7 +35,7 @@ def answer_by_neighbours(train: Examples, test: Examples, num_classes: int, num_
         train: the neighbours.
         test: the examples to answer.
         num_classes: Y.
-        num_neighbours: that vote; all if there are fewer.
+        num_neighbours: how many vote; all if there are fewer.
     """
     values = train.values[train.rows]
     mean = torch.from_numpy(values.mean(0, dtype=np.float64)).float()

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.bounds import Bound
+from cpc.contexts.grid import is_grid, is_signal
 from cpc.data.batch import Batch
 from cpc.model import CPC
 
@@ -196,13 +197,11 @@ class OnlineProbe(pl.Callback):
         """The frames that carry a label, padding left out; of a grid, the mean over its patches."""
         labels = rearrange(batch.group_id, "b -> b 1") if self.task == "speaker" else batch.labels
         num_valid = None if batch.num_valid is None else self._encoder.num_latents(batch.num_valid)
-        if x.ndim == 4:
+        if is_grid(x):
             x, num_valid = reduce(x.float(), "b h w d -> b 1 d", "mean"), None
         if labels.shape[1] == 0:
             return x.new_zeros(0, x.shape[2]).float(), labels.new_zeros(0)
-        chosen = labels.expand(-1, x.shape[1]) >= 0
-        if num_valid is not None:
-            chosen = chosen & (torch.arange(x.shape[1], device=x.device) < rearrange(num_valid, "b -> b 1"))
+        chosen = (labels.expand(-1, x.shape[1]) >= 0) & is_signal(x, num_valid)
         return x[chosen].float(), labels.expand(-1, x.shape[1])[chosen]
 
     def _scores(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n Y"]:

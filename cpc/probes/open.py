@@ -17,6 +17,7 @@ def open_readouts(
     cache_dir: str | Path | None = None,
     skip_bad: bool = False,
     trusted_packages: tuple[str, ...] = ("cpc",),
+    data_options: Mapping[str, Any] | None = None,
     **where: Any,
 ) -> Readouts:
     """The readouts of the data that a model was trained on, over a source of such data.
@@ -28,12 +29,14 @@ def open_readouts(
         cache_dir: of packed data; beside the source unless given.
         skip_bad: go on without files that cannot be used.
         trusted_packages: packages whose classes config.json may name.
+        data_options: fields of the data, in place of the run's.
         where: `train_split`, `device` and `precision` of `Readouts`.
 
     Raises:
         ValueError: if config.json does not say what the data were, they have no readouts, or the source cannot be read.
     """
-    cache = None if cache_dir is None else str(cache_dir)
-    data = recorded_data(config, source or "", trusted_packages=trusted_packages, cache_dir=cache, skip_bad=skip_bad)
+    options = {"cache_dir": None if cache_dir is None else str(cache_dir), "skip_bad": skip_bad, **(data_options or {})}
+    data = recorded_data(config, source or "", trusted_packages=trusted_packages, **options)
     data.check_encoder(model.encoder)
-    return data.readouts(model.encoder, None if source is None else data.open(model.encoder), **where)
+    outside = data.readouts(model.encoder, None, **where)  # refuses data without readouts before they are opened
+    return outside if source is None else data.readouts(model.encoder, data.open(model.encoder), **where)

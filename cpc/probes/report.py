@@ -2,8 +2,9 @@
 
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,15 +12,16 @@ import torch
 from cpc import __version__
 from cpc.bounds.bound import record_table
 from cpc.checkpoint import build, load_pretrained, read_config
-from cpc.data.readouts import Pool, Precision
-from cpc.data.store.atomic import write_atomically, write_json
+from cpc.data.readouts import Pool
+from cpc.data.store.atomic import finite, write_atomically, write_json
 from cpc.model import CPC
 from cpc.probes.clock import Clock
-from cpc.probes.comparison import Comparison, Extraction
+from cpc.probes.comparison import Comparison
 from cpc.probes.curve import picture_label_efficiency
 from cpc.probes.linear import ProbeProtocol
 from cpc.probes.open import open_readouts
-from cpc.probes.results import CONFIDENCE, as_json, results_table
+from cpc.probes.results import CONFIDENCE, results_table
+from cpc.probes.store import Extraction
 from cpc.probes.supervised import SupervisedProtocol
 from cpc.probes.task import Task, check_share
 
@@ -32,146 +34,57 @@ NETWORKS = ("supervised", "fine_tuned")
 def probe(
     model_folder: str | Path,
     data: str | Path,
-    task: Sequence[str],
+    task: str | Sequence[str],
     *,
     features: Sequence[str] | None = None,
     baselines: Sequence[str] | None = None,
     label_shares: Sequence[float] | None = None,
-    alignments: Path | None = None,
-    pool: Pool | None = None,
-    hidden: Literal[0, 1] = 0,
-    hidden_dim: int | None = None,
-    num_seeds: int = 3,
-    train_split: str = "train",
-    test_split: str | None = None,
-    train_minutes: float | None = None,
-    supervised_seconds: float = 75.0,
-    device: str = "cpu",
-    precision: Precision = "float32",
-    skip_bad: bool = False,
-    cache_dir: Path | None = None,
-    max_ram_gb: float = 2.0,
-    scratch_dir: Path | None = None,
-    dtype: Literal["float32", "float16"] | None = None,
-    out: Path | None = None,
-    trusted_packages: Sequence[str] = ("cpc",),
-) -> dict[str, Any]:
-    """`cpc probe`: judge features with linear probes, beside baselines and the bound; print the report and write it.
-
-    Args:
-        model_folder: a model folder, or a run folder that holds one.
-        data: manifest CSV, or the folder that holds it; for images a folder, npz or NAME:ROOT.
-        task: phones, speaker, or label columns of the manifest; class for images.
-        features: what to probe; if not given, c z mfcc, and for images z z_grid c (means over the grid, or all of it).
-        baselines: none with an empty list; if not given, majority random supervised, and for images pixels too.
-        label_shares: also a curve over these shares of the labels, such as 0.01 0.02 0.05 0.1 0.2 0.5 1.
-        alignments: for phones; alignments.csv beside the manifest if not given.
-        pool: every frame, or a file's mean; by task if not given.
-        hidden: hidden layers: 0 is the linear probe.
-        hidden_dim: width of the hidden layer of `hidden` 1; 512 if not given.
-        num_seeds: probes trained for each result.
-        train_split: where probes are trained.
-        test_split: where they are tested; valid for speaker, else test, if not given.
-        train_minutes: train on that much audio of the split, drawn at random.
-        supervised_seconds: budget of the supervised baseline, per task.
-        device: where to compute.
-        precision: of an encoder's products.
-        skip_bad: leave out files that cannot be used, and count them.
-        cache_dir: of packed data; .cpc_cache beside the data if not given.
-        max_ram_gb: features that take more at a time go to temporary files.
-        scratch_dir: folder of these files; the system's if not given.
-        dtype: of features kept; float32, and float16 of grids, if not given.
-        out: JSON file; probe.json in the model's folder if not given.
-        trusted_packages: packages whose classes the model and its data may name.
-
-    Returns:
-        As `probe_report`.
-
-    Raises:
-        ValueError: as `probe_report`.
-    """
-    out = Path(model_folder) / "probe.json" if out is None else out
-    report = probe_report(
-        model_folder,
-        data,
-        task,
-        features=features,
-        baselines=baselines,
-        label_shares=label_shares,
-        alignments=alignments,
-        pool=pool,
-        train_split=train_split,
-        test_split=test_split,
-        train_minutes=train_minutes,
-        protocol=ProbeProtocol(hidden=hidden, hidden_dim=hidden_dim, num_seeds=num_seeds),
-        supervised={"seconds": supervised_seconds},
-        extraction=Extraction(
-            device=device,
-            precision=precision,
-            max_ram_bytes=round(1e9 * max_ram_gb),
-            scratch_dir=scratch_dir,
-            dtype=dtype,
-            cache_dir=cache_dir,
-            skip_bad=skip_bad,
-        ),
-        trusted_packages=tuple(trusted_packages),
-        out=out,
-    )
-    print(f"{format_report(report)}\nwritten to {out}")
-    return report
-
-
-def probe_report(
-    model_folder: str | Path,
-    data: str | Path,
-    tasks: str | Sequence[str],
-    *,
-    features: Sequence[str] | None = None,
-    baselines: Sequence[str] | None = None,
-    label_shares: Sequence[float] | None = None,
-    alignments: str | Path | None = None,
     pool: Pool | None = None,
     train_split: str = "train",
     test_split: str | None = None,
     train_minutes: float | None = None,
     protocol: ProbeProtocol | None = None,
+    supervised_seconds: float = 75.0,
     supervised: Mapping[str, Any] | None = None,
     num_random_models: int = 3,
     held_out: Sequence[Mapping[str, Any]] | None = None,
     extraction: Extraction | None = None,
-    trusted_packages: tuple[str, ...] = ("cpc",),
     out: str | Path | None = None,
+    trusted_packages: Sequence[str] = ("cpc",),
+    **data_options: Any,
 ) -> dict[str, Any]:
-    """Probe a model for one or several tasks, beside its baselines and its held-out bound.
+    """Probe a model for one or several tasks, beside its baselines and its held-out bound; print the report, write it.
 
-    Features are extracted once per network and shared by all tasks. What is left out is the modality's choice.
+    Features are extracted once per network and shared by all tasks.
 
     Args:
-        model_folder: as `cpc.load_pretrained` takes it.
-        data: the corpus, as the model's modality takes it.
-        tasks: as the modality knows them: `phones`, `speaker`, other columns of a manifest; `class` of images.
-        features: the model's (`c`, `z`; of images `z_grid` and `c_grid` too), or hand-made ones.
-        baselines: of `majority`, `random` (the same architecture untrained, data initialisation included), `supervised`
-            (the same architecture trained for the task), `fine_tuned` (that, from the model's weights), `neighbours`
-            (k nearest neighbours by the first of the features; not of frames), and hand-made features (`mfcc`,
-            `logmel`; of images `pixels`, `hog`).
-        label_shares: draw a curve over these shares of the labels; not of frames.
-        alignments: for `phones`, see `cpc.data.audio.readouts.AudioReadouts`.
-        pool: see `Task`.
-        test_split: where probes are tested.
-        train_split: where probes are trained; input statistics and data initialisation of baselines are taken there.
-        train_minutes: train probes on that much data, drawn at random from the training part; networks take all of it.
+        model_folder: a model folder, or a run folder that holds one.
+        data: manifest CSV, or the folder that holds it; for images a folder, npz or NAME:ROOT.
+        task: phones, speaker, or label columns of the manifest; class for images.
+        features: what to probe: of the model (c, z; of images z_grid and c_grid too) or hand-made; if not given,
+            c z mfcc, and for images z z_grid c (means over the grid, or all of it).
+        baselines: of majority, random (the architecture untrained), supervised (the architecture trained for the task),
+            fine_tuned (the same, from the model's weights), neighbours (by the first feature; not of frames), and
+            hand-made features (mfcc, logmel; pixels, hog); none with an empty list; if not given, majority random
+            supervised, and for images pixels too.
+        label_shares: also a curve over these shares of the labels, such as 0.01 0.02 0.05 0.1 0.2 0.5 1; not of frames.
+        pool: every frame, or a file's mean; by task if not given.
+        train_split: where probes are trained, and where baselines take their statistics and data initialisation.
+        test_split: where they are tested; valid for speaker, else test, if not given.
+        train_minutes: train probes on that much audio of the split, drawn at random; networks take all of it.
         protocol: how probes are trained.
-        supervised: fields of `SupervisedProtocol` that differ from the modality's recipe.
+        supervised_seconds: budget of the supervised baseline, per task.
+        supervised: other fields of `SupervisedProtocol` that differ from the modality's recipe.
         num_random_models: untrained models whose answers are averaged.
         held_out: lines of `bound.jsonl` of this checkpoint; those kept in its config.json unless given.
         extraction: how features are computed and kept.
-        trusted_packages: packages whose classes the model may name.
-        out: file to write the report to; a curve is drawn beside it, as `label_efficiency.png`.
+        out: JSON file; probe.json in the model's folder if not given. A curve is drawn beside it.
+        trusted_packages: packages whose classes the model and its data may name.
+        data_options: fields of the run's `data`, such as `alignments` of audio.
 
     Returns:
-        The content of `probe.json`: `tasks[NAME]["results"]` holds a record of `ProbeResult` by name, `cpc` that of the
-        modality's first feature; `bound` the held-out records; the rest is the protocol. docs/records.md has the keys.
+        What is written: `tasks[NAME]["results"]` holds a record of `ProbeResult` by name, `cpc` that of the modality's
+        first feature; `bound` the held-out records; the rest is the protocol. docs/records.md has the keys.
 
     Raises:
         ValueError: before anything is computed, on unknown names, options that the modality has no meaning for, or
@@ -182,6 +95,8 @@ def probe_report(
     for share in label_shares or ():
         check_share(share)
     extraction, protocol = extraction or Extraction(), protocol or ProbeProtocol()
+    out = Path(model_folder) / "probe.json" if out is None else Path(out)
+    trusted_packages = tuple(trusted_packages)
     config = read_config(model_folder)
     model = load_pretrained(model_folder, device=extraction.device, trusted_packages=trusted_packages)
     readouts = open_readouts(
@@ -194,27 +109,25 @@ def probe_report(
         train_split=train_split,
         device=extraction.device,
         precision=extraction.precision,
+        data_options=data_options,
     )
     features = readouts.default_features if features is None else features
     baselines = readouts.default_baselines if baselines is None else baselines
     networks = NETWORKS if readouts.supervised is not None else ()
     _check_names("features", features, [*readouts.features, *readouts.hand_made])
     _check_names("baselines", baselines, [*BASELINES, *networks, *readouts.hand_made])
-    options = {} if alignments is None else {"alignments": alignments}
-    foreign = [f"`{name}`" for name in options if name not in readouts.options]
-    if foreign:
-        raise ValueError(f"{', '.join(foreign)}: {model_folder} is a model of {readouts.unit}s, which have none")
-    named = [tasks] if isinstance(tasks, str) else dict.fromkeys(tasks)
-    whole = [Task(name, readouts, pool=pool, test_split=test_split, **options) for name in named]
-    for task in whole:
-        if task.pool == "frames" and "neighbours" in baselines:
+    tasks = [task] if isinstance(task, str) else dict.fromkeys(task)
+    whole = [Task(name, readouts, pool=pool, test_split=test_split) for name in tasks]
+    for each in whole:
+        if each.pool == "frames" and "neighbours" in baselines:
             raise ValueError(
-                f"baselines: neighbours are of whole {readouts.unit}s, but task {task.name!r} labels every frame: set "
+                f"baselines: neighbours are of whole {readouts.unit}s, but task {each.name!r} labels every frame: set "
                 "`pool` to mean, or leave them out"
             )
         for share in label_shares or ():
-            task.with_share(share)
-    recipe = SupervisedProtocol(**dict(readouts.supervised or {}, **(supervised or {})))
+            each.with_share(share)
+    budget = {"seconds": supervised_seconds, **(supervised or {})}
+    recipe = SupervisedProtocol(**{**(readouts.supervised or {}), **budget})
     learnt = whole if train_minutes is None else _trained_on_minutes(whole, readouts, train_minutes)
     hand_made = [name for name in readouts.hand_made if name in (*features, *baselines)]
     front_ends = {name: readouts.front_end([name]) for name in hand_made}
@@ -258,19 +171,26 @@ def probe_report(
     if "majority" in baselines:
         comparison.guess("majority", model)
     provenance = config["provenance"]
-    report = as_json(
+    report: dict[str, Any] = finite(
         {
             "schema": SCHEMA,
             "model": {"folder": str(model_folder), "sha256": config["sha256"], "step": provenance.get("step")},
             "bound": list(provenance.get("held_out", []) if held_out is None else held_out),
-            "tasks": {task.name: _task_record(task, comparison, label_shares) for task in learnt},
+            "tasks": {
+                each.name: {
+                    "protocol": each.record(),
+                    "results": {name: asdict(result) for name, result in comparison.results[each.name].items()},
+                    "label_efficiency": comparison.curves[each.name] if label_shares is not None else None,
+                }
+                for each in learnt
+            },
             "protocol": {
                 "probe": protocol.record(),
                 "standardisation": "mean and deviation of each feature over the training examples",
                 "confidence": CONFIDENCE,
                 "train_minutes": train_minutes,
                 "num_random_models": num_random_models,
-                "supervised": recipe.record(),
+                "supervised": asdict(recipe),
                 "features": comparison.geometries,
                 "num_without_features": comparison.num_empty,
                 "device": extraction.device,
@@ -288,9 +208,9 @@ def probe_report(
             "seconds": clock.seconds,
         }
     )
-    if out is not None:
-        write_json(report, out)
-        _draw_curves(report, Path(out))
+    write_json(report, out)
+    _draw_curves(report, out)
+    print(f"{format_report(report)}\nwritten to {out}")
     return report
 
 
@@ -342,24 +262,11 @@ def _trained_on_minutes(tasks: Sequence[Task], readouts: Any, minutes: float) ->
     return [task.trained_on(chosen) for task in tasks]
 
 
-def _task_record(task: Task, comparison: Comparison, shares: Sequence[float] | None) -> dict[str, Any]:
-    curve = None
-    if shares is not None:
-        curve = {
-            "shares": list(shares),
-            "num_labels": [len(smaller.train) for smaller in comparison.by_share[task.name]],
-            "accuracy_percent": dict(comparison.accuracy_percent[task.name]),
-            "num_steps": dict(comparison.num_steps[task.name]),
-        }
-    results = {name: result.record() for name, result in comparison.results[task.name].items()}
-    return {"protocol": task.record(), "results": results, "label_efficiency": curve}
-
-
 def _draw_curves(report: Mapping[str, Any], out: Path) -> None:
     for name, task in report["tasks"].items():
         if task["label_efficiency"] is not None:
             num_classes, num_test = len(task["protocol"]["classes"]), task["protocol"]["num_test"]
             title = f"label efficiency: {num_classes} classes, {num_test} test {task['protocol']['unit']}s"
-            file = CURVE_NAME if len(report["tasks"]) == 1 else CURVE_NAME.replace(".png", f"_{name}.png")
+            file = CURVE_NAME if len(report["tasks"]) == 1 else f"label_efficiency_{name.replace('/', '_')}.png"
             with write_atomically(out.with_name(file)) as new:
                 picture_label_efficiency(task["label_efficiency"], title).savefig(new, format="png")

@@ -5,7 +5,7 @@ n examples, G clusters, Y the label.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,10 +68,6 @@ class ProbeResult:
     class_accuracy_percent: list[float | None]
     confusion: list[list[int]]
     num_network_steps: int | None = None
-
-    def record(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
 
 
 def answer_by_likelihood(log_probabilities: np.ndarray, labels: np.ndarray) -> Answers:
@@ -158,12 +154,3 @@ def results_table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
         after = "" if num_steps is None else f"  after {num_steps} training steps"
         lines.append(f"  {name:14} {accuracy:7.1f} %  {between:>15}  {information:15.3f}{after}")
     return lines
-
-
-def as_json(value: Any) -> Any:
-    """A report as JSON has it: lists for tuples, None for numbers that are none."""
-    if isinstance(value, Mapping):
-        return {key: as_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_json(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

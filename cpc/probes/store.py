@@ -6,16 +6,50 @@ R vectors of all observations, D feature dim.
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
-from cpc.data.readouts import FrontEnd
+from cpc.data.readouts import FrontEnd, Precision
 from cpc.data.store.parallel import map_in_order
 
-DEFAULT_MAX_RAM_BYTES = 2_000_000_000
+
+@dataclass(frozen=True)
+class Extraction:
+    """How and where features are computed and kept.
+
+    Attributes:
+        device: where to compute.
+        precision: of an encoder's products.
+        max_ram_gb: features that take more at a time go to temporary files, which vanish with the process.
+        scratch_dir: folder of these files; the system's if not given.
+        dtype: of features kept; float32, and float16 of grids, if not given. `float16` has three decimal digits.
+        cache_dir: of packed data; .cpc_cache beside the data if not given.
+        skip_bad: leave out files that cannot be used, and count them.
+        progress: show progress bars.
+
+    Raises:
+        ValueError: if `scratch_dir` is not a folder, or `max_ram_gb` negative.
+    """
+
+    device: str = "cpu"
+    precision: Precision = "float32"
+    max_ram_gb: float = 2.0
+    scratch_dir: str | Path | None = None
+    dtype: Literal["float32", "float16"] | None = None
+    cache_dir: str | Path | None = None
+    skip_bad: bool = False
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        if self.max_ram_gb < 0:
+            raise ValueError(f"features may take {self.max_ram_gb:g} GB of memory: this cannot be negative")
+        if self.scratch_dir is not None and not Path(self.scratch_dir).is_dir():
+            raise ValueError(f"scratch_dir={str(self.scratch_dir)!r} is not a folder: make it, or name another one")
 
 
 class FeatureStore:
@@ -48,11 +82,7 @@ class FeatureStore:
         front_end: FrontEnd,
         rows: np.ndarray,
         name: Callable[[int], str],
-        *,
-        max_ram_bytes: int = DEFAULT_MAX_RAM_BYTES,
-        scratch_dir: str | Path | None = None,
-        dtype: str | None = None,
-        progress: bool = False,
+        extraction: Extraction,
     ) -> "FeatureStore":
         """Read every observation once.
 
@@ -60,10 +90,7 @@ class FeatureStore:
             front_end: what gives the features.
             rows: the observations to read.
             name: of an observation, for messages.
-            max_ram_bytes: larger stores go to memory-mapped temporary files, which vanish with the process.
-            scratch_dir: folder of these files; the system's for temporary files unless given.
-            dtype: of the stored values; the front end's unless given. `float16` has three decimal digits.
-            progress: show a progress bar.
+            extraction: how they are kept.
 
         Raises:
             ValueError: if no observation gives a vector, or features are not finite; the observation is named.
@@ -76,10 +103,15 @@ class FeatureStore:
                 f"none of the {len(rows)} observations, such as {name(int(rows[0]))}, is long enough for "
                 f"a single vector of {title}"
             )
-        kept_as = {feature: np.dtype(dtype or front_end.dtypes.get(feature, "float32")) for feature in front_end.dims}
+        kept_as = {
+            feature: np.dtype(extraction.dtype or front_end.dtypes.get(feature, "float32"))
+            for feature in front_end.dims
+        }
         shapes = {feature: (int(num_vectors.sum()), dim) for feature, dim in front_end.dims.items()}
         num_bytes = sum(rows * dim * kept_as[feature].itemsize for feature, (rows, dim) in shapes.items())
-        folder = None if num_bytes <= max_ram_bytes else _scratch(num_bytes, scratch_dir)
+        folder = (
+            None if num_bytes <= round(1e9 * extraction.max_ram_gb) else _scratch(num_bytes, extraction.scratch_dir)
+        )
         values = {feature: _allocate(shape, kept_as[feature], folder) for feature, shape in shapes.items()}
         store = cls(front_end, rows, num_vectors, values)
         num_threads, num_workers = torch.get_num_threads(), front_end.num_workers
@@ -105,7 +137,7 @@ class FeatureStore:
 
         groups = front_end.groups(rows[num_vectors > 0])
         try:
-            with tqdm(total=sum(map(len, groups)), desc=f"features {title}", disable=not progress) as bar:
+            with tqdm(total=sum(map(len, groups)), desc=f"features {title}", disable=not extraction.progress) as bar:
                 for num_done in map_in_order(extract_group, groups, num_workers):
                     bar.update(num_done)
         finally:

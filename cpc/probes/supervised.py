@@ -6,9 +6,9 @@ B observations of a batch, T vectors of each, D feature dim, Y classes.
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -85,10 +85,6 @@ class SupervisedProtocol:
         if self.num_epochs is not None:
             of_epochs = max(self.min_steps, self.num_epochs * math.ceil(num_observations / self.batch_size))
         return float(min(of_epochs, self.num_steps or math.inf))
-
-    def record(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
 
 
 class Head(Probe):

@@ -46,7 +46,6 @@ class Task:
             given. Where an observation gives one vector there is nothing to choose.
         test_split: where the task is tested; as the modality has it unless given. It is learnt on
             `readouts.train_split`.
-        options: of `Readouts.labels`.
 
     Attributes:
         classes: the labels of the training part.
@@ -61,7 +60,7 @@ class Task:
     """
 
     def __init__(
-        self, name: str, readouts: Readouts, *, pool: Pool | None = None, test_split: str | None = None, **options: Any
+        self, name: str, readouts: Readouts, *, pool: Pool | None = None, test_split: str | None = None
     ) -> None:
         if pool is not None and pool not in get_args(Pool):
             raise ValueError(f"pool={pool!r} is not one of {', '.join(get_args(Pool))}")
@@ -69,7 +68,6 @@ class Task:
             raise ValueError(f"`pool` is {pool!r}, but each {readouts.unit} gives a single vector: leave it out")
         self.name = name
         self.readouts = readouts
-        self.options = options
         self.pool: Pool | None = (pool or readouts.default_pool(name)) if readouts.several_vectors else None
         self.train_split = readouts.train_split
         self.test_split = test_split or readouts.default_test_split(name)
@@ -78,7 +76,7 @@ class Task:
                 f"train_split and test_split are both {self.train_split!r}: a probe is tested on other data"
             )
         parts = {part: self._rows_of(f"{part}_split", split) for part, split in self._splits.items()}
-        self._labels = readouts.labels(name, np.concatenate(list(parts.values())), **options)
+        self._labels = readouts.labels(name, np.concatenate(list(parts.values())))
         if self._labels.vary_within and self.pool == "mean":
             raise ValueError(f"{name} change within a {readouts.unit}: pool='frames' is the only way to probe them")
         labelled = {
@@ -239,7 +237,7 @@ class Task:
     def _splits_with(self, names: set[str]) -> set[str]:
         """Where these labels are found."""
         splits = self.readouts.splits
-        labels = self.readouts.labels(self.name, np.arange(len(splits)), **self.options)
+        labels = self.readouts.labels(self.name, np.arange(len(splits)))
         return {splits[row] for row in labels.of_row if labels.names(row) & names}
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from einops import rearrange
 from torch import Tensor
 
+from cpc.contexts.grid import is_signal
 from cpc.data.batch import Batch
 from cpc.probes.health import health
 
@@ -99,7 +99,8 @@ class Tracker(pl.Callback):
         }
         collapsed = []
         for name, features in (("z", outputs["latents"]), ("c", outputs["contexts"])):
-            x = _valid(features, batch, module)
+            num_valid = module.model.in_latents(batch).num_valid  # type: ignore[operator, union-attr]
+            x = features[is_signal(features, num_valid)]
             if len(x) < 2:
                 measures |= dict.fromkeys((f"{name}_variance", f"{name}_effective_rank"), math.nan)
                 continue
@@ -144,12 +145,3 @@ def event_record(step: int, event: str, message: str = "") -> dict[str, Any]:
         message: of an error.
     """
     return {"schema": SCHEMA, "step": step, "time_unix_seconds": time.time(), "event": event, "message": message}
-
-
-def _valid(features: Tensor, batch: Batch, module: pl.LightningModule) -> Tensor:
-    """Features `[n, D]` of what is not padding: of sequences `[B, T, D]`, or all of grids `[B, H, W, D]`."""
-    if features.ndim != 3:
-        return rearrange(features, "b ... d -> (b ...) d")
-    num_valid = module.model.encoder.num_latents(batch.num_valid)  # type: ignore[operator, union-attr]
-    is_valid = torch.arange(features.shape[1], device=features.device) < rearrange(num_valid, "b -> b 1")
-    return features[is_valid]

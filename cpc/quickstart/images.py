@@ -10,10 +10,10 @@ import torch
 from cpc.data.batch import Batch
 from cpc.data.images.patch_grid import PatchGrid
 from cpc.data.made.photographs import write_image_corpora
-from cpc.probes.comparison import Extraction
-from cpc.probes.images.pictures import write_pictures
+from cpc.probes import report
 from cpc.probes.linear import ProbeProtocol
-from cpc.probes.report import format_report, probe_report
+from cpc.probes.picture import write_pictures
+from cpc.probes.store import Extraction
 from cpc.quickstart.budget import Precision
 from cpc.quickstart.charts import BLUE, VERMILION, probe_chart
 from cpc.quickstart.page import ACCURACY, CEILING
@@ -169,19 +169,17 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
 
 def probe(name: str, num_rows: int, run: Run) -> Findings:
     """Classes of test images."""
-    probed = probe_report(
+    probed = report.probe(
         run.folder,
         run.source,
         "class",
         features=READOUTS,
         baselines=("majority", "random", "pixels", "hog", "supervised"),
         protocol=PROBE,
-        supervised={"seconds": SUPERVISED_SECONDS},
+        supervised_seconds=SUPERVISED_SECONDS,
         held_out=run.measured["bounds"],
         extraction=Extraction(precision=run.precision.probes),
-        out=run.folder / "probe.json",
     )
-    print(format_report(probed))
     results, protocol = probed["tasks"]["class"]["results"], probed["tasks"]["class"]["protocol"]
     own = {
         "readout": READOUTS[0],

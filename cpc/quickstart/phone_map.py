@@ -13,7 +13,7 @@ import numpy as np
 from cpc.checkpoint import load_pretrained
 from cpc.data.audio.alignments import read_alignments, window_labels
 from cpc.data.audio.features import Features
-from cpc.data.audio.files import AudioFiles
+from cpc.data.audio.files import read_audio
 from cpc.data.audio.manifest import read_manifest
 from cpc.quickstart.charts import (
     BLUE,
@@ -77,10 +77,9 @@ def map_of_contexts(run: Path, corpus: Path) -> ContextsMap:
     classes = {label: i for i, label in enumerate(alignments.labels)}
     tested = read_manifest(corpus).select("test")
     files = tested.take(range(0, len(tested), 4))
-    audio = AudioFiles.from_manifest(files, features.sample_rate_hz)
     contexts, labels = [], []
-    for index, path in enumerate(files.paths):
-        frames = features(audio.read(index, 0, int(audio.num_samples[index])))
+    for file, path in zip(files.files, files.paths, strict=True):
+        frames = features(read_audio(file, features.sample_rate_hz))
         contexts.append(frames)
         labels.append(window_labels(alignments.segments(path), features, 0, len(frames), classes))
     x, y = np.concatenate(contexts), np.concatenate(labels)

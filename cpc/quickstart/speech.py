@@ -8,9 +8,9 @@ import torch
 
 from cpc.data.batch import Batch
 from cpc.data.made.speech import synthesize
-from cpc.probes.comparison import Extraction
+from cpc.probes import report
 from cpc.probes.linear import ProbeProtocol
-from cpc.probes.report import format_report, probe_report
+from cpc.probes.store import Extraction
 from cpc.quickstart.budget import Precision
 from cpc.quickstart.charts import BLUE, VERMILION, Chart, probe_chart
 from cpc.quickstart.page import ACCURACY, CEILING
@@ -111,18 +111,16 @@ def config(source: Path, seed: int, precision: Precision) -> Config:
 
 def probe(run: Run) -> Findings:
     """Phones of unseen speakers, and speakers by unseen sentences."""
-    probed = probe_report(
+    probed = report.probe(
         run.folder,
         run.source,
         tuple(TASKS),
         train_minutes=PROBE_TRAIN_MINUTES,
         protocol=ProbeProtocol(num_epochs=PROBE_EPOCHS, num_seeds=1),
-        supervised={"seconds": SUPERVISED_SECONDS},
+        supervised_seconds=SUPERVISED_SECONDS,
         extraction=Extraction(precision=run.precision.probes),
         held_out=run.measured["bounds"],
-        out=run.folder / "probe.json",
     )
-    print(format_report(probed))
     found = [
         accuracies(task, probed["tasks"][task]["results"], {name: name for name in REPRESENTATIONS}) for task in TASKS
     ]

@@ -28,7 +28,7 @@ def prepare_mnist(root: Path, out: Path | None = None) -> ImageTable:
         images = _read_idx(root / f"{prefix}-images-idx3-ubyte", num_axes=3)
         labels = _read_idx(root / f"{prefix}-labels-idx1-ubyte", num_axes=1)
         if len(images) != len(labels):
-            raise ValueError(f"{root}: {prefix} has {len(images)} images and {len(labels)} labels; get both anew")
+            raise ValueError(f"{root}: {prefix} has {len(images)} images and {len(labels)} labels; get both again")
         arrays[split] = {"images": images, "labels": labels.astype(np.int64)}
     return write_arrays(root if out is None else out, arrays)
 
@@ -40,12 +40,12 @@ def _read_idx(path: Path, num_axes: int) -> np.ndarray:
     try:
         content = path.read_bytes() if path.is_file() else gzip.decompress(packed.read_bytes())
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{packed}: cannot be unpacked ({error}); get it anew") from error
+        raise ValueError(f"{packed}: cannot be unpacked ({error}); get it again") from error
     values = np.frombuffer(content, np.uint8)
     header = 4 + 4 * num_axes
     shape = np.frombuffer(content[4:header].ljust(header - 4, b"\0"), ">u4").astype(np.int64)
     if content[:4] != bytes((0, 0, 0x08, num_axes)) or len(values) != header + shape.prod():
-        raise ValueError(f"{path}: is no idx file of bytes with {num_axes} axes, or a truncated one; get it anew")
+        raise ValueError(f"{path}: is not an idx file of bytes with {num_axes} axes, or a truncated one; get it again")
     return values[header:].reshape(shape)
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cpc.data.text.corpus import TokenCorpus
+from cpc.data.text.corpus import TokenCorpus, training_vocabulary
 from cpc.data.text.lines import Text
 from cpc.options import prepare_from_command_line
 
@@ -24,7 +24,8 @@ def prepare_ptb(root: str | Path, cache_dir: str | Path | None = None) -> TokenC
     missing = sorted(set(TOKENS) - set(text.splits))
     if missing:
         raise ValueError(f"{root} has no split {', '.join(missing)}: three files are needed, ptb.train.txt and so on")
-    corpus = TokenCorpus(text, tokens="whitespace", num_tokens=NUM_TOKENS, cache_dir=cache_dir)
+    vocabulary = training_vocabulary(text, NUM_TOKENS, "whitespace", cache_dir=cache_dir)
+    corpus = TokenCorpus(text, vocabulary, cache_dir)
     found = {split: len(corpus.stream(split)) - 1 for split in TOKENS}
     differing = [
         f"{split} has {found[split]} tokens, {num} are published"

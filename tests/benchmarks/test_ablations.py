@@ -30,7 +30,7 @@ def test_a_variant_is_the_base_config_with_one_change(ablations: Any, num_steps:
 
 
 class Stand:
-    """In place of `pretrain` and `probe_report`: keeps what it was asked for, and leaves what they would."""
+    """In place of `pretrain` and `probe`: keeps what it was asked for, and leaves what they would."""
 
     def __init__(self, folder: Path, max_steps: int) -> None:
         self.folder = folder
@@ -41,11 +41,11 @@ class Stand:
         self.calls.append("resume" if "--ckpt_path=last" in arguments else "train")
         self.leave(self.max_steps, sha256="final")
 
-    def probe_report(self, *_: Any, out: Path, **__: Any) -> None:
+    def probe(self, *_: Any, **__: Any) -> None:
         self.calls.append("probe")
         results = {name: {"accuracy_percent": 50.0, "accuracy_interval_percent": [49.0, 51.0]} for name in CPC}
         sha256 = json.loads((self.folder / "model" / "config.json").read_text())["sha256"]
-        out.write_text(
+        (self.folder / "probe.json").write_text(
             json.dumps(
                 {"model": {"sha256": sha256}, "tasks": {task: {"results": results} for task in ("phones", "speaker")}}
             )
@@ -72,7 +72,7 @@ CPC = ("cpc", "cpc_z")
 def stand(ablations: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
     stand = Stand(tmp_path / "variant", max_steps=9)
     monkeypatch.setattr(ablations, "pretrain", stand.pretrain)
-    monkeypatch.setattr(ablations, "probe_report", stand.probe_report)
+    monkeypatch.setattr(ablations, "probe", stand.probe)
     return stand
 
 
@@ -98,7 +98,7 @@ def test_results_of_other_options_do_not_pass_for_these(ablations: Any, stand: S
 
 def test_an_interrupted_variant_goes_on(ablations: Any, stand: Stand) -> None:
     stand.leave(step=4, sha256="of step 4")
-    stand.probe_report(out=stand.folder / "probe.json")  # a report on half a training does not count
+    stand.probe()  # a report on half a training does not count
     run(ablations, stand)
     assert stand.calls == ["probe", "resume", "probe"]
 

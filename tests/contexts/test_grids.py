@@ -7,13 +7,12 @@ import torch
 from einops import rearrange
 from torch import nn
 
-from cpc.contexts import PixelCNN, RowGRU
-from cpc.contexts.grid import DIRECTIONS, GridContext, columns, orient, restore
+from cpc.contexts import PixelCNN
+from cpc.contexts.grid import DIRECTIONS, columns, orient, restore
 from cpc.data.batch import Batch
 from cpc.encoders import TinyTrunk
 from cpc.encoders.patches import PatchEncoder
-from cpc.losses import Contrastive
-from cpc.losses.contrast import contrast
+from cpc.losses import Contrastive, contrast
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 
@@ -37,12 +36,11 @@ class MeanColour(nn.Module):
         pass
 
 
-def contexts(directions: tuple[str, ...] = ALL) -> list[GridContext]:
+def connected(directions: tuple[str, ...] = ALL) -> PixelCNN:
     torch.manual_seed(0)
-    made: list[GridContext] = [PixelCNN(8, 3, 8, directions), RowGRU(8, directions)]
-    for context in made:
-        context.connect(D)
-    return made
+    context = PixelCNN(8, 3, 8, directions)
+    context.connect(D)
+    return context
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -63,11 +61,10 @@ def test_orient_puts_what_comes_first_in_front() -> None:
         assert orient(grid, direction)[0, :, :, 0].tolist() == rows
 
 
-@pytest.mark.parametrize("which", [0, 1], ids=["PixelCNN", "RowGRU"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_a_context_sees_its_own_and_the_former_rows_alone(which: int, direction: str) -> None:
+def test_a_context_sees_its_own_and_the_former_rows_alone(direction: str) -> None:
     """facts T25: perturb one row at a time, in the direction of time."""
-    context = contexts((direction,))[which]
+    context = connected((direction,))
     z = torch.randn(B, H, W, D)
     before = orient(context(z)[0], direction)
     for row in range(before.shape[1]):
@@ -78,9 +75,8 @@ def test_a_context_sees_its_own_and_the_former_rows_alone(which: int, direction:
         assert (after[:, row] != before[:, row]).any(-1).all()
 
 
-@pytest.mark.parametrize("which", [0, 1], ids=["PixelCNN", "RowGRU"])
-def test_each_direction_has_its_own_part_and_weights(which: int) -> None:
-    context = contexts()[which]
+def test_each_direction_has_its_own_part_and_weights() -> None:
+    context = connected()
     z = torch.randn(B, H, W, D)
     together = context(z)[0]
     assert together.shape == (B, H, W, context.dim)
@@ -91,33 +87,15 @@ def test_each_direction_has_its_own_part_and_weights(which: int) -> None:
     assert not torch.equal(first, second)
 
 
-@pytest.mark.parametrize("which", [0, 1], ids=["PixelCNN", "RowGRU"])
-def test_images_of_a_batch_do_not_see_each_other(which: int) -> None:
-    context, order = contexts()[which], torch.tensor([2, 0, 1])
+def test_images_of_a_batch_do_not_see_each_other() -> None:
+    context, order = connected(), torch.tensor([2, 0, 1])
     z = torch.randn(3, H, W, D)
     torch.testing.assert_close(context(z)[0][order], context(z[order])[0])
     assert torch.equal(context(z[:1])[0], context(z[:1].clone())[0])
 
 
-def test_the_row_recurrence_is_a_gru_with_neighbours() -> None:
-    """Against torch's own GRU cell, where kernels look at no neighbour."""
-    context = contexts(("down",))[1]
-    network, cell = context.networks[0], nn.GRUCell(D, 8)
-    with torch.no_grad():
-        for conv in (network.from_latents, network.from_states):
-            conv.weight[:, :, ::2] = 0
-        cell.weight_ih.copy_(network.from_latents.weight[:, :, 1])
-        cell.weight_hh.copy_(network.from_states.weight[:, :, 1])
-        cell.bias_ih.copy_(network.from_latents.bias)
-        cell.bias_hh.copy_(network.from_states.bias)
-    z, state = torch.randn(1, H, 1, D), torch.zeros(1, 8)
-    for row, c in enumerate(context(z)[0][0, :, 0]):
-        state = cell(z[:, row, 0], state)
-        torch.testing.assert_close(c, state[0])
-
-
 def test_sequences_are_columns_with_their_images_side_by_side() -> None:
-    context = contexts(("down", "right"))[0]
+    context = connected(("down", "right"))
     z = torch.randn(B, H, W, D)
     down, right = columns(z, "down"), columns(z, "right")
     assert torch.equal(down.reshape(B, W, H, D)[1, 2], z[1, :, 2])
@@ -148,16 +126,15 @@ def sliding_encoder() -> PatchEncoder:
 
 @torch.no_grad()
 @pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("kind", [PixelCNN, RowGRU])
 @pytest.mark.parametrize(("make_encoder", "num_skipped"), [(cut_encoder, 1), (sliding_encoder, 3)])
 def test_no_predicted_pixel_is_seen_where_overlapping_rows_are_skipped(
-    make_encoder: Callable[[], PatchEncoder], num_skipped: int, kind: type[GridContext], direction: str
+    make_encoder: Callable[[], PatchEncoder], num_skipped: int, direction: str
 ) -> None:
     """facts T25, from the pixels on: all that reach z at t + k and beyond leave c up to t alone, and not c at t + 1."""
     torch.manual_seed(0)
     encoder = make_encoder()
     assert encoder.overlapping_rows == num_skipped
-    whole = CPC(encoder, kind(8, directions=(direction,)), Bilinear(1), Contrastive(skip_steps=num_skipped))
+    whole = CPC(encoder, PixelCNN(8, directions=(direction,)), Bilinear(1), Contrastive(skip_steps=num_skipped))
     x = torch.randn(1, 1, 20, 20)
 
     def encoded(lines: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -257,8 +234,9 @@ def test_a_sliding_trunk_says_how_many_rows_share_pixels() -> None:
         if moved[row]:
             reached += moved.nonzero()[:, 0].tolist()
     assert max(reached) - row == row - min(reached) == encoder.overlapping_rows
+    encoder.trunk.receptive_field = None
     with pytest.raises(ValueError, match="limited receptive_field"):
-        PatchEncoder(TinyTrunk(4, 1, norm="group"), 16, 8, fully_convolutional=True)
+        PatchEncoder(encoder.trunk, 16, 8, fully_convolutional=True)
 
 
 def test_mistakes_are_named() -> None:
@@ -267,7 +245,7 @@ def test_mistakes_are_named() -> None:
             PixelCNN(8, directions=directions)
     with pytest.raises(ValueError, match="num_blocks=0"):
         PixelCNN(8, num_blocks=0)
-    context = contexts()[0]
+    context = connected()
     with pytest.raises(ValueError, match="leave state out"):
         context(torch.randn(B, H, W, D), (torch.zeros(B),))
     with pytest.raises(ValueError, match="width 6, got width 5"):
@@ -305,7 +283,7 @@ def test_batch_norm_in_a_trunk_is_refused_unless_allowed() -> None:
 
 
 def test_rows_that_no_positive_can_lie_in_give_log_h_over_h_minus_k() -> None:
-    """docs/theory.md: latents that say nothing but their row, queries that are all alike, an ideal critic."""
+    """docs/theory.md: latents that say nothing but their row, queries that are all equal, an ideal critic."""
     num_rows, k = 7, 2
     z = torch.eye(num_rows)[None].expand(40, -1, -1)
     query = torch.where(torch.arange(num_rows) >= k, 0.0, -50.0)

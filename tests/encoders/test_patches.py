@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cpc.contexts import GRU, RowGRU
+from cpc.contexts import GRU, PixelCNN
 from cpc.data import PatchAugmentation
 from cpc.encoders import AudioEncoder, Backbone, PatchEncoder, ResNetTrunk, TinyTrunk
 from cpc.model import CPC
@@ -13,7 +13,7 @@ from cpc.predictors import Bilinear
     ("trunk", "patch_size", "message"),
     [
         (TinyTrunk(8, strides=(4, 4), widths=(8, 8)), 15, r"patch_size=15 does not fit the trunk TinyTrunk.*cannot"),
-        (Backbone("torchvision:alexnet"), 16, r"patch_size=16 does not fit the trunk torchvision:alexnet.*too small"),
+        (Backbone("alexnet", "features"), 16, r"patch_size=16 does not fit the trunk alexnet.*too small"),
         (nn.Flatten(), 16, r"patch_size=16 does not fit the trunk Flatten, which gives \(1, 768\) for one, no map"),
     ],
     ids=["tiny", "alexnet", "no map"],
@@ -66,10 +66,20 @@ def test_a_frame_that_is_none_is_named() -> None:
         PatchEncoder(TinyTrunk(8), 8, 8, fully_convolutional=True, crop_size=7)
 
 
+@pytest.mark.parametrize("crop_size", [None, 6])
+@pytest.mark.parametrize("shape", [(2, 1, 16, 16), (2, 3, 3, 1, 8, 8)], ids=["images", "patches"])
+def test_pixels_of_other_channels_are_refused(shape: tuple[int, ...], crop_size: int | None) -> None:
+    """Standardising by the mean of three channels would make three of one."""
+    encoder = PatchEncoder(TinyTrunk(8), 8, 4, crop_size=crop_size)
+    for take in (encoder, encoder.initialise_from):
+        with pytest.raises(ValueError, match="pixels of 1 channels were given to a trunk of num_channels=3"):
+            take(torch.rand(shape))
+
+
 def test_contexts_of_another_shape_are_refused_by_the_model() -> None:
-    """Not in training alone: the library's user meets it at once."""
+    """Not only in training: the library refuses them at once."""
     images, audio = PatchEncoder(ResNetTrunk(18, width=4, stem="small"), 8, 4), AudioEncoder(8)
     with pytest.raises(ValueError, match="GRU, but the latents of PatchEncoder are grids"):
         CPC(images, GRU(8), Bilinear(1))
-    with pytest.raises(ValueError, match="RowGRU, but the latents of AudioEncoder are sequences"):
-        CPC(audio, RowGRU(8), Bilinear(1))
+    with pytest.raises(ValueError, match="PixelCNN, but the latents of AudioEncoder are sequences"):
+        CPC(audio, PixelCNN(8), Bilinear(1))

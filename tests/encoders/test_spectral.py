@@ -99,11 +99,11 @@ def test_mfcc_by_definition(num_samples: int) -> None:
 
 @pytest.mark.parametrize("name", ["logmel", "mfcc"])
 def test_number_of_latents_at_every_length(name: str) -> None:
-    encoder, x = ENCODERS[name], signal(2000)
-    lengths = torch.arange(1, 2001)
+    encoder, x = ENCODERS[name], signal(500)
+    lengths = torch.arange(1, 501)
     announced = encoder.num_latents(lengths)
     assert announced.dtype == lengths.dtype
-    for length in range(1, 2001):
+    for length in range(1, 501):
         num_latents = encoder.num_latents(length)
         assert isinstance(num_latents, int)
         assert num_latents == announced[length - 1]

@@ -152,8 +152,8 @@ def test_a_model_of_unknown_training_must_be_told_how(model: cpc.CPC, manifest: 
     [
         ("tests.modality.Mine", r"outside the trusted packages cpc.*`trusted_packages` cpc tests"),
         ("cpc.data.Sounds", "there is no class cpc.data.Sounds"),
-        ("cpc.encoders.AudioEncoder", "cpc.encoders.AudioEncoder is no Modality"),
-        ("cpc.data.Modality", "cpc.data.Modality is no Modality"),
+        ("cpc.encoders.AudioEncoder", "cpc.encoders.AudioEncoder is not a Modality"),
+        ("cpc.data.Modality", "cpc.data.Modality is not a Modality"),
         (7, "does not say what data it was trained on"),
     ],
 )

@@ -5,7 +5,7 @@ import torch
 
 from cpc.bounds import BoundTally
 from cpc.candidates import STRATEGIES
-from cpc.contexts import RowGRU
+from cpc.contexts import PixelCNN
 from cpc.data.batch import Batch
 from cpc.encoders import TinyTrunk
 from cpc.encoders.patches import PatchEncoder
@@ -20,7 +20,9 @@ MEASURE = Measure("mixed_excluding", None)
 def test_directions_of_a_grid_follow_one_another(generator: torch.Generator) -> None:
     torch.manual_seed(0)
     encoder = PatchEncoder(TinyTrunk(8, 1, (4,), (8,)), patch_size=8, stride=4)
-    model = CPC(encoder, RowGRU(8, ("down", "right")), Bilinear(2), Contrastive("mixed_excluding", skip_steps=1))
+    model = CPC(
+        encoder, PixelCNN(8, 2, 8, ("down", "right")), Bilinear(2), Contrastive("mixed_excluding", skip_steps=1)
+    )
     readings = HeldOutReadings(model, ["info_nce"], {MEASURE: generator})
     tally = BoundTally(model.steps)
     for _ in range(2):

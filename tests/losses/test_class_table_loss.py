@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.extreme.kernel_tree import KernelTree
 from cpc.candidates import ClassTable
 from cpc.candidates.kernels import Quadratic, RandomFourier
 from cpc.candidates.samplers import (
@@ -13,7 +14,6 @@ from cpc.candidates.samplers import (
     Bernoulli,
     Draw,
     Hits,
-    KernelTree,
     LogUniform,
     Partition,
     Sampler,
@@ -248,11 +248,6 @@ def test_draws_repeat_with_their_generator() -> None:
         (("info_nce", LogUniform(NUM_CLASSES, shared=False), 11), {}, "can draw 10 classes .* 1 are excluded"),
         (("nce", Bernoulli([0.0] + 10 * [1.0]), 11), {}, "num_sampled=11, but 10 of 11 classes have a positive weight"),
         (("nce", All(NUM_CLASSES), 5), {}, "num_sampled=5: All draws every one of the 11"),
-        (
-            ("info_nce", SoftmaxSampler(NUM_CLASSES, DIM, 0.7, replacement=False), 11),
-            {},
-            "11 distinct classes cannot be drawn: there are 11, of which 1 are excluded; lower num_sampled",
-        ),
     ],
 )
 def test_parts_that_do_not_go_together_are_named(arguments: tuple, options: dict, message: str) -> None:
@@ -268,7 +263,6 @@ def test_parts_that_go_together_are_accepted() -> None:
         (LogUniform(NUM_CLASSES, shared=False), 10),
         (LogUniform(NUM_CLASSES, shared=False, replacement=True), 20),
         (Bernoulli(NUM_CLASSES), 11),
-        (SoftmaxSampler(NUM_CLASSES, DIM, 0.7, replacement=False), 10),
         (SoftmaxSampler(NUM_CLASSES, DIM, 0.7), 20),
         (partition, 3),
         (SoftmaxSampler(NUM_CLASSES, DIM, 0.7), 5),

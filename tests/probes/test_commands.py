@@ -101,7 +101,7 @@ def test_probe(
     [
         (["--device", "nowhere"], "device='nowhere' cannot be used"),
         (["--hidden_dim", "8"], "set --hidden to 1"),
-        (["--scratch_dir", "nowhere"], "scratch_dir='nowhere' is no folder"),
+        (["--scratch_dir", "nowhere"], "scratch_dir='nowhere' is not a folder"),
         (["--max_ram_gb", "-1"], "-1 GB of memory: this cannot be negative"),
         (["--supervised_seconds", "0"], "budget and rate must be positive"),
         (["--precision", "float8"], "invalid choice"),

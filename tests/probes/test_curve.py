@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from cpc.probes.curve import picture_label_efficiency
+from cpc.probes.report import _draw_curves
 
 CURVE = {
     "shares": [0.01, 0.1, 1.0],
@@ -37,3 +38,11 @@ def test_one_share_and_equal_accuracies_are_drawn_too(tmp_path: Path) -> None:
     figure = picture_label_efficiency(curve, "title")
     assert [line.get_label() for line in figure.axes[0].lines] == ["cpc", "random"]
     figure.savefig(tmp_path / "curve.png")
+
+
+def test_the_name_of_a_task_is_not_a_folder(tmp_path: Path) -> None:
+    curve = {"shares": [1.0], "num_labels": [50], "accuracy_percent": {"cpc": [60.0]}}
+    task = {"protocol": {"classes": ["a", "b"], "num_test": 9, "unit": "file"}, "label_efficiency": curve}
+    _draw_curves({"tasks": {"first": task, "age/sex": task}}, tmp_path / "probe.json")
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["label_efficiency_age_sex.png", "label_efficiency_first.png"]

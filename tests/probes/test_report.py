@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,9 @@ from cpc.data import Audio
 from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.windows import initialisation_windows
-from cpc.probes import Extraction, Probe, ProbeProtocol, fit_probe, format_report, probe_report
+from cpc.data.modality import Modality
+from cpc.probes import Examples, Extraction, Probe, ProbeProtocol, Task, fit_probe, format_report, train_supervised
+from cpc.probes.report import probe
 
 BOUND = {
     "schema": 1,
@@ -54,7 +55,7 @@ def extraction(cache_dir: Path) -> Extraction:
 def test_every_result_stands_beside_the_bound(
     model_folder: Path, corpus_folder: Path, extraction: Extraction, tmp_path: Path
 ) -> None:
-    report = probe_report(
+    report = probe(
         model_folder,
         corpus_folder,
         ["phones", "speaker", "first"],
@@ -119,7 +120,7 @@ def test_values_agree_with_scikit_learn(
         return probes[-1]
 
     monkeypatch.setattr("cpc.probes.comparison.fit_probe", kept)
-    report = probe_report(
+    report = probe(
         model_folder,
         manifest.root,
         "first",
@@ -142,8 +143,8 @@ def test_values_agree_with_scikit_learn(
     scaler = StandardScaler().fit([means[row] for row in rows["train"]])
     x = scaler.transform([means[row] for row in rows["test"]])
     cross_entropies, confusion = [], np.zeros((3, 3), int)
-    for probe in probes:
-        (w0, w1), (b0, b1) = ([p.double().numpy() for p in group] for group in (probe.weights, probe.biases))
+    for trained in probes:
+        (w0, w1), (b0, b1) = ([p.double().numpy() for p in group] for group in (trained.weights, trained.biases))
         assert w0.shape == (7, 10)
         scores = np.maximum(x @ w0.T + b0, 0) @ w1.T + b1
         cross_entropies.append(log_loss(labels, scipy.special.softmax(scores, 1)))
@@ -181,7 +182,7 @@ def test_untrained_models_are_initialised_as_the_models_own_training_began(
 
     monkeypatch.setattr("cpc.data.audio.readouts.initialisation_windows", windows)
     monkeypatch.setattr("cpc.probes.report.build", kept)
-    report = probe_report(
+    report = probe(
         tmp_path,
         manifest.root,
         "first",
@@ -208,7 +209,7 @@ def test_untrained_models_are_initialised_as_the_models_own_training_began(
 def test_the_random_baseline_is_of_the_features_probed(
     model_folder: Path, corpus_folder: Path, extraction: Extraction
 ) -> None:
-    report = probe_report(
+    report = probe(
         model_folder,
         corpus_folder,
         "speaker",
@@ -227,7 +228,7 @@ def test_the_random_baseline_is_of_the_features_probed(
 def test_the_encoder_is_not_trained(model_folder: Path, corpus_folder: Path, extraction: Extraction) -> None:
     before = (model_folder / "model" / "model.safetensors").read_bytes()
     reports = [
-        probe_report(
+        probe(
             model_folder, corpus_folder, "phones", features=("c",), baselines=(), protocol=QUICK, extraction=extraction
         )
         for _ in range(2)
@@ -237,7 +238,7 @@ def test_the_encoder_is_not_trained(model_folder: Path, corpus_folder: Path, ext
 
 
 def test_less_training_audio(model_folder: Path, corpus_folder: Path, extraction: Extraction) -> None:
-    report = probe_report(
+    report = probe(
         model_folder,
         corpus_folder,
         "phones",
@@ -257,16 +258,16 @@ def test_less_training_audio(model_folder: Path, corpus_folder: Path, extraction
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"tasks": "colour"}, "no column 'colour'"),
-        ({"tasks": "speaker", "test_split": "dev"}, "needs split 'dev'.*`test_split`"),
+        ({"task": "colour"}, "no column 'colour'"),
+        ({"task": "speaker", "test_split": "dev"}, "needs split 'dev'.*`test_split`"),
         (
-            {"tasks": "speaker", "baselines": ("chance",)},
+            {"task": "speaker", "baselines": ("chance",)},
             "legal are majority, random, .*, fine_tuned, mfcc, logmel",
         ),
-        ({"tasks": "speaker", "features": ("z_grid",)}, "features=.*legal are c, z, mfcc, logmel"),
-        ({"tasks": "speaker", "train_minutes": 0.0}, "train_minutes=0.0 must be positive"),
-        ({"tasks": "speaker", "label_shares": (0.5,)}, "`label_shares` are of whole files.*set `pool` to mean"),
-        ({"tasks": "speaker", "baselines": ("neighbours",)}, "neighbours are of whole files.*set `pool` to mean"),
+        ({"task": "speaker", "features": ("z_grid",)}, "features=.*legal are c, z, mfcc, logmel"),
+        ({"task": "speaker", "train_minutes": 0.0}, "train_minutes=0.0 must be positive"),
+        ({"task": "speaker", "label_shares": (0.5,)}, "`label_shares` are of whole files.*set `pool` to mean"),
+        ({"task": "speaker", "baselines": ("neighbours",)}, "neighbours are of whole files.*set `pool` to mean"),
     ],
 )
 def test_mistakes_show_before_anything_is_computed(
@@ -274,14 +275,37 @@ def test_mistakes_show_before_anything_is_computed(
 ) -> None:
     monkeypatch.setattr("cpc.data.audio.corpus.pack", lambda *_, **__: pytest.fail("packed"))
     with pytest.raises(ValueError, match=message):
-        probe_report(model_folder, manifest.root, **arguments)
+        probe(model_folder, manifest.root, **arguments)
+
+
+def test_data_without_readouts_are_refused_before_they_are_opened(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Audio, "readouts", Modality.readouts)
+    with pytest.raises(ValueError, match="can be neither probed nor embedded"):
+        probe(model_folder, "nowhere", "speaker")
 
 
 def test_files_as_a_whole_have_what_images_have(
-    model_folder: Path, corpus_folder: Path, extraction: Extraction, tmp_path: Path
+    model_folder: Path, corpus_folder: Path, extraction: Extraction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Curves over labels, neighbours and fine-tuning: wherever an observation gives one example."""
-    report = probe_report(
+    of_probes: list[list[int]] = []
+    of_networks: list[list[int]] = []
+
+    def examples(task: Task, part: Any, store: Any, feature: str | None) -> Examples:
+        if part == "train" and feature == "z":
+            of_probes.append(task.train.tolist())
+        return given(task, part, store, feature)
+
+    def train(model: Any, readouts: Any, task: Task, *others: Any, **options: Any) -> Any:
+        of_networks.append(task.train.tolist())
+        return train_supervised(model, readouts, task, *others, **options)
+
+    given = Task.examples
+    monkeypatch.setattr(Task, "examples", examples)
+    monkeypatch.setattr("cpc.probes.comparison.train_supervised", train)
+    report = probe(
         model_folder,
         corpus_folder,
         "first",
@@ -298,12 +322,17 @@ def test_files_as_a_whole_have_what_images_have(
     assert task["label_efficiency"]["num_labels"] == [3 + 2 + 2, 12]
     assert task["label_efficiency"]["accuracy_percent"]["cpc_z"][1] == task["results"]["cpc_z"]["accuracy_percent"]
     assert task["label_efficiency"]["num_steps"] == {"fine_tuned": [2, 2]}
+    assert of_networks == of_probes[:3]  # the whole, half, and the whole once more; then come the neighbours
+    assert [len(rows) for rows in of_networks] == [12, 7, 12]
     assert (tmp_path / "label_efficiency.png").stat().st_size > 1000
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"scratch_dir": "nowhere"}, "scratch_dir='nowhere' is no folder"), ({"max_ram_bytes": -1}, "cannot be negative")],
+    [
+        ({"scratch_dir": "nowhere"}, "scratch_dir='nowhere' is not a folder"),
+        ({"max_ram_gb": -1.0}, "cannot be negative"),
+    ],
 )
 def test_places_that_make_no_sense(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -321,7 +350,7 @@ def test_no_stage_is_silent_where_progress_is_shown(
 ) -> None:
     Corpus(corpus_folder, model.encoder, 4_000, cache_dir=cache_dir).audio  # noqa: B018 - packed before
     capsys.readouterr()
-    probe_report(
+    probe(
         model_folder,
         corpus_folder,
         ("phones", "speaker"),
@@ -331,7 +360,7 @@ def test_no_stage_is_silent_where_progress_is_shown(
         extraction=Extraction(cache_dir=cache_dir, progress=is_shown),
     )
     shown = capsys.readouterr()
-    assert shown.out == ""
+    assert "phones: 3 classes" in shown.out
     if not is_shown:
         assert shown.err == ""
         return
@@ -342,21 +371,10 @@ def test_no_stage_is_silent_where_progress_is_shown(
         assert all(finished.count(name) >= num for name, num in num_probes.items())  # a bar may show its end twice
 
 
-def test_a_model_that_was_trained_without_a_pack_is_probed_without_one(
-    model: cpc.CPC, manifest: Manifest, extraction: Extraction, tmp_path: Path
-) -> None:
-    noted = Audio(manifest="", packed=False).noted
-    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": noted})
-    options: dict[str, Any] = {"protocol": QUICK, "supervised": BRIEF, "num_random_models": 1}
-    options["extraction"] = replace(extraction, cache_dir=None)
-    report = probe_report(tmp_path / "model", manifest.root, "first", features=("c", "mfcc"), **options)
-    assert {"cpc", "mfcc", "random", "supervised"} <= report["tasks"]["first"]["results"].keys()
-
-
 def test_neighbours_need_a_feature_of_the_model(model_folder: Path, manifest: Manifest, extraction: Extraction) -> None:
     with pytest.raises(
         ValueError, match="neighbours are asked in a feature of the model: name one in `features`, c, z"
     ):
-        probe_report(
+        probe(
             model_folder, manifest.root, "first", features=("mfcc",), baselines=("neighbours",), extraction=extraction
         )

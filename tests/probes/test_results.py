@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from cpc.probes.results import Answers, summarise
 from cpc.probes.task import UNSEEN, Examples
@@ -82,3 +83,21 @@ def test_intervals_cover_what_they_should(num_clusters: int, monkeypatch: pytest
     # 95 % meant, with a standard error of 2 %
     assert (covered / num_trials > 0.89).all()
     assert (covered / num_trials < 0.995).all()
+
+
+def test_the_width_of_an_interval_is_that_of_students_t() -> None:
+    """Sequences of one size: accuracy is a mean of independent numbers, whose interval is in every textbook."""
+    num_clusters, size = 100, 20
+    num_right = np.random.default_rng(0).integers(0, size + 1, num_clusters)
+    labels = np.zeros(num_clusters * size, int)
+    predicted = (np.arange(size) >= num_right[:, None]).astype(int).ravel()
+    answer = Answers(predicted, np.log(np.where(predicted == 0, 0.8, 0.2)))
+    found = summarise([answer], examples(labels, np.repeat(np.arange(num_clusters), size)), 2, 1)
+    error = (num_right / size).std(ddof=1) / np.sqrt(num_clusters)
+    width = 2 * scipy.stats.t.ppf(0.975, num_clusters - 1) * error
+    for interval, unit in (
+        (found.accuracy_interval_percent, 100),
+        (found.label_information_interval_nats, np.log(4)),  # of log 0.8 - log 0.2 between right and wrong
+    ):
+        assert interval is not None
+        assert interval[1] - interval[0] == pytest.approx(unit * width, rel=0.06)

@@ -12,7 +12,7 @@ import cpc
 from cpc.data.audio import readouts as audio_readouts
 from cpc.data.audio.features import Features
 from cpc.data.audio.readouts import AudioFrontEnd, AudioReadouts
-from cpc.probes import FeatureStore, ProbeProtocol, Task, fit_probe
+from cpc.probes import Extraction, FeatureStore, ProbeProtocol, Task, fit_probe
 from cpc.probes import store as store_module
 
 
@@ -37,7 +37,7 @@ def waves(*lengths: int) -> Waves:
 def extract(features: Features, audio: Waves, rows: np.ndarray | None = None, **options: Any) -> FeatureStore:
     names = ["z", "c"] if features.kind == "zc" else [features.kind]
     rows = np.arange(len(audio.waves)) if rows is None else rows
-    return FeatureStore.extract(AudioFrontEnd(names, features, audio), rows, "{}.wav".format, **options)
+    return FeatureStore.extract(AudioFrontEnd(names, features, audio), rows, "{}.wav".format, Extraction(**options))
 
 
 @pytest.fixture(params=[1, 2])
@@ -86,11 +86,14 @@ def test_a_memory_mapped_store_gives_identical_probes(
     task = Task("phones", audio())
     front_end = task.readouts.front_end(["z", "c"], model)
     probes = []
-    for max_ram_bytes in (10**9, 0):
+    for max_ram_gb in (1.0, 0.0):
         store = FeatureStore.extract(
-            front_end, task.rows, task.readouts.name, max_ram_bytes=max_ram_bytes, scratch_dir=tmp_path
+            front_end,
+            task.rows,
+            task.readouts.name,
+            Extraction(max_ram_gb=max_ram_gb, scratch_dir=tmp_path, progress=False),
         )
-        assert all(isinstance(values, np.memmap) == (max_ram_bytes == 0) for values in store.values.values())
+        assert all(isinstance(values, np.memmap) == (max_ram_gb == 0) for values in store.values.values())
         train = task.examples("train", store, "c")
         probes.append(fit_probe(train, 3, ProbeProtocol(min_steps=20, batch_size=50), seed=1))
     assert torch.equal(probes[0].weights[0], probes[1].weights[0])
@@ -128,4 +131,4 @@ def test_a_disk_that_is_too_small_is_named_before_anything_is_written(
     monkeypatch.setattr(store_module.shutil, "disk_usage", lambda _: Usage)
     audio = waves(4_000)
     with pytest.raises(OSError, match="scratch_dir"):
-        extract(Features("z", model), audio, max_ram_bytes=0, scratch_dir=tmp_path)
+        extract(Features("z", model), audio, max_ram_gb=0.0, scratch_dir=tmp_path)

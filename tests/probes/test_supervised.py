@@ -16,7 +16,7 @@ from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.readouts import AudioReadouts
 from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, initialisation_windows
 from cpc.data.batch import Batch
-from cpc.probes import FeatureStore, SupervisedProtocol, Task, train_supervised
+from cpc.probes import Extraction, FeatureStore, SupervisedProtocol, Task, train_supervised
 from cpc.probes.linear import Probe
 from cpc.probes.results import ProbeResult, summarise
 from cpc.probes.supervised import Head, _loss
@@ -29,7 +29,9 @@ def outcome(task: Task, model: cpc.CPC) -> ProbeResult:
     head, num_steps = train_supervised(model, task.readouts, task, BRIEF)
     assert num_steps == 40
     assert not model.training
-    store = FeatureStore.extract(task.readouts.front_end(["c"], model), task.test, task.readouts.name)
+    store = FeatureStore.extract(
+        task.readouts.front_end(["c"], model), task.test, task.readouts.name, Extraction(progress=False)
+    )
     test = task.examples("test", store, "c")
     return summarise([head.answer(test)], test, len(task.classes), 0)
 

@@ -9,7 +9,7 @@ import pytest
 import cpc
 from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.readouts import AudioReadouts
-from cpc.probes import FeatureStore, Task
+from cpc.probes import Extraction, FeatureStore, Task
 from cpc.probes.task import UNSEEN
 
 HOP = 160 / 16000
@@ -19,7 +19,9 @@ Open = Callable[..., AudioReadouts]
 
 
 def stored(task: Task, model: cpc.CPC) -> FeatureStore:
-    return FeatureStore.extract(task.readouts.front_end(["z"], model), task.rows, task.readouts.name)
+    return FeatureStore.extract(
+        task.readouts.front_end(["z"], model), task.rows, task.readouts.name, Extraction(progress=False)
+    )
 
 
 def splits_of(manifest: Manifest, rows: np.ndarray) -> set[str]:
@@ -69,7 +71,7 @@ def test_frames_without_a_label_are_no_examples(
     lines = (manifest.root / "alignments.csv").read_text().splitlines()
     kept = [line for line in lines if "-0.wav" not in line and ",0.1,0.2," not in line]
     (tmp_path / "alignments.csv").write_text("\n".join(kept) + "\n")
-    task = Task("phones", audio(), alignments=tmp_path)
+    task = Task("phones", audio(alignments=tmp_path))
     assert task.num_unlabelled == {"train": 3, "test": 3}
     store = stored(task, model)
     train = task.examples("train", store, "z")
@@ -148,7 +150,6 @@ def test_speakers_that_do_not_meet_say_which_split_to_take(manifest: Manifest, a
         ({}, {"name": "path"}, "another column"),
         ({}, {"name": "first", "test_split": "train"}, "are both 'train'"),
         ({}, {"name": "phones", "pool": "mean"}, "pool='frames'"),
-        ({}, {"name": "phones", "alignments": "nowhere.csv"}, "`alignments`"),
     ],
 )
 def test_mistakes_are_named(
@@ -170,12 +171,17 @@ def test_a_manifest_without_splits(manifest: Manifest, audio: Open) -> None:
 def test_labels_without_matching_audio(manifest: Manifest, audio: Open, tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("path,start,end,label\nsomething/else.wav,0,1,a\n")
     with pytest.raises(ValueError, match=r"none of the 24 files.*\n.*train.*\n?[^§]*something/else"):
-        Task("phones", audio(), alignments=tmp_path / "other.csv")
+        Task("phones", audio(alignments=tmp_path / "other.csv"))
+
+
+def test_alignments_that_are_not_there(audio: Open) -> None:
+    with pytest.raises(ValueError, match="`alignments`"):
+        Task("phones", audio(alignments="nowhere.csv"))
 
 
 def test_alignments_of_other_times(manifest: Manifest, audio: Open, model: cpc.CPC, tmp_path: Path) -> None:
     lines = [f"{path},100,101,{'ab'[row % 2]}" for row, path in enumerate(manifest.paths)]
     (tmp_path / "late.csv").write_text("path,start,end,label\n" + "\n".join(lines) + "\n")
-    task = Task("phones", audio(), alignments=tmp_path / "late.csv")
+    task = Task("phones", audio(alignments=tmp_path / "late.csv"))
     with pytest.raises(ValueError, match="do the times of the alignments fit"):
         task.examples("train", stored(task, model), "z")

@@ -8,11 +8,11 @@ What becomes of hits, drawn candidates that are the query's target:
 | `Bernoulli` | yes | yes | the same as remove: coins are independent |
 | `Uniform`, `LogUniform`, `Unigram`, `LearnedUnigram`, `UniformMixture`, with `shared=False` | yes | yes | exact |
 | these, shared | yes | yes | refused, unless all queries of the batch have the same targets |
-| `SoftmaxSampler`, `KernelTree`, `TwoLevel` | yes | yes | exact |
+| `SoftmaxSampler`, `TwoLevel` | yes | yes | exact |
 | `Partition` | as these; parts drawn whole as `All` | | |
 
-Which of them an objective takes, and with which corrections, stands in `cpc.losses.objectives`. What a correction is
-worth depends on the draw:
+`cpc.losses.objectives` says which of them an objective takes, and with which corrections. What a correction is worth
+depends on the draw:
 
 | correction | with hits | exact for | approximate for |
 |---|---|---|---|
@@ -26,7 +26,6 @@ worth depends on the draw:
 from cpc.candidates.samplers.all import All
 from cpc.candidates.samplers.bernoulli import Bernoulli
 from cpc.candidates.samplers.block_mass import BlockMass, CentroidMass, FeatureMass
-from cpc.candidates.samplers.kernel_tree import KernelTree
 from cpc.candidates.samplers.law import COUNTS, LawSampler
 from cpc.candidates.samplers.learned_unigram import LearnedUnigram
 from cpc.candidates.samplers.log_uniform import LogUniform
@@ -50,7 +49,6 @@ __all__ = [
     "Draw",
     "FeatureMass",
     "Hits",
-    "KernelTree",
     "LawSampler",
     "LearnedUnigram",
     "LogUniform",

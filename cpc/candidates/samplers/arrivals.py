@@ -3,7 +3,7 @@
 Let draws of a law q arrive as a Poisson process of rate 1. Class i arrives for the first time at T_i ~ Exp(q_i),
 independently of all others, so that -log T_i is the Gumbel key log q_i + G_i: the first m distinct arrivals, which
 rejection collects one by one, are the m largest keys (Gumbel top-k). Hence a few more than m draws give the keys of
-all n classes that matter, and whoever is not among the draws can be given an exact T_i afterwards.
+all n classes that matter, and a class that is not among the draws can be given an exact T_i afterwards.
 
 R rows that are drawn independently, m classes drawn per row, J draws in the stream, n classes, E classes excluded.
 """
@@ -70,7 +70,7 @@ def first_arrivals(
 
     if fewest <= num:
         return _by_clocks(stream, law.probabilities(device), num, excluded, generator)
-    # The first m stand where they are counted; a column that is cut off takes all others.
+    # The first m go where they are counted; a column that is cut off takes all others.
     place = (num_new - 1).masked_fill_(~is_new, num).clamp_(max=num)
     reached = torch.tensor([num, num + 1], device=device).expand(num_rows, 2).contiguous()
     num_tries, num_until = (torch.searchsorted(num_new, reached) + 1).unbind(1)
@@ -94,7 +94,7 @@ def _by_clocks(
     times = exponentials(stream.shape, generator).to(stream.device).cumsum(1)
     waited = exponentials((len(stream), num_classes), generator).to(stream.device) / probabilities
     started = times[:, -1:]
-    clocks = F.pad(started + waited, (0, 1), value=torch.inf)  # the last column stands for no class
+    clocks = F.pad(started + waited, (0, 1), value=torch.inf)  # the last column is for no class
     clocks.scatter_reduce_(1, stream, times, "amin")
     is_excluded = torch.zeros_like(clocks, dtype=torch.bool)
     is_excluded.scatter_(1, torch.where(excluded < 0, num_classes, excluded), True)
@@ -131,7 +131,7 @@ def first_places(ids: Int[Tensor, "R J"], num_classes: int) -> Int[Tensor, "R J"
 
 
 def are_among(ids: Int[Tensor, "R J"], members: Int[Tensor, "R E"]) -> Bool[Tensor, "R J"]:
-    """Which entries of a row of `ids` stand in the same row of `members`."""
+    """Which entries of a row of `ids` are in the same row of `members`."""
     if members.shape[1] == 0:
         return torch.zeros_like(ids, dtype=torch.bool)
     in_order = members.sort(dim=1).values

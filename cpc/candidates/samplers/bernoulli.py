@@ -18,7 +18,7 @@ class Bernoulli(Sampler):
 
     Args:
         weights: `[n]`, proportional to q; 0 for a class that is never drawn. Or n alone: a law left open,
-            all the same until `set_counts` or `follow` tells better, as pretraining on text does.
+            all the same until `set_counts` or `follow` (which pretraining on text calls).
         shared: one draw serves all queries of a batch; else each query has its own. Rows that are shorter than the
             widest end in class 0 with a log count of +inf, as does a draw of nothing.
 

@@ -159,7 +159,7 @@ class CentroidMass(BlockMass):
 
 
 class FeatureMass(BlockMass):
-    """phi(h) . (sum of the classes' phi): the tree's masses (Rawat et al. 2019), on one level.
+    """phi(h) . (sum of the classes' phi): with `RandomFourier`, RF-softmax (Rawat et al. 2019) without its tree.
 
     Args:
         kernel: the feature map.

@@ -1,4 +1,4 @@
-"""C sources that stand beside their Python, compiled by the machine's own compiler when first used."""
+"""C sources beside their Python, compiled by the machine's own compiler when first used."""
 
 import ctypes
 import functools
@@ -25,15 +25,18 @@ _log = logging.getLogger(__name__)
 def compiled(source: Path) -> ctypes.CDLL | None:
     """The library made of a C file; None, with a warning in the log, where there is no compiler or it fails.
 
-    Libraries are kept under `$XDG_CACHE_HOME/cpc` (`~/.cache/cpc`), named by source, compiler and processor: a home
-    that several machines share serves each with code for its own instructions. `$CC` names another compiler.
+    Its headers lie beside it as NAME_*.h. Libraries are kept under `$XDG_CACHE_HOME/cpc` (`~/.cache/cpc`), named
+    by source, headers, compiler and processor: a home that several machines share serves each with code for its own
+    instructions. `$CC` names another compiler.
     """
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         _log.warning("no C compiler was found: %s runs in torch instead, which is slower", source.name)
         return None
     processor = repr(sorted(torch.cpu.get_capabilities().items()))
-    parts = (source.read_bytes(), compiler.encode(), " ".join(FLAGS).encode(), processor.encode())
+    headers = sorted(source.parent.glob(f"{source.stem}_*.h"))
+    contents = [path.read_bytes() for path in (source, *headers)]
+    parts = (*contents, compiler.encode(), " ".join(FLAGS).encode(), processor.encode())
     name = f"{source.stem}-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:16]}.so"
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cpc"
     try:

@@ -33,7 +33,7 @@ class LawSampler(Sampler):
 
     With hits="exclude" the targets' draws are crossed out of the stream before anything is counted: the rest follows
     the law renormalised without them. `log_count_targets` says how often the targets came meanwhile, as if they had not
-    been crossed out (with replacement m q_t / (1 - sum of the targets' q)), so targets and candidates are scaled alike.
+    been crossed out (with replacement m q_t / (1 - sum of the targets' q)), so targets and candidates have one scale.
     Without replacement one t or num_tries serves all classes: under the uniform law all counts are equal, as the
     posterior correction needs to cancel.
 

@@ -11,7 +11,7 @@ class LearnedUnigram(LawSampler):
     """q_i proportional to 1 + the number of times that class i was a target: TensorFlow's `learned_unigram`.
 
     In training mode a draw is made from what was seen before its batch, then the batch's targets are added; after
-    `eval()` the law stands still. Counts are integers in a buffer, so that a checkpoint resumes the law. A draw costs a
+    `eval()` the law is fixed. Counts are integers in a buffer, so that a checkpoint resumes the law. A draw costs a
     cumulative sum over n, an update only what it adds. Each process of a distributed run learns from its own targets.
 
     The arguments are those of `LawSampler`.

@@ -21,7 +21,7 @@ class Partition(LawSampler):
 
     Two things make it work, which pretraining on text does: `look_ahead` once, so that it can read what is to come, and
     `move_to(batch)` before each batch. Targets outside the part are an error, not a guess. Parts follow from the corpus
-    and tau alone, so there is no state to be saved: a resumed run finds its part again.
+    and tau only, so there is no state to be saved: a resumed run finds its part again.
 
     Z' never sees the words of other parts in this batch, so `importance` is not unbiased here, for any count.
 

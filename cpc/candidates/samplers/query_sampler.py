@@ -13,13 +13,13 @@ from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, Sampler, dist
 
 
 class QuerySampler(Sampler):
-    """Draws from a law that follows the classes' embeddings, as they were when it was last told.
+    """Draws from a law that follows the classes' embeddings, as of the last `refresh` or `update`.
 
     Embeddings that have moved since make the law a worse fit, never wrong: log counts are those of the law in use. How
     often to `update` and `refresh` trades quality against time. Draws need no gradient and give none.
 
     With `hits="exclude"` the law is q conditioned on not being a target, q(i) / (1 - q(targets)), in one pass.
-    `log_count_targets` is then scaled alike, m q(t) / (1 - q(targets)), as if the targets' draws had been made and
+    `log_count_targets` then has the same scale, m q(t) / (1 - q(targets)), as if the targets' draws had been made and
     crossed out; at -1 it is infinite. Each query has draws of its own.
 
     Under autocast a law is computed in float32 as without: products in bfloat16 would be those of another law than the
@@ -36,7 +36,6 @@ class QuerySampler(Sampler):
     """
 
     needs_queries = True
-    replacement = True  # candidates may repeat
     needs_normalised = False  # queries and classes of length 1
     has_temperature = True  # False: something else, such as a kernel's nu, plays its part
     is_ready: Tensor
@@ -51,7 +50,7 @@ class QuerySampler(Sampler):
 
     @torch.no_grad()
     def refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
-        """Take all classes anew.
+        """Take the embeddings of all classes.
 
         Raises:
             ValueError: if the embeddings have another shape, are not finite, or the law cannot use them.
@@ -97,7 +96,7 @@ class QuerySampler(Sampler):
         """Draw candidates for each query; see `Sampler.sample`.
 
         Raises:
-            ValueError: as every sampler does; on queries that the law cannot use; if too few classes are left to draw.
+            ValueError: as every sampler does; on queries that the law cannot use; if no class is left to draw.
         """
         if queries is None:
             raise ValueError(f"{type(self).__name__} draws for queries: give them")
@@ -110,7 +109,7 @@ class QuerySampler(Sampler):
         self._check_ready()
         of_row = targets.reshape(targets.shape[0], -1).long()
         num_excluded = of_row.shape[1] if hits == "exclude" else 0
-        if num_excluded and self.num_classes - num_excluded < num:  # too few only if they are all different
+        if num_excluded >= self.num_classes:  # nothing is left only if they are all different
             num_excluded = int((distinct(of_row) != NO_TARGET).sum(1).max())
         self.check_left(num, num_excluded)
 
@@ -149,16 +148,15 @@ class QuerySampler(Sampler):
         """Candidates with hits kept or excluded; calls `check_values`. The count of a target -1 may be anything."""
 
     def check_left(self, num: int, num_excluded: int) -> None:
-        """Refuse to draw more distinct classes than there are, or any where all are excluded.
+        """Refuse to draw where every class is excluded.
 
         Raises:
-            ValueError: if fewer than `num` classes are left to draw, or none with replacement.
+            ValueError: if none is left.
         """
-        needed = 1 if self.replacement else num
-        if self.num_classes - num_excluded < needed:
+        if self.num_classes <= num_excluded:
             raise ValueError(
-                f"{needed} distinct classes cannot be drawn: there are {self.num_classes}, of which {num_excluded} are "
-                "excluded; lower num_sampled, draw with replacement, or use hits='remove'"
+                f"nothing is left to draw: there are {self.num_classes} classes, of which {num_excluded} are excluded; "
+                "use hits='remove'"
             )
 
     def check_values(self, queries: Float[Tensor, "M D"], targets: Int[Tensor, "M T"]) -> None:

@@ -25,7 +25,7 @@ class Draw(NamedTuple):
     Attributes:
         ids: `[m]` where all queries share them, `[M, m]` otherwise; a valid id, 0, in a place that was left empty.
         log_count_sampled: log of how often each is expected in the drawn set, of the shape of `ids`, or `[M, m]` where
-            hits were removed from shared ones: +inf stands for a removed hit, or for a place that was left empty.
+            hits were removed from shared ones: +inf for a removed hit, or for a place that was left empty.
         log_count_targets: of the shape of `targets`: how often each target is expected in the same draw, whatever
             became of its hits.
     """

@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.kernels.kernel_map import NORM_TOLERANCE
+from cpc.candidates.kernels import NORM_TOLERANCE
 from cpc.candidates.samplers.block_mass import BlockMass, CentroidMass
 from cpc.candidates.samplers.blocks import BLOCKS, Members, members_of, part_into_blocks
 from cpc.candidates.samplers.compiled import call_on_threads, compiled
@@ -37,16 +37,16 @@ class TwoLevel(QuerySampler):
     costs O(S B / m + D n / B) for S statistics a block. two_level.c makes the draws on a CPU with a C compiler, torch
     elsewhere, by the same law.
 
-    Compared with `KernelTree` it needs no unit length and no kernel of the form phi(h) . phi(c), takes about
-    1 / (2 n / B) of the memory, and its law is closer to the softmax (docs/performance.md).
+    Its law is closer to the softmax than that of RF-softmax's binary tree, in less time and with about 1 / (2 n / B) of
+    the memory (docs/performance.md; `benchmarks/extreme/kernel_tree.py` is the tree).
 
     Args:
         num_classes: n.
         dim: D.
         temperature: of the scores.
         mass: estimate of a block's mass; None: `CentroidMass()`. `FeatureMass(kernel)` for sums of random features.
-        blocks: `kmeans`, `ids` (neighbours in the table) or `random`. Those of k-means are found anew by every
-            `refresh` and kept by `update`.
+        blocks: `kmeans`, `ids` (neighbours in the table) or `random`. Every `refresh` finds new
+            ones by k-means; `update` keeps them.
         block_size: classes in a block, in the mean; 64 suits m = 10 draws of D = 64.
         uniform_share: of block draws by number of classes; None: what the mass advises.
         seed: of k-means or the random blocks.
@@ -97,7 +97,7 @@ class TwoLevel(QuerySampler):
         self.register_buffer("offsets", torch.zeros(self.num_blocks + 1, dtype=torch.long))
 
     def _refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
-        """Part the classes into blocks, and take masses and embeddings anew."""
+        """Part the classes into blocks, and build masses and embeddings."""
         block = part_into_blocks(self.blocks, embeddings, self.num_blocks, self.seed)
         self.ids.copy_(block.argsort(stable=True))
         self.places[self.ids] = torch.arange(self.num_classes, device=self.ids.device)

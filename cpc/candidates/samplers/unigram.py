@@ -16,7 +16,7 @@ class Unigram(LawSampler):
 
     Args:
         counts_of_classes: `[n]`, how often each class occurs, or its probability; 0 for one that is never drawn. Or n
-            alone: a law left open, uniform until `set_counts` or `follow` tells better, as pretraining on text does.
+            alone: a law left open, uniform until `set_counts` or `follow` (which pretraining on text calls).
         distortion: 1 keeps the counts' proportions, 0 makes the law uniform (over what has a count).
         shared: see `LawSampler`, also for `replacement` and `counts`.
 

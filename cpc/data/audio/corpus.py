@@ -6,17 +6,14 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 
 from cpc.data.audio.alignments import FrameTimes, check_alignments, read_alignments, window_labels
-from cpc.data.audio.files import AudioFiles
 from cpc.data.audio.manifest import Manifest, read_manifest
 from cpc.data.audio.pack import PackedAudio, pack
-from cpc.data.audio.windows import FrameLabels, WindowDataset, window_draws
+from cpc.data.audio.windows import FrameLabels, WindowDataset
 from cpc.data.drawn import DrawnCorpus
 from cpc.data.store.folders import name_a_few
 from cpc.data.streams.stream import naming
-from cpc.data.streams.uniform import UniformBatches
 
 Sampler = Literal["uniform", "same_speaker"]
 
@@ -48,28 +45,17 @@ class Corpus(DrawnCorpus):
         labels: classes of the alignments, by label id; empty without alignments.
 
     Raises:
-        ValueError: if the manifest or the alignments cannot be read, or `cache_dir` or `skip_bad` is given where
-            nothing is packed.
+        ValueError: if the manifest or the alignments cannot be read.
     """
 
     source: str | Path
     geometry: Geometry
     window_samples: int
-    packed: bool = True
     cache_dir: str | Path | None = None
     skip_bad: bool = False
     alignments: str | Path | None = None
 
     def __post_init__(self) -> None:
-        if not self.packed and self.cache_dir is not None:
-            raise ValueError(
-                f"cache_dir={str(self.cache_dir)!r} holds packed audio, but packed=False: leave `cache_dir` or "
-                "`packed` out"
-            )
-        if not self.packed and self.skip_bad:
-            raise ValueError(
-                "`skip_bad` finds files that cannot be used by packing them, but packed=False: leave one of them out"
-            )
         self.manifest: Manifest = read_manifest(self.source)
         self.group_ids = np.full(len(self.manifest), -1)
         self.speakers: list[str] = []
@@ -106,11 +92,9 @@ class Corpus(DrawnCorpus):
                     raise ValueError(f"alignments of split {split!r}: {error}") from error
 
     @cached_property
-    def audio(self) -> PackedAudio | AudioFiles:
+    def audio(self) -> PackedAudio:
         """The audio of all rows; packed here, if it is not yet."""
-        if self.packed:
-            return pack(self.manifest, self.geometry.sample_rate_hz, self.cache_dir, skip_bad=self.skip_bad)
-        return AudioFiles.from_manifest(self.manifest, self.geometry.sample_rate_hz)
+        return pack(self.manifest, self.geometry.sample_rate_hz, self.cache_dir, skip_bad=self.skip_bad)
 
     def windows(self, split: str | None, *, is_training: bool = False) -> WindowDataset:
         """The windows of a split, None of all rows, in training as ever; sequence ids are the manifest's rows."""
@@ -126,20 +110,9 @@ class Corpus(DrawnCorpus):
         )
 
     def statistics(self, split: str | None) -> tuple[float, float]:
-        """Mean and standard deviation of the samples of a split, the one that is trained on; None: of all rows.
-
-        Exact for packed audio, else those of 1000 windows.
-        """
-        audio = self.audio.subset(self.manifest.rows(split))
+        """Exact mean and standard deviation of the samples of a split, that of training; None: of all rows."""
         with naming(split):
-            if isinstance(audio, PackedAudio):
-                return audio.statistics
-            draws = window_draws(audio.num_samples, self.window_samples)
-            windows = UniformBatches(**draws, batch_size=1000, num_batches=1, seed=0).batch(0)
-        x, num_valid, *_ = WindowDataset(audio, self.window_samples).__getitems__(windows)
-        assert num_valid is not None
-        signal = x[torch.arange(self.window_samples) < num_valid[:, None]].double()
-        return signal.mean().item(), signal.std().item()
+            return self.audio.subset(self.manifest.rows(split)).statistics
 
     def _frame_labels(self, rows: np.ndarray) -> FrameLabels | None:
         if self._alignments is None:

@@ -101,8 +101,6 @@ class Features:
         half_field = (self._encoder.receptive_field_samples - 1) / 2
         self._margin_latents = max(0, math.ceil((half_field - self.first_centre_samples) / self.hop_samples))
         self._last_offset = math.ceil(self.first_centre_samples + half_field)
-        # Standardised by its own statistics, a file enters every latent as a whole.
-        self._sees_whole_file = getattr(self._encoder, "standardise", None) == "window"
         self.chunk_samples = max(self.hop_samples, round(chunk_seconds * self.sample_rate_hz))
 
     def num_frames(self, num_samples: np.ndarray) -> np.ndarray:
@@ -179,7 +177,7 @@ class Features:
         for block in self._chunks(blocks):
             pending = np.concatenate([pending, block])
             num_final = (len(pending) - 1 - self._last_offset) // self.hop_samples + 1
-            if num_final <= num_done or self._sees_whole_file:
+            if num_final <= num_done:
                 continue
             yield self._encode(pending)[:, num_done:num_final]
             num_dropped = max(num_final - self._margin_latents, 0)

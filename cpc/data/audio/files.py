@@ -1,13 +1,9 @@
-"""Waveforms straight from audio files: any region, at any rate, mono, without decoding whole files.
-
-Regions are exact: a region equals the same samples of the whole file decoded and resampled at once.
-"""
+"""Waveforms from audio files: at any rate, mono, block by block, the same as if decoded and resampled at once."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,120 +11,12 @@ import torchaudio
 from einops import rearrange
 from torch.nn import functional
 
-from cpc.data.audio.headers import Header, Sound, check_rate, num_samples_tolerance, open_sound, read_headers
-from cpc.data.audio.manifest import Manifest
-from cpc.data.store.folders import name_a_few
+from cpc.data.audio.headers import Sound, check_rate, num_samples_tolerance, open_sound
 
 _BLOCK_SAMPLES = 1 << 20
 # A resampling kernel holds one filter per output sample of the repeating pattern: 256 MB at most.
 _MAX_KERNEL_SIZE = 1 << 26
 _MAX_FACTOR = 256  # 192 kHz to 1 kHz is 192
-
-
-@runtime_checkable
-class Audio(Protocol):
-    """What windows are read from: `AudioFiles`, `PackedAudio`, or anybody's own source.
-
-    Attributes:
-        sample_rate_hz: rate of every sample read.
-    """
-
-    sample_rate_hz: int
-
-    @property
-    def num_samples(self) -> np.ndarray:
-        """`[num_files]` int64, length of each file at that rate; 0 for one that must not be read."""
-        ...
-
-    def read(self, file_index: int, start: int, num_samples: int) -> np.ndarray:
-        """At most `num_samples` float32 samples from `start` on; fewer only where the file ends."""
-        ...
-
-
-class AudioFiles:
-    """Audio files of any format and rate, decoded on the fly.
-
-    Args:
-        files: the files, in the order of their index.
-        sample_rate_hz: rate to resample to.
-        num_samples_source: samples per channel of each file at its own rate, as a manifest holds them.
-        sample_rate_hz_source: own rate of each file. Without these two, every header is read once, by threads.
-        num_workers: threads for that.
-
-    Attributes:
-        num_samples: `[num_files]` int64 at `sample_rate_hz`: ceil(n * new / old).
-
-    Raises:
-        ValueError: naming the files whose header cannot be read, or whose rate does not convert to `sample_rate_hz`.
-
-    Note:
-        MP3 and Ogg Vorbis do not seek exactly, so a region of these is decoded from the file's start: pack long ones.
-    """
-
-    def __init__(
-        self,
-        files: Sequence[str | Path],
-        sample_rate_hz: int,
-        num_samples_source: np.ndarray | None = None,
-        sample_rate_hz_source: np.ndarray | None = None,
-        num_workers: int = 8,
-    ) -> None:
-        self.files = [str(file) for file in files]
-        self.sample_rate_hz = sample_rate_hz
-        if num_samples_source is None or sample_rate_hz_source is None:
-            headers = read_headers([Path(file) for file in files], num_workers)
-            bad = [header for header in headers if isinstance(header, str)]
-            if bad:
-                raise ValueError(f"{len(bad)} of {len(headers)} audio files cannot be used:\n{name_a_few(bad)}")
-            lengths = np.array([header[:2] for header in headers if isinstance(header, Header)], np.int64)
-            num_samples_source, sample_rate_hz_source = lengths.reshape(-1, 2).T
-        for rate, first in zip(*np.unique(sample_rate_hz_source, return_index=True), strict=True):
-            check_rates(self.files[first], int(rate), sample_rate_hz)
-        self._num_samples_source = num_samples_source
-        self._sample_rate_hz_source = sample_rate_hz_source
-        self.num_samples = resampled_length(num_samples_source, sample_rate_hz_source, sample_rate_hz)
-
-    @classmethod
-    def from_manifest(cls, manifest: Manifest, sample_rate_hz: int) -> "AudioFiles":
-        """The files of a manifest; their lengths are taken from it where it holds them."""
-        if not {"num_samples", "sample_rate_hz"} <= set(manifest.columns):
-            return cls(manifest.files, sample_rate_hz)
-        return cls(manifest.files, sample_rate_hz, manifest.num_samples, manifest.sample_rate_hz)
-
-    def subset(self, file_indices: Sequence[int] | np.ndarray) -> "AudioFiles":
-        """These files alone, numbered from 0 in this order."""
-        return AudioFiles(
-            [self.files[index] for index in file_indices],
-            self.sample_rate_hz,
-            self._num_samples_source[file_indices],
-            self._sample_rate_hz_source[file_indices],
-        )
-
-    def read(self, file_index: int, start: int, num_samples: int) -> np.ndarray:
-        """At most `num_samples` samples of one file from `start` on, mono; fewer only where the file ends.
-
-        Returns:
-            `[<= num_samples]` float32, nominally in [-1, 1].
-
-        Raises:
-            ValueError: naming the file, if it is damaged, truncated, holds NaN or infinite samples, or is not the one
-                whose length is known.
-        """
-        path = Path(self.files[file_index])
-        if start < 0:
-            raise ValueError(f"start={start}, but a file's first sample is number 0")
-        stop = min(start + num_samples, int(self.num_samples[file_index]))
-        if stop <= start:
-            return np.zeros(0, np.float32)
-        expected = (self._num_samples_source[file_index], self._sample_rate_hz_source[file_index])
-        with open_sound(path) as sound:
-            found = (sound.frames, sound.samplerate)
-            if found != expected:
-                raise ValueError(
-                    f"{path}: has {found[0]} samples at {found[1]} Hz, but the manifest says {expected[0]} at "
-                    f"{expected[1]} Hz; index the folder again"
-                )
-            return _read_region(path, sound, self.sample_rate_hz, start, stop)
 
 
 def read_audio(path: str | Path, sample_rate_hz: int) -> np.ndarray:
@@ -219,27 +107,6 @@ class _Resampling:
 @lru_cache(maxsize=16)
 def _resampling(old_rate_hz: int, new_rate_hz: int) -> _Resampling:
     return _Resampling(old_rate_hz, new_rate_hz)
-
-
-def _read_region(path: Path, sound: Sound, sample_rate_hz: int, start: int, stop: int) -> np.ndarray:
-    if sound.samplerate == sample_rate_hz:
-        return _decode(path, sound, start, stop)
-    resampling = _resampling(sound.samplerate, sample_rate_hz)
-    first = max(start // resampling.new - resampling.margin, 0)
-    last = -(-stop // resampling.new) + resampling.margin
-    x = resampling(_decode(path, sound, first * resampling.old, min(last * resampling.old, sound.frames)))
-    return x[start - first * resampling.new : stop - first * resampling.new]
-
-
-def _decode(path: Path, sound: Sound, start: int, stop: int) -> np.ndarray:
-    """Samples [start, stop) at the file's own rate, mono float32."""
-    position = 0
-    if sound.seekable():
-        position = sound.seek(start)
-    while position < start and (skipped := len(sound.read(min(start - position, _BLOCK_SAMPLES), "float32"))):
-        position += skipped
-    x = _mono(path, sound, sound.read(stop - position, "float32", always_2d=True), stop - position)
-    return x[start - position :]
 
 
 def _decode_all(path: Path, sound: Sound, block_samples: int) -> Iterator[np.ndarray]:

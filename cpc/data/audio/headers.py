@@ -139,6 +139,8 @@ def read_headers(files: Sequence[Path], num_workers: int, bar: str | None = None
             return read_header(file)
         except ValueError as error:
             return str(error)
+        except OSError as error:  # a passing disk error must not end the index
+            return f"{file}: cannot be read ({error.strerror or error})"
 
     found = map_in_order(examine, files, num_workers)
     return list(tqdm(found, total=len(files), desc=bar, unit="file", disable=bar is None))

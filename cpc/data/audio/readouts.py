@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from cpc.data.audio.alignments import ALIGNMENTS_NAME, Alignments, read_alignments, window_labels
 from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.features import Features
-from cpc.data.audio.files import Audio, read_blocks
+from cpc.data.audio.files import read_blocks
 from cpc.data.audio.headers import AUDIO_SUFFIXES
+from cpc.data.audio.pack import PackedAudio
 from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, WindowDataset, initialisation_windows, window_draws
 from cpc.data.batch import Batch
 from cpc.data.readouts import FrontEnd, Labels, LabelsOf, Pool, Readouts
@@ -54,7 +55,7 @@ class AudioFrontEnd(FrontEnd):
         audio: the files; None: only `of_file` is asked for.
     """
 
-    def __init__(self, features: Sequence[str], times: Features, audio: Audio | None) -> None:
+    def __init__(self, features: Sequence[str], times: Features, audio: PackedAudio | None) -> None:
         self.times = times
         self.audio = audio
         latent_dim = times.latent_dim
@@ -123,6 +124,7 @@ class AudioReadouts(Readouts):
 
     Args:
         corpus: the files; None: only files outside a corpus are read.
+        alignments: file or folder of alignments, the labels of `phones`; beside the manifest unless given.
         where: as `Readouts` takes it.
     """
 
@@ -131,13 +133,12 @@ class AudioReadouts(Readouts):
     default_features = ("c", "z", "mfcc")
     default_baselines = ("majority", "random", "supervised")
     several_vectors = True
-    options = ("alignments",)
     # Many short windows beat few long ones by far on a small budget: a gradient sees more speakers.
     supervised: Mapping[str, Any] = {"batch_size": 32, "window_latents": 32}
 
-    def __init__(self, corpus: Corpus | None, **where: Any) -> None:
+    def __init__(self, corpus: Corpus | None, alignments: str | Path | None = None, **where: Any) -> None:
         super().__init__(**where)
-        self._corpus = corpus
+        self._corpus, self._alignments = corpus, alignments
 
     @property
     def corpus(self) -> Corpus:
@@ -156,15 +157,15 @@ class AudioReadouts(Readouts):
             )
         return manifest.columns["split"]
 
-    def labels(self, task: str, rows: np.ndarray, alignments: str | Path | None = None) -> Labels:
-        """Segments for `phones`, from a file or folder of alignments, beside the manifest unless given; or a column."""
+    def labels(self, task: str, rows: np.ndarray) -> Labels:
+        """Segments for `phones`, from the alignments; or a column."""
         if task == "path":
             raise ValueError("every file has a path of its own: name another column as task")
         manifest = self.corpus.manifest
         if task != "phones":
             values = manifest.column(task)
             return Labels({row: values[row] for row in rows.tolist() if values[row]})
-        source = manifest.root / ALIGNMENTS_NAME if alignments is None else Path(alignments)
+        source = manifest.root / ALIGNMENTS_NAME if self._alignments is None else Path(self._alignments)
         if not source.exists():
             raise ValueError(f"task 'phones' needs alignments, and there is no {source}: name them with `alignments`")
         found: Alignments = read_alignments(source)

@@ -4,23 +4,26 @@ B batch, S samples, T frames, M mel bands, D latent dim.
 """
 
 import math
-from typing import TypeVar
+import warnings
 
 import torch
 import torchaudio
 from einops import rearrange
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.functional import pad
 
-Count = TypeVar("Count", int, Tensor)
+from cpc.data.audio.waveforms import Count, WaveformEncoder
+
+DELTA_REACH = 2  # frames on either side that a slope is fitted to
 
 
-class LogMel(nn.Module):
+class LogMel(WaveformEncoder):
     """Log energies of a mel filter bank, one frame per hop: S samples give S // hop_samples frames.
 
     Frame i is the Hamming window centred at sample `i * hop_samples + (hop_samples - 1) / 2`, the middle of its hop
-    (79.5 + 160 i by default; latent i of the default `AudioEncoder` is centred at 79 + 160 i). Zeros stand for what
-    lies outside the waveform. Each frame is a function of its own window alone: no level is taken over the utterance.
+    (79.5 + 160 i by default; latent i of the default `AudioEncoder` is centred at 79 + 160 i). Outside the
+    waveform there are zeros. Each frame is a function of its own window alone: no level is taken over the utterance.
 
     Args:
         num_mels: bands, spaced evenly on the mel scale (HTK's formula) up to half the sample rate.
@@ -33,13 +36,10 @@ class LogMel(nn.Module):
             there are more bands than the window's frequency resolution can fill.
     """
 
-    modality = "audio"
-    latents = "sequences"
-
     def __init__(
         self, num_mels: int = 40, sample_rate_hz: int = 16000, hop_samples: int = 160, window_samples: int = 400
     ) -> None:
-        super().__init__()
+        super().__init__(sample_rate_hz)
         if min(num_mels, sample_rate_hz, hop_samples) < 1:
             raise ValueError(
                 f"num_mels={num_mels}, sample_rate_hz={sample_rate_hz} and hop_samples={hop_samples} must be at least 1"
@@ -50,7 +50,6 @@ class LogMel(nn.Module):
                 "at least as long, and differ by an even number"
             )
         self.num_mels = num_mels
-        self.sample_rate_hz = sample_rate_hz
         self.hop_samples = hop_samples
         self.window_samples = window_samples
         self.dim = num_mels
@@ -59,7 +58,6 @@ class LogMel(nn.Module):
 
         # FFTs of a power of two, as Kaldi's, with the window in their middle
         self.fft_samples = 2 ** math.ceil(math.log2(window_samples))
-        _check_bands(num_mels, sample_rate_hz, self.fft_samples)
         self.spectrum = torchaudio.transforms.Spectrogram(
             n_fft=self.fft_samples,
             win_length=window_samples,
@@ -68,11 +66,14 @@ class LogMel(nn.Module):
             wkwargs={"periodic": False},  # periodic windows are centred half a sample late
             center=False,
         )
-        self.mel_scale = torchaudio.transforms.MelScale(num_mels, sample_rate_hz, n_stft=self.fft_samples // 2 + 1)
-        self.input_mean: Tensor
-        self.input_std: Tensor
-        self.register_buffer("input_mean", torch.zeros(()))
-        self.register_buffer("input_std", torch.ones(()))
+        with warnings.catch_warnings(action="ignore"):  # it warns of what is refused here
+            self.mel_scale = torchaudio.transforms.MelScale(num_mels, sample_rate_hz, n_stft=self.fft_samples // 2 + 1)
+        if not self.mel_scale.fb.any(0).all():
+            raise ValueError(
+                f"num_mels={num_mels} bands are too narrow for a window of {self.fft_samples} samples at "
+                f"{sample_rate_hz} Hz, no frequency of which falls into some of them: lower num_mels or raise "
+                "window_samples"
+            )
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T M"]:
         """Log mel energies of waveforms standardised by the corpus statistics.
@@ -80,40 +81,19 @@ class LogMel(nn.Module):
         Raises:
             ValueError: if `x` is shorter than one hop.
         """
-        if self.num_latents(x.shape[1]) < 1:
-            raise ValueError(
-                f"{x.shape[1]} samples are too few for one frame of hop_samples={self.hop_samples}; pad the waveform "
-                "or leave the file out"
-            )
-        x = (x - self.input_mean) / self.input_std
         before = (self.fft_samples - self.window_samples) // 2 + (self.window_samples - self.hop_samples) // 2
-        x = nn.functional.pad(x, (before, self.fft_samples - self.hop_samples - before))
+        x = pad(self._standardise(x), (before, self.fft_samples - self.hop_samples - before))
         with torch.autocast(x.device.type, enabled=False):  # power spectra span more than half precision resolves
             energies = self.mel_scale(self.spectrum(x))
         # The floor, torchaudio's, lies about 85 dB below a corpus of unit variance.
         return rearrange((energies + 1e-6).log(), "b m t -> b t m")
 
-    @property
-    def geometry(self) -> dict[str, int]:
-        """Where frames lie, for readers of config.json."""
-        return {"sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop_samples}
-
     def num_latents(self, num_samples: Count) -> Count:
         """How many frames `num_samples` samples give; elementwise on tensors."""
         return num_samples // self.hop_samples
 
-    def initialise_from(self, x: Float[Tensor, "B S"]) -> None:
-        """Do nothing: there is nothing to initialise."""
 
-    def set_statistics(self, mean: float, std: float) -> None:
-        """Keep the corpus mean and standard deviation of the samples, by which inputs are standardised."""
-        if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
-            raise ValueError(f"mean={mean} and std={std} cannot standardise audio: silent or non-finite corpus?")
-        self.input_mean.fill_(mean)
-        self.input_std.fill_(std)
-
-
-class MFCC(nn.Module):
+class MFCC(LogMel):
     """Mel-frequency cepstral coefficients with their time derivatives: 13 + 13 + 13 = 39 channels by default.
 
     Frames are `LogMel`'s; coefficients its orthonormal DCT-II over bands, the 0th (level) included. Derivatives are
@@ -132,9 +112,6 @@ class MFCC(nn.Module):
         ValueError: if there are more coefficients than bands, or none; if `num_deltas` is negative; as `LogMel`.
     """
 
-    modality = "audio"
-    latents = "sequences"
-
     def __init__(
         self,
         num_coefficients: int = 13,
@@ -144,23 +121,17 @@ class MFCC(nn.Module):
         hop_samples: int = 160,
         window_samples: int = 400,
     ) -> None:
-        super().__init__()
+        super().__init__(num_mels, sample_rate_hz, hop_samples, window_samples)
         if not 1 <= num_coefficients <= num_mels:
             raise ValueError(f"num_coefficients={num_coefficients} must lie between 1 and num_mels={num_mels}")
         if num_deltas < 0:
             raise ValueError(f"num_deltas={num_deltas} must be 0 (none) or a number of orders")
         self.num_coefficients = num_coefficients
         self.num_deltas = num_deltas
-        self.num_mels = num_mels
-        self.sample_rate_hz = sample_rate_hz
-        self.hop_samples = hop_samples
-        self.window_samples = window_samples
-        self.log_mel = LogMel(num_mels, sample_rate_hz, hop_samples, window_samples)
         self.dct: Tensor
         self.register_buffer("dct", torchaudio.functional.create_dct(num_coefficients, num_mels, norm="ortho"))
         self.dim = num_coefficients * (1 + num_deltas)
         self.receptive_field_samples = window_samples + 2 * DELTA_REACH * num_deltas * hop_samples
-        self.first_centre_samples = self.log_mel.first_centre_samples
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T D"]:
         """Coefficients, then slopes, then slopes of slopes.
@@ -169,40 +140,8 @@ class MFCC(nn.Module):
             ValueError: if `x` is shorter than one hop.
         """
         with torch.autocast(x.device.type, enabled=False):
-            coefficients = rearrange(self.log_mel(x) @ self.dct, "b t d -> b d t")
+            coefficients = rearrange(super().forward(x) @ self.dct, "b t d -> b d t")
             orders = [coefficients]
             for _ in range(self.num_deltas):
                 orders.append(torchaudio.functional.compute_deltas(orders[-1], win_length=2 * DELTA_REACH + 1))
         return rearrange(orders, "orders b d t -> b t (orders d)")
-
-    @property
-    def geometry(self) -> dict[str, int]:
-        """Where frames lie, for readers of config.json."""
-        return {"sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop_samples}
-
-    def num_latents(self, num_samples: Count) -> Count:
-        """How many frames `num_samples` samples give; elementwise on tensors."""
-        return self.log_mel.num_latents(num_samples)
-
-    def initialise_from(self, x: Float[Tensor, "B S"]) -> None:
-        """Do nothing: there is nothing to initialise."""
-
-    def set_statistics(self, mean: float, std: float) -> None:
-        """Keep the corpus mean and standard deviation of the samples, by which inputs are standardised."""
-        self.log_mel.set_statistics(mean, std)
-
-
-DELTA_REACH = 2  # frames on either side that a slope is fitted to
-
-
-def _check_bands(num_mels: int, sample_rate_hz: int, fft_samples: int) -> None:
-    """Refuse filters so narrow that no frequency of the FFT falls into them: such a band would be constant."""
-    top_mel = 2595 * math.log10(1 + sample_rate_hz / 2 / 700)
-    bin_hz = sample_rate_hz / fft_samples
-    for band in range(num_mels):
-        low, high = (700 * (10 ** (top_mel * i / (num_mels + 1) / 2595) - 1) for i in (band, band + 2))
-        if (math.floor(low / bin_hz) + 1) * bin_hz >= high:
-            raise ValueError(
-                f"num_mels={num_mels} bands are too narrow for a window of {fft_samples} samples at {sample_rate_hz} "
-                "Hz: lower num_mels or raise window_samples"
-            )

@@ -5,7 +5,7 @@ B windows, S samples each, T latents each.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,7 +13,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from cpc.data.audio.files import Audio
 from cpc.data.batch import Batch
 from cpc.data.streams.stream import Draw, digest
 from cpc.data.streams.uniform import UniformBatches
@@ -22,6 +21,20 @@ from cpc.data.streams.uniform import UniformBatches
 NUM_INITIALISATION_WINDOWS = 32
 # (file index, first sample, number of latents) -> `[T]` int64 labels, -100 where unknown
 FrameLabels = Callable[[int, int, int], np.ndarray]
+
+
+@runtime_checkable
+class Audio(Protocol):
+    """What windows are read from: `PackedAudio`, or a source of your own."""
+
+    @property
+    def num_samples(self) -> np.ndarray:
+        """`[num_files]` int64, length of each file; 0 for one that must not be read."""
+        ...
+
+    def read(self, file_index: int, start: int, num_samples: int) -> np.ndarray:
+        """At most `num_samples` float32 samples from `start` on; fewer only where the file ends."""
+        ...
 
 
 @dataclass(eq=False)
@@ -42,7 +55,7 @@ class WindowDataset(Dataset[Batch]):
 
     Example:
         batches = UniformBatches(**window_draws(audio.num_samples, window_samples), batch_size=8, ...)
-        DataLoader(dataset, batch_sampler=batches, collate_fn=dataset.collate)
+        DataLoader(dataset, batch_sampler=batches, collate_fn=lambda whole: whole)
     """
 
     audio: Audio
@@ -92,11 +105,6 @@ class WindowDataset(Dataset[Batch]):
         """Samples of each window that are signal, without reading any."""
         num_samples = self.audio.num_samples[[file for file, _ in windows]]
         return torch.from_numpy(np.minimum(num_samples, self.window_samples))
-
-    @staticmethod
-    def collate(rows: Batch) -> Batch:
-        """A batch is whole already."""
-        return rows
 
 
 def window_draws(num_samples: np.ndarray, window_samples: int) -> dict[str, Any]:

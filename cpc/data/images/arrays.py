@@ -15,24 +15,32 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from cpc.data.audio.headers import obstacle
-from cpc.data.images.table import SPLIT_OF, ImageTable
+from cpc.data.images.table import SPLIT_OF, FolderImages, ImageTable
 from cpc.data.store.folders import refuse_doubles
 
 MOST_CLASSES = 1_000_000
+_COLUMNS = {  # beside `images`: types, and what they are
+    "labels": ("iu", "whole numbers"),
+    "sequence": ("iu", "whole numbers"),
+    "classes": ("US", "strings"),
+    "split": ("US", "strings"),
+}
 
 Images = UInt8[np.ndarray, "n h w"] | UInt8[np.ndarray, "n h w channels"]
 
 
 @dataclass(frozen=True)
 class ImageArray:
-    """One array of images, loaded when it is needed.
+    """One array of n images, loaded when it is needed.
 
     Attributes:
         name: first part of its images' names.
         splits: of each image.
-        labels: of each image, int64, -1 where unknown.
+        labels: `[n]` int64, -1 where unknown.
         load: returns the images; can be pickled.
         version: returns numbers that change with the array; can be pickled.
+        classes: name of each class; None: as other arrays say, or numbers.
+        sequences: `[n]` first row of each image's sequence; None: every image is one of its own.
     """
 
     name: str
@@ -40,9 +48,11 @@ class ImageArray:
     labels: np.ndarray
     load: Callable[[], Images]
     version: Callable[[], tuple[int, ...]]
+    classes: list[str] | None = None
+    sequences: np.ndarray | None = None
 
 
-class ArrayImages:
+class ArrayImages(FolderImages):
     """Images in arrays, each known as `array:row`. A copy sent to another process loads them again.
 
     Args:
@@ -51,15 +61,10 @@ class ArrayImages:
     """
 
     def __init__(self, root: Path, arrays: Sequence[ImageArray]) -> None:
-        self.root = root
+        super().__init__(root)
         self._arrays = {array.name: array for array in arrays}
         self._versions = {array.name: array.version() for array in arrays}
         self._pixels: dict[str, Images] = {}
-
-    @property
-    def names(self) -> list[str]:
-        """The names of all images, array after array."""
-        return [f"{array.name}:{row}" for array in self._arrays.values() for row in range(len(array.labels))]
 
     @contextmanager
     def open(self, name: str) -> Iterator[Image.Image]:
@@ -71,7 +76,7 @@ class ArrayImages:
         yield Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
 
     def version(self, name: str) -> tuple[int, ...]:
-        """That of its array when the table was read."""
+        """The version of its array when the table was read."""
         return self._versions[name.rpartition(":")[0]]
 
     @contextmanager
@@ -93,20 +98,29 @@ class ArrayImages:
         return self.__dict__ | {"_pixels": {}}
 
 
-def tabulate_arrays(
-    root: Path, arrays: Sequence[ImageArray], classes: list[str], sequences: np.ndarray | None = None
-) -> ImageTable:
-    """The table of the images in arrays, one after the other; sequences are numbered in all of them."""
-    origin = ArrayImages(root, arrays)
-    splits = [split for array in arrays for split in array.splits]
+def tabulate_arrays(root: Path, arrays: Sequence[ImageArray]) -> ImageTable:
+    """The table of the images in arrays, one after the other; sequences are numbered in all of them.
+
+    Raises:
+        ValueError: if arrays disagree about the classes, two have one name, or a label or split is not legal.
+    """
     labels = np.concatenate([array.labels for array in arrays])
-    sequences = np.arange(len(labels)) if sequences is None else sequences
-    return ImageTable(origin.names, splits, labels, classes, origin, sequences)
-
-
-def find_image_arrays(folder: Path) -> list[Path]:
-    """The npz files of a folder that are named after splits, in the order of the splits."""
-    return [path for name in SPLIT_OF if (path := folder / f"{name}.npz").is_file()]
+    classes = [str(label) for label in range(int(labels.max()) + 1)]
+    named = [array for array in arrays if array.classes is not None]
+    for array in named:
+        classes = named[0].classes or []
+        if array.classes != classes:
+            raise ValueError(
+                f"{root}: {named[0].name} and {array.name} disagree about classes: {classes} and {array.classes}"
+            )
+    splits = [split for array in arrays for split in array.splits]
+    names = [f"{array.name}:{row}" for array in arrays for row in range(len(array.labels))]
+    first_rows = np.cumsum([0, *(len(array.labels) for array in arrays[:-1])])
+    sequences = [
+        first_row + (np.arange(len(array.labels)) if array.sequences is None else array.sequences)
+        for first_row, array in zip(first_rows, arrays, strict=True)
+    ]
+    return ImageTable(names, splits, labels, classes, ArrayImages(root, arrays), np.concatenate(sequences))
 
 
 def read_image_arrays(paths: Sequence[Path], *, are_splits: bool) -> ImageTable:
@@ -124,28 +138,17 @@ def read_image_arrays(paths: Sequence[Path], *, are_splits: bool) -> ImageTable:
 
     Raises:
         ValueError: naming the file, if it cannot be read, lacks `images`, or an array has another type, shape or
-            length; if a label is no class, files disagree about the classes, two are of one split, or are one file.
+            length; if two files are of one split, or are one file; as `tabulate_arrays`.
     """
     refuse_doubles(paths[0].parent, [path.name for path in paths])
-    arrays, named, sequences = zip(*(_read_file(path, are_splits) for path in paths), strict=True)
-    if len({array.splits[0] for array in arrays}) < len(arrays):
+    arrays = [_read_file(path, are_splits) for path in paths]
+    if len({array.name for array in arrays}) < len(arrays):
         raise ValueError(f"{', '.join(map(str, paths))}: two of these are of one split; join or remove one")
-    classes = _common_classes(paths, named, max(int(array.labels.max()) for array in arrays) + 1)
-    for path, array in zip(paths, arrays, strict=True):
-        highest = int(array.labels.max())
-        if highest >= len(classes):
-            raise ValueError(
-                f"{path}: a label is {highest}, but there are {len(classes)} classes, so that legal labels are -1 for "
-                f"unknown to {len(classes) - 1}"
-            )
-    first_rows = np.cumsum([0, *map(len, sequences[:-1])])
-    numbered = np.concatenate([first_row + of_file for first_row, of_file in zip(first_rows, sequences, strict=True)])
-    return tabulate_arrays(paths[0].parent, arrays, classes, numbered)
+    return tabulate_arrays(paths[0].parent, arrays)
 
 
-def _read_file(path: Path, is_split: bool) -> tuple[ImageArray, list[str] | None, np.ndarray]:
-    """An array of images, the names of its classes, and the row of the first image of each one's sequence."""
-    known = {"images", "labels", "classes", "sequence"} | (set() if is_split else {"split"})
+def _read_file(path: Path, is_split: bool) -> ImageArray:
+    known = {"images", *_COLUMNS} - ({"split"} if is_split else set())
     members, shape, dtype = _look_into(path)
     if dtype != np.uint8 or len(shape) not in (3, 4) or 0 in shape or shape[3:] not in ((), (1,), (3,), (4,)):
         raise ValueError(
@@ -157,62 +160,39 @@ def _read_file(path: Path, is_split: bool) -> tuple[ImageArray, list[str] | None
         warnings.warn(
             f"{path}: ignored the arrays {', '.join(ignored)}; known are {', '.join(sorted(known))}", stacklevel=2
         )
-    num_images = shape[0]
-
-    def column(name: str, kinds: str, meant: str, length: int | None = num_images) -> np.ndarray | None:
-        if name not in members & known:
-            return None
+    columns: dict[str, np.ndarray] = {}
+    for name in (members & known) - {"images"}:
+        kinds, meant = _COLUMNS[name]
         found = load_array(path, name)
-        expected = (found.size if length is None else length,)
+        expected = (found.size if name == "classes" else shape[0],)
         if found.dtype.kind not in kinds or found.shape != expected:
             raise ValueError(
                 f"{path}: {name} is {found.dtype} {list(found.shape)}, but must be {meant} {list(expected)}"
             )
-        return found.astype(str) if kinds == "US" else found
-
-    labels = column("labels", "iu", "whole numbers")
-    if labels is None:
-        labels = np.full(num_images, -1)
-    elif int(labels.min()) < -1 or int(labels.max()) >= MOST_CLASSES:
+        columns[name] = found
+    labels = columns.get("labels", np.full(shape[0], -1))
+    if int(labels.min()) < -1 or int(labels.max()) >= MOST_CLASSES:
         raise ValueError(
             f"{path}: labels go from {labels.min()} to {labels.max()}, but legal are -1 for unknown ones to "
             f"{MOST_CLASSES - 1}"
         )
-    names = column("classes", "US", "strings", length=None)
-    classes = None if names is None else names.tolist()
+    classes = columns["classes"].astype(str).tolist() if "classes" in columns else None
     if classes is not None and len(set(classes)) < len(classes):
         raise ValueError(f"{path}: a class occurs twice in classes: {', '.join(classes)}")
-    splits = column("split", "US", "strings")
-    if splits is None:
-        default = SPLIT_OF[path.stem] if is_split else "unlabelled" if int(labels.max()) < 0 else "train"
-        splits = np.full(num_images, default)
-    strange = sorted(set(splits.tolist()) - set(SPLIT_OF))
-    if strange:
-        raise ValueError(f"{path}: split is {', '.join(map(repr, strange[:5]))}; legal are {', '.join(SPLIT_OF)}")
-    sequences = column("sequence", "iu", "whole numbers")
-    if sequences is None:
-        sequences = np.arange(num_images)
-    _, first_rows, sequence = np.unique(sequences, return_index=True, return_inverse=True)
-    array = ImageArray(
+    default = SPLIT_OF[path.stem] if is_split else "unlabelled" if int(labels.max()) < 0 else "train"
+    splits = columns.get("split", np.full(shape[0], default)).astype(str).tolist()
+    _, first_rows, sequence = np.unique(
+        columns.get("sequence", np.arange(shape[0])), return_index=True, return_inverse=True
+    )
+    return ImageArray(
         name=SPLIT_OF[path.stem] if is_split else path.stem,
-        splits=[SPLIT_OF[split] for split in splits.tolist()],
+        splits=[SPLIT_OF.get(split, split) for split in splits],
         labels=labels.astype(np.int64),
         load=partial(load_array, path, "images"),
         version=partial(_checksum, path),
+        classes=classes,
+        sequences=first_rows[sequence],
     )
-    return array, classes, first_rows[sequence]
-
-
-def _common_classes(paths: Sequence[Path], named: Sequence[list[str] | None], num_classes: int) -> list[str]:
-    """The classes that files name, or else their numbers."""
-    found = [(path, classes) for path, classes in zip(paths, named, strict=True) if classes is not None]
-    if not found:
-        return [str(label) for label in range(num_classes)]
-    first, classes = found[0]
-    for path, others in found[1:]:
-        if others != classes:
-            raise ValueError(f"{first} and {path} disagree about classes: {classes} and {others}")
-    return classes
 
 
 @contextmanager

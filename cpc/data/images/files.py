@@ -1,14 +1,14 @@
 """Images decoded whenever they are read, for sources whose pack would fill the disk. B images, S side, C channels."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
 from jaxtyping import Int64, UInt8
 
 from cpc.data.images.pixels import check_shape, read_square
-from cpc.data.images.table import ImageTable, TableImages
+from cpc.data.images.table import ImageTable
 from cpc.data.store.packed import RowSource
 from cpc.data.store.parallel import map_in_order
 from cpc.data.store.statistics import ChannelStatistics, statistics_of, value_sums
@@ -17,7 +17,7 @@ NUM_STATISTICS_IMAGES = 1000
 _STATISTICS_SEED = 0
 
 
-class ImageFiles(TableImages, RowSource):
+class ImageFiles(RowSource):
     """The images of a table, decoded on the fly; `pack_images` makes a pack of them, which gives the same bits faster.
 
     A file that cannot be decoded is an error when it is read: a pack finds bad files before, and can skip them.
@@ -32,6 +32,8 @@ class ImageFiles(TableImages, RowSource):
     """
 
     noun, dtype = "image", "|u1"
+    about: Mapping[str, object] = {}
+    skipped: Mapping[int, str] = {}
 
     def __init__(self, table: ImageTable, image_size: int, num_channels: int) -> None:
         check_shape(image_size, num_channels)
@@ -39,31 +41,22 @@ class ImageFiles(TableImages, RowSource):
         self.image_size = image_size
         self.num_channels = num_channels
         self.shape = (image_size, image_size, num_channels)
-        self.skipped, self.about = {}, {}
-        self._statistics: ChannelStatistics | None = None
 
-    @property
-    def statistics(self) -> ChannelStatistics:
-        """Mean and standard deviation of each channel, pixels in [0, 1], over 1000 images drawn with a fixed seed.
+    def statistics(self, rows: Sequence[int] | np.ndarray) -> ChannelStatistics:
+        """Mean and standard deviation of each channel over 1000 of these images, drawn by a fixed seed, or over all.
 
-        An estimate, unless there are no more images than that; it takes the time of decoding these, once.
+        Pixels lie in [0, 1]. The images drawn are decoded.
 
         Raises:
             ValueError: if there is no image, or one that was drawn cannot be decoded.
         """
-        if not len(self):
+        if not len(rows):
             raise ValueError("no image is chosen, so there are no statistics")
-        if self._statistics is None:
-            num_drawn = min(NUM_STATISTICS_IMAGES, len(self))
-            drawn = np.random.default_rng(_STATISTICS_SEED).choice(len(self), num_drawn, replace=False)
-            with self.table.origin.loaded():
-                sums = list(map_in_order(self._sums, np.sort(drawn).tolist(), os.cpu_count() or 1))
-            self._statistics = statistics_of(np.stack(sums), num_drawn * self.image_size**2, 255)
-        return self._statistics
-
-    def subset(self, rows: Sequence[int] | np.ndarray) -> "ImageFiles":
-        """These rows alone, numbered from 0 in this order."""
-        return ImageFiles(self.table.subset(rows), self.image_size, self.num_channels)
+        num_drawn = min(NUM_STATISTICS_IMAGES, len(rows))
+        drawn = np.random.default_rng(_STATISTICS_SEED).choice(np.asarray(rows), num_drawn, replace=False)
+        with self.decoding():
+            sums = list(map_in_order(self._sums, np.sort(drawn).tolist(), os.cpu_count() or 1))
+        return statistics_of(np.stack(sums), num_drawn * self.image_size**2, 255)
 
     def read(self, rows: Sequence[int] | np.ndarray) -> UInt8[np.ndarray, "B S S C"]:
         """The images of these rows.
@@ -78,7 +71,7 @@ class ImageFiles(TableImages, RowSource):
 
     def rooms(self, num_workers: int, progress: bool) -> Sequence[int | str]:
         """One square each."""
-        return [1] * len(self)
+        return [1] * len(self.table)
 
     def decoding(self) -> AbstractContextManager[None]:
         """Arrays are loaded."""

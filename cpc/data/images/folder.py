@@ -1,59 +1,17 @@
 """Image files in a tree of folders: by split and class, by class alone, or just photographs."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
-from cpc.data.audio.headers import obstacle
-from cpc.data.images.table import SPLIT_OF, ImageTable
+from cpc.data.images.table import SPLIT_OF, FolderImages, ImageTable
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
 
 # What Pillow reads and people store pictures in; compared in lower case.
 IMAGE_SUFFIXES = frozenset(
     ".jpg .jpeg .jpe .jfif .png .gif .bmp .webp .avif .tif .tiff .ppm .pgm .pbm .pnm .tga .jp2".split()
 )
-
-
-class FolderImages:
-    """The image files below a folder, each known by its path from there.
-
-    Args:
-        root: the folder.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    @contextmanager
-    def open(self, name: str) -> Iterator[Image.Image]:
-        """Opens one file; whatever the decoder complains about becomes a ValueError that names it."""
-        path = self.root / name
-        try:
-            with Image.open(path) as image:
-                yield image
-        except MemoryError:
-            raise
-        except Exception as error:  # Pillow's decoders raise nearly anything on damaged files
-            reason = (
-                "no format that Pillow knows" if isinstance(error, UnidentifiedImageError) else str(error).strip(" .")
-            )
-            damage = f"cannot be decoded, it is damaged, truncated or no image ({reason or type(error).__name__})"
-            raise ValueError(f"{path}: {obstacle(path) or damage}") from error
-
-    def version(self, name: str) -> tuple[int, int]:
-        """Size in bytes and time of the last change in nanoseconds; -1 for a file that is gone."""
-        try:
-            status = (self.root / name).stat()
-        except OSError:
-            return -1, -1
-        return status.st_size, status.st_mtime_ns
-
-    def loaded(self) -> AbstractContextManager[None]:
-        """Nothing to load: each file is opened on its own."""
-        return nullcontext()
 
 
 def read_image_folder(root: Path) -> ImageTable:
@@ -96,23 +54,6 @@ def tabulate(root: Path, names: Sequence[str]) -> ImageTable:
             f"{root} holds {len(loose)} images beside the folders {', '.join(tops[:5])}:\n{name_a_few(loose)}\n"
             "move them into one of these, or name the folder that is meant"
         )
-    if not tops:
-        splits = ["unlabelled"] * len(names)
-        of_class: list[str | None] = [None] * len(names)
-    elif _are_splits(root, tops):
-        splits = [SPLIT_OF[folder[0].lower()] for folder in folders]
-        of_class = _classes_in_splits(root, names, folders, splits)
-    else:
-        splits = ["train"] * len(names)
-        of_class = [folder[0] for folder in folders]
-    classes = sorted({name for name in of_class if name is not None})
-    code_of: dict[str | None, int] = {name: code for code, name in enumerate(classes)}
-    labels = np.array([code_of.get(name, -1) for name in of_class], np.int64)
-    return ImageTable(list(names), splits, labels, classes, FolderImages(root))
-
-
-def _are_splits(root: Path, tops: Sequence[str]) -> bool:
-    """Whether the first folders are splits rather than classes."""
     named = [top for top in tops if top.lower() in SPLIT_OF]
     others = [top for top in tops if top.lower() not in SPLIT_OF]
     # Trains are things that one photographs.
@@ -121,26 +62,25 @@ def _are_splits(root: Path, tops: Sequence[str]) -> bool:
             f"{root} holds the splits {', '.join(named)} beside {len(others)} other folders:\n{name_a_few(others)}\n"
             f"move these away, or all classes into one of the splits ({', '.join(SPLIT_OF)})"
         )
-    return not others
-
-
-def _classes_in_splits(
-    root: Path, names: Sequence[str], folders: Sequence[Sequence[str]], splits: Sequence[str]
-) -> list[str | None]:
-    """The class of each image, None for those of a split without classes."""
-    of_class = [
-        None if split == "unlabelled" or len(folder) == 1 else folder[1]
-        for folder, split in zip(folders, splits, strict=True)
-    ]
-    with_classes = {split for split, name in zip(splits, of_class, strict=True) if name is not None}
-    strays = [
-        image
-        for image, split, name in zip(names, splits, of_class, strict=True)
-        if name is None and split in with_classes
-    ]
-    if strays:
-        raise ValueError(
-            f"{len(strays)} images in {root} lie beside the folders of their split's classes:\n{name_a_few(strays)}\n"
-            "move them into one of these, or into unlabelled"
-        )
-    return of_class
+    of_class: list[str | None]
+    if others or not tops:
+        splits = ["train" if tops else "unlabelled"] * len(names)
+        of_class = [folder[0] if tops else None for folder in folders]
+    else:
+        splits = [SPLIT_OF[folder[0].lower()] for folder in folders]
+        of_class = [
+            None if split == "unlabelled" or len(folder) == 1 else folder[1]
+            for folder, split in zip(folders, splits, strict=True)
+        ]
+        with_classes = {split for split, label in zip(splits, of_class, strict=True) if label is not None}
+        rows = zip(names, splits, of_class, strict=True)
+        strays = [name for name, split, label in rows if label is None and split in with_classes]
+        if strays:
+            raise ValueError(
+                f"{len(strays)} images in {root} lie beside the folders of their split's classes:\n"
+                f"{name_a_few(strays)}\nmove them into one of these, or into unlabelled"
+            )
+    classes = sorted({label for label in of_class if label is not None})
+    code_of: dict[str | None, int] = {name: code for code, name in enumerate(classes)}
+    labels = np.array([code_of.get(name, -1) for name in of_class], np.int64)
+    return ImageTable(list(names), splits, labels, classes, FolderImages(root))

@@ -1,14 +1,17 @@
 """Images as a modality: source -> packed cache -> patches."""
 
 import warnings
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from cpc.data.drawn import Drawn
 from cpc.data.images.corpus import ImageCorpus
+from cpc.data.images.folder import tabulate
 from cpc.data.images.patch_augmentation import Augmentation
-from cpc.data.images.readouts import ImageCut, ImageReadouts
-from cpc.data.images.sources import DEFAULT_VALID_SHARE
+from cpc.data.images.pictures import draw_pictures
+from cpc.data.images.readouts import ImageReadouts
+from cpc.data.images.sources import DEFAULT_VALID_SHARE, read_image_source
 from cpc.data.modality import require_positive
 
 
@@ -52,6 +55,19 @@ class Images(Drawn):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(image_size=self.image_size)
+        if not self.packed and (self.cache_dir is not None or self.skip_bad):
+            raise ValueError(
+                "`cache_dir` and `skip_bad` are about packed images, but `packed` is false: leave them out"
+            )
+        if self.load_size is not None and self.load_size < self.image_size:
+            raise ValueError(
+                f"`load_size`={self.load_size} is smaller than `image_size`={self.image_size}, which is cut out of it"
+            )
+
+    @property
+    def cut(self) -> dict[str, int]:
+        """The sides of the square that is kept of an image, and of the one that is cut out of it."""
+        return {"image_size": self.image_size, "load_size": self.load_size or self.image_size}
 
     def check(self, model: Any) -> None:
         """Also refuse grids that are too small for the predictions, and warn where what is predicted has been seen."""
@@ -74,16 +90,17 @@ class Images(Drawn):
 
     def open(self, encoder: Any, *, to_train: bool = False) -> ImageCorpus:
         """The source's images; an encoder to train learns which part of a patch it will see."""
-        taken = {field.name: self.options[field.name] for field in fields(ImageCorpus) if field.name in self.options}
-        corpus = ImageCorpus(geometry=encoder, valid_from=self.train_split, **taken)
+        table = read_image_source(self.source, valid_share=self.valid_share, valid_from=self.train_split)
+        corpus = ImageCorpus(self, encoder, table)
         if to_train:
-            if encoder.crop_size not in (None, corpus.crop_size):
+            crop_size = corpus.patches.crop_size
+            if encoder.crop_size not in (None, crop_size):
                 raise ValueError(
                     f"model.encoder.init_args.crop_size={encoder.crop_size}, but data.augmentation="
-                    f"{self.augmentation!r} shows {corpus.crop_size or 'all'} pixels of a patch: leave crop_size out, "
+                    f"{self.augmentation!r} shows {crop_size or 'all'} pixels of a patch: leave crop_size out, "
                     "training sets it"
                 )
-            encoder.crop_size = corpus.crop_size  # given whole images, the model frames patches as it was taught
+            encoder.crop_size = crop_size  # given whole images, the model frames patches as it was taught
         return corpus
 
     def class_names(self, corpus: ImageCorpus, task: str) -> list[str]:
@@ -96,9 +113,12 @@ class Images(Drawn):
                 f"an online probe of classes learns from labels, and split {self.train_split!r} of {self.source} has "
                 "none: leave the probe out with --trainer.callbacks null"
             )
-        return corpus.classes
+        return table.classes
 
     def readouts(self, encoder: Any, corpus: Any, **where: Any) -> ImageReadouts:
         """Means and grids of images."""
-        cut = ImageCut(encoder, self.image_size, self.load_size or self.image_size, self.augmentation)
-        return ImageReadouts(cut if corpus is None else corpus, **where)
+        return ImageReadouts(corpus or ImageCorpus(self, encoder, tabulate(Path(), [])), **where)
+
+    def pictures(self, model: Any, **options: Any) -> dict[str, Any]:
+        """Patches, their neighbours in z, and a map of contexts."""
+        return draw_pictures(model, self.open(model.encoder), **options)

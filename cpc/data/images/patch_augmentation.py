@@ -29,7 +29,7 @@ _LARGEST = (math.radians(20), 0.3, 0.3, 0.4, 0.4)
 
 
 class PatchAugmentation:
-    """Cuts images into patches and changes each by itself; the numbers drawn follow from the image's key.
+    """Cuts images into patches and changes each by itself; the numbers drawn depend on the image's key alone.
 
     - `v1` (van den Oord et al. 2018, 3.2): a patch is a random sub-crop, 60 of 64 pixels wide, with the mean colour
       around it. The paper's grey images are a matter of the encoder's `num_channels`.
@@ -91,12 +91,10 @@ class PatchAugmentation:
     ) -> Float[Tensor, "B H W C p p"]:
         """The crop of each patch that begins `top` and `left` of its corner."""
         _, num_rows, num_columns = top.shape
-        inner, stride = torch.arange(crop), self.grid.stride
-        rows = rearrange(top + stride * torch.arange(num_rows)[:, None], "b h w -> b h w 1 1") + inner[:, None]
-        columns = rearrange(left + stride * torch.arange(num_columns), "b h w -> b h w 1 1") + inner
-        pixels = rearrange(rows * images.shape[3] + columns, "b h w p q -> b 1 (h w p q)")
-        cut = rearrange(images, "b c s r -> b c (s r)").gather(2, pixels.expand(-1, images.shape[1], -1))
-        return rearrange(cut, "b c (h w p q) -> b h w c p q", h=num_rows, w=num_columns, p=crop)
+        rows = top + self.grid.stride * torch.arange(num_rows)[:, None]
+        columns = left + self.grid.stride * torch.arange(num_columns)
+        everywhere = rearrange(images.unfold(2, crop, 1).unfold(3, crop, 1), "b c s r p q -> b s r c p q")  # a view
+        return everywhere[rearrange(torch.arange(len(images)), "b -> b 1 1"), rows, columns]
 
     def _framed(self, crops: Float[Tensor, "... C p p"]) -> Float[Tensor, "... C P P"]:
         """Crops in the middle of a patch of the mean colour."""

@@ -3,10 +3,11 @@
 B images of a batch, H rows and W columns of patches, D feature dim.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,27 +16,47 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cpc.data.batch import Batch
-from cpc.data.images.corpus import ImageCorpus, ImageDataset
-from cpc.data.images.files import ImageFiles
-from cpc.data.images.folder import FolderImages, find_images
-from cpc.data.images.patch_augmentation import PatchAugmentation
-from cpc.data.images.table import ImageTable
+from cpc.data.images.corpus import ImageCorpus
+from cpc.data.images.dataset import NUM_KEYS, ImageDataset
+from cpc.data.images.folder import find_images, tabulate
 from cpc.data.readouts import FrontEnd, Labels, LabelsOf, Precision, Readouts
 
 _BATCH_IMAGES = 128
 _HOG: dict[str, Any] = {"orientations": 9, "pixels_per_cell": (8, 8), "cells_per_block": (2, 2)}
 
 
-class ImageCut(NamedTuple):
-    """How a model's images are cut: all of a corpus that reading single files needs."""
+class CorpusImages(FrontEnd):
+    """A pass over the images of a corpus, unchanged by chance.
 
-    encoder: Any
-    image_size: int
-    load_size: int
-    augmentation: str = "none"
+    Args:
+        corpus: the images.
+    """
+
+    def __init__(self, corpus: ImageCorpus) -> None:
+        self.corpus = corpus
+
+    def num_vectors(self, rows: np.ndarray) -> np.ndarray:
+        """1, or 0 of an image that was skipped."""
+        return (~np.isin(rows, list(self.corpus.images.skipped))).astype(np.int64)
+
+    def groups(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Batches of images of one split."""
+        splits = np.array([self.corpus.table.splits[row] for row in rows.tolist()])
+        of_splits = [rows[splits == split] for split in dict.fromkeys(splits.tolist())]
+        return [part[i : i + _BATCH_IMAGES] for part in of_splits for i in range(0, len(part), _BATCH_IMAGES)]
+
+    def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """A batch of images."""
+        found = self.of_images(self.corpus.observations(rows))
+        for i, row in enumerate(rows.tolist()):
+            yield row, {name: values[i : i + 1] for name, values in found.items()}
+
+    @abstractmethod
+    def of_images(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:
+        """The features of some images."""
 
 
-class LearntImages(FrontEnd):
+class LearntImages(CorpusImages):
     """What a model says about images, unchanged by chance.
 
     `z` and `c` are means of latents and contexts over the grid, as van den Oord et al. 2018 read z; `z_grid` and
@@ -44,7 +65,7 @@ class LearntImages(FrontEnd):
     Args:
         features: of these four.
         model: in eval mode.
-        corpus: the images; `ImageCut` where only `of_file` is asked for.
+        corpus: the images; none are needed for `of_file`.
         device: where the model is.
         precision: of the model's products.
     """
@@ -52,62 +73,34 @@ class LearntImages(FrontEnd):
     dtypes: Mapping[str, str] = {"z_grid": "float16", "c_grid": "float16"}
 
     def __init__(
-        self, features: Sequence[str], model: Any, corpus: ImageCorpus | ImageCut, device: str, precision: Precision
+        self, features: Sequence[str], model: Any, corpus: ImageCorpus, device: str, precision: Precision
     ) -> None:
-        self.features, self.model, self.corpus = features, model, corpus
+        super().__init__(corpus)
+        self.features, self.model = features, model
         self.device, self.precision = device, precision
-        num_patches = model.encoder.grid.side(corpus.image_size) ** 2
         of_patch = {name: (model.encoder if name.startswith("z") else model.context).dim for name in features}
-        self.dims = {name: dim * (num_patches if name.endswith("grid") else 1) for name, dim in of_patch.items()}
+        self.dims = {name: dim * (corpus.num_latents if name.endswith("grid") else 1) for name, dim in of_patch.items()}
 
-    def num_vectors(self, rows: np.ndarray) -> np.ndarray:
-        """1, or 0 of an image that is left out."""
-        return np.isin(rows, self.usable[1]).astype(np.int64)
-
-    @cached_property
-    def usable(self) -> tuple[ImageDataset, np.ndarray]:
-        """All images that are not left out, and their rows: looked up once, since a corpus may have millions."""
-        return self.corpus.windows(None), self.corpus.images.rows(None)  # type: ignore[union-attr]
-
-    def groups(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Batches of images of one split."""
-        splits = np.array([self.corpus.table.splits[row] for row in rows.tolist()])  # type: ignore[union-attr]
-        of_splits = [rows[splits == split] for split in dict.fromkeys(splits.tolist())]
-        return [part[i : i + _BATCH_IMAGES] for part in of_splits for i in range(0, len(part), _BATCH_IMAGES)]
-
-    def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """Of a batch of images."""
-        images, usable = self.usable
-        places = np.searchsorted(usable, rows).tolist()
-        latents, contexts = self._grids(images.__getitems__([(place, 0) for place in places]).x)
-        found = {}
-        for name in self.features:
-            grid = latents if name.startswith("z") else contexts
-            values = (
-                rearrange(grid, "b h w d -> b (h w d)")
-                if name.endswith("grid")
-                else reduce(grid, "b h w d -> b d", "mean")
-            )
-            found[name] = values.cpu().numpy()
-        for i, row in enumerate(rows.tolist()):
-            yield row, {name: values[i : i + 1] for name, values in found.items()}
+    def of_images(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:
+        """Each grid side by side, or its mean."""
+        latents, contexts = self._grids(images.everything().x)
+        grids = {name: latents if name.startswith("z") else contexts for name in self.features}
+        return {
+            name: (grid.flatten(1) if name.endswith("grid") else grid.mean((1, 2))).cpu().numpy()
+            for name, grid in grids.items()
+        }
 
     def geometry(self, feature: str) -> dict[str, Any]:
-        """Where patches lie in an image, and how it is cut: row i and column j stand for the `patch_size` pixels from
+        """Where patches lie in an image, and how it is cut: row i and column j are the `patch_size` pixels from
         `i * stride` and `j * stride` of the central `image_size`, once the shorter side has `load_size` pixels.
         """
-        cut = {"image_size": self.corpus.image_size, "load_size": self.corpus.load_size}
-        return super().geometry(feature) | self.model.encoder.geometry | cut
+        return super().geometry(feature) | self.model.encoder.geometry | self.corpus.options.cut
 
     def of_file(self, path: Path) -> Float[np.ndarray, "H W D"]:
         """The grid of latents or contexts of an image file."""
-        encoder, cut = self.model.encoder, self.corpus
-        patches = PatchAugmentation(cut.augmentation, encoder.grid, encoder.pixel_mean.cpu())
-        table = ImageTable([path.name], ["unlabelled"], np.array([-1]), [], FolderImages(path.parent))
-        files = ImageFiles(table, cut.load_size or cut.image_size, encoder.num_channels)
-        augmentation = None if encoder.fully_convolutional else patches
-        image = ImageDataset(files, np.array([0]), cut.image_size, augmentation, chance="none", flip=False)
-        latents, contexts = self._grids(image.__getitems__([(0, 0)]).x)
+        options = replace(self.corpus.options, packed=False, cache_dir=None, skip_bad=False)
+        corpus = replace(self.corpus, options=options, table=tabulate(path.parent, [path.name]))
+        latents, contexts = self._grids(corpus.windows(None).everything().x)
         return (latents if self.features[0] == "z" else contexts)[0].cpu().numpy()
 
     @torch.inference_mode()
@@ -118,7 +111,7 @@ class LearntImages(FrontEnd):
         return latents.float(), contexts.float()
 
 
-class HandMadeImages(FrontEnd):
+class HandMadeImages(CorpusImages):
     """Pixels in [0, 1], or histograms of oriented gradients (Dalal and Triggs 2005) in cells of 8 x 8, by scikit-image.
 
     Args:
@@ -130,9 +123,10 @@ class HandMadeImages(FrontEnd):
     """
 
     def __init__(self, feature: str, corpus: ImageCorpus) -> None:
-        self.feature, self.corpus = feature, corpus
+        super().__init__(corpus)
+        self.feature, image_size = feature, corpus.options.image_size
         if feature == "pixels":
-            self.dims = {feature: corpus.geometry.num_channels * corpus.image_size**2}
+            self.dims = {feature: corpus.encoder.num_channels * image_size**2}
             return
         try:
             from skimage.feature import hog
@@ -142,34 +136,26 @@ class HandMadeImages(FrontEnd):
                 "`pip install 'cpc[image]'`"
             ) from error
         smallest = _HOG["pixels_per_cell"][0] * _HOG["cells_per_block"][0]
-        if corpus.image_size < smallest:
+        if image_size < smallest:
             raise ValueError(
-                f"features 'hog' need images of at least {smallest} pixels, these have {corpus.image_size}: leave hog "
-                "out"
+                f"features 'hog' need images of at least {smallest} pixels, these have {image_size}: leave hog out"
             )
         self._hog = hog
-        of_block = _HOG["cells_per_block"][0]
-        blocks = corpus.image_size // _HOG["pixels_per_cell"][0] - of_block + 1
-        self.dims = {feature: blocks**2 * of_block**2 * _HOG["orientations"]}
+        self.dims = {feature: hog(np.zeros((image_size, image_size)), **_HOG).size}
 
-    num_vectors = LearntImages.num_vectors
-    usable = LearntImages.usable
-    groups = LearntImages.groups
-
-    def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """Of the middle of each image."""
-        images, usable = self.usable
-        places = np.searchsorted(usable, rows).tolist()
-        for row, image in zip(rows.tolist(), images.pixels(np.array(places)).numpy(), strict=True):
-            values = image if self.feature == "pixels" else self._hog(image.transpose(1, 2, 0), channel_axis=-1, **_HOG)
-            yield row, {self.feature: values.reshape(1, -1)}
+    def of_images(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:
+        """From the middle of each image."""
+        pixels = images.pixels().numpy()
+        if self.feature == "pixels":
+            return {"pixels": pixels.reshape(len(pixels), -1)}
+        return {"hog": np.stack([self._hog(image.transpose(1, 2, 0), channel_axis=-1, **_HOG) for image in pixels])}
 
 
 class ImageReadouts(Readouts):
     """Features of whole images, probed for their class. The mean over z, as in van den Oord et al. 2018, is `cpc`.
 
     Args:
-        corpus: the images, cut as the model's run cut them; `ImageCut` where only files outside a corpus are read.
+        corpus: the images, cut as the model's run cut them; empty where only files outside a corpus are read.
         where: as `Readouts` takes it.
     """
 
@@ -178,18 +164,12 @@ class ImageReadouts(Readouts):
     hand_made = ("pixels", "hog")
     default_features = ("z", "z_grid", "c")
     default_baselines = ("majority", "random", "pixels", "supervised")
-    supervised: Mapping[str, Any] = {
-        "num_epochs": 20,
-        "min_steps": 300,
-        "batch_size": 64,
-        "weight_decay": 1e-4,
-        "norm": "layer",
-    }
+    supervised: Mapping[str, Any] = dict(num_epochs=20, min_steps=300, batch_size=64, weight_decay=1e-4, norm="layer")
     supervised_feature = "z"
 
-    def __init__(self, corpus: ImageCorpus | ImageCut, **where: Any) -> None:
+    def __init__(self, corpus: ImageCorpus, **where: Any) -> None:
         super().__init__(**where)
-        self.corpus: Any = corpus
+        self.corpus = corpus
 
     @property
     def splits(self) -> Sequence[str]:
@@ -200,7 +180,7 @@ class ImageReadouts(Readouts):
         """The class of each image."""
         if task != "class":
             raise ValueError(f"task={task!r}: images are probed for their class: set `task` to class")
-        labels, classes = self.corpus.table.labels, self.corpus.classes
+        labels, classes = self.corpus.table.labels, self.corpus.table.classes
         return Labels({row: classes[labels[row]] for row in rows.tolist() if labels[row] >= 0}, classes)
 
     def front_end(self, features: Sequence[str], model: Any = None) -> FrontEnd:
@@ -223,8 +203,10 @@ class ImageReadouts(Readouts):
 
     def initialise(self, model: Any, seed: int) -> None:
         """By the statistics that the probed model has, and the training split's images."""
-        model.encoder.set_statistics(self.corpus.geometry.pixel_mean, self.corpus.geometry.pixel_std)
-        model.initialise_from(self.corpus.initialisation_images(self.train_split, seed))
+        trained = self.corpus.encoder
+        model.encoder.set_statistics(trained.pixel_mean, trained.pixel_std)
+        data = replace(self.corpus.options, train_split=self.train_split, seed=seed)
+        model.initialise_from(data.initialisation_batch(self.corpus))
 
     def trained(self, model: Any) -> list[nn.Module]:
         """The encoder."""
@@ -232,19 +214,17 @@ class ImageReadouts(Readouts):
 
     def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:
         """Passes over the images, cut and mirrored as in pretraining; their patches are not changed."""
-        rows = rows[np.isin(rows, self.corpus.images.rows(None))]
-        images = self.corpus.windows(None).with_chance("images")
-        places = np.searchsorted(self.corpus.images.rows(None), rows).tolist()
-        row_of = dict(zip(places, rows.tolist(), strict=True))
-        batch_size = min(protocol.batch_size, len(places))
+        rows = rows[np.isin(rows, self.corpus.rows(None))]
+        images = self.corpus.observations(rows, "images")
+        batch_size = min(protocol.batch_size, len(rows))
         rng = np.random.default_rng(protocol.seed)
         while True:
-            order = rng.permutation(np.array(places))
+            order = rng.permutation(len(rows))
             for start in range(0, len(order) - batch_size + 1, batch_size):
-                chosen = order[start : start + batch_size].tolist()
-                keys = rng.integers(0, 2**40, batch_size).tolist()
-                classes = np.stack([labels(row_of[place], None, 0, 1) for place in chosen])
-                batch = images.__getitems__(list(zip(chosen, keys, strict=True)))
+                chosen = order[start : start + batch_size]
+                keys = rng.integers(0, NUM_KEYS, batch_size)
+                classes = np.stack([labels(row, None, 0, 1) for row in rows[chosen].tolist()])
+                batch = images.__getitems__(list(zip(chosen.tolist(), keys.tolist(), strict=True)))
                 yield batch._replace(labels=torch.from_numpy(classes))
 
     def vectors(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -256,5 +236,4 @@ class ImageReadouts(Readouts):
 
     def record(self) -> dict[str, Any]:
         """How images are cut."""
-        num_skipped = len(self.corpus.images.skipped)
-        return {"image_size": self.corpus.image_size, "load_size": self.corpus.load_size, "num_skipped": num_skipped}
+        return {**self.corpus.options.cut, "num_skipped": len(self.corpus.images.skipped)}

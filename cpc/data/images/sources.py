@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cpc.data.images.arrays import find_image_arrays, read_image_arrays
+from cpc.data.images.arrays import read_image_arrays
 from cpc.data.images.folder import read_image_folder
-from cpc.data.images.table import ImageTable
+from cpc.data.images.table import SPLIT_OF, ImageTable
 from cpc.data.images.torchvision import read_torchvision
 from cpc.data.store.splits import draw_splits
 
@@ -50,7 +50,7 @@ def read_image_source(
 def _read(source: str | Path) -> ImageTable:
     path = Path(source).expanduser()
     if path.is_dir():
-        arrays = find_image_arrays(path)
+        arrays = [array for name in SPLIT_OF if (array := path / f"{name}.npz").is_file()]
         return read_image_arrays(arrays, are_splits=True) if arrays else read_image_folder(path)
     if path.is_file():
         if path.suffix.lower() != ".npz":
@@ -58,7 +58,9 @@ def _read(source: str | Path) -> ImageTable:
         return read_image_arrays([path], are_splits=False)
     named = re.fullmatch(r"(\w[\w-]+):(.+)", str(source))  # a drive has one letter
     if named is None:
-        raise ValueError(f"there is no folder or npz file {path}; torchvision's data sets are named like stl10:{path}")
+        raise ValueError(
+            f"there is no folder or npz file {path}; write torchvision's data sets as NAME:ROOT, such as stl10:{path}"
+        )
     return read_torchvision(named[1], Path(named[2]).expanduser())
 
 

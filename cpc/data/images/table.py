@@ -3,16 +3,16 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int64
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
+from cpc.data.audio.headers import obstacle
 from cpc.data.store.folders import name_a_few
 
 SPLITS = ("train", "valid", "test", "unlabelled")
@@ -20,61 +20,43 @@ SPLITS = ("train", "valid", "test", "unlabelled")
 SPLIT_OF = {name: name for name in SPLITS} | {"val": "valid", "unlabeled": "unlabelled"}
 
 
-@runtime_checkable
-class ImageOrigin(Protocol):
-    """Where images lie, each known by its name.
+class FolderImages:
+    """Where images lie: the files below a folder, each known by its path from there; a subclass may have others.
 
-    Attributes:
-        root: the folder that they lie in; what is made of them goes there too, unless told otherwise.
+    Args:
+        root: the folder; packs go there too, unless another place is named.
     """
 
-    root: Path
+    def __init__(self, root: Path) -> None:
+        self.root = root
 
-    def open(self, name: str) -> AbstractContextManager[Image.Image]:
-        """One image, which may be decoded inside only; what goes wrong there becomes a ValueError that names it."""
-        ...
+    @contextmanager
+    def open(self, name: str) -> Iterator[Image.Image]:
+        """One image, which may be decoded inside only; any error there becomes a ValueError that names it."""
+        path = self.root / name
+        try:
+            with Image.open(path) as image:
+                yield image
+        except MemoryError:
+            raise
+        except Exception as error:  # Pillow's decoders raise nearly anything on damaged files
+            reason = (
+                "no format that Pillow knows" if isinstance(error, UnidentifiedImageError) else str(error).strip(" .")
+            )
+            damage = f"cannot be decoded, it is damaged, truncated or no image ({reason or type(error).__name__})"
+            raise ValueError(f"{path}: {obstacle(path) or damage}") from error
 
-    def version(self, name: str) -> Sequence[int]:
-        """Numbers that change with the image."""
-        ...
+    def version(self, name: str) -> tuple[int, ...]:
+        """Numbers that change with the image: size in bytes and time in nanoseconds; -1 for a file that is gone."""
+        try:
+            status = (self.root / name).stat()
+        except OSError:
+            return -1, -1
+        return status.st_size, status.st_mtime_ns
 
     def loaded(self) -> AbstractContextManager[None]:
         """Inside, `open` may be called by several threads at once."""
-        ...
-
-
-class TableImages:
-    """What all readers of a table's images share.
-
-    Attributes:
-        table: names, splits and labels.
-        skipped: row -> what is wrong with its image.
-    """
-
-    table: "ImageTable"
-    skipped: dict[int, str]
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    @property
-    def labels(self) -> Int64[np.ndarray, " n"]:
-        """Position in `classes`, or -1 where unknown."""
-        return self.table.labels
-
-    def rows(self, split: str | None) -> Int64[np.ndarray, " rows"]:
-        """Which rows are of one split and not skipped; None: of any.
-
-        Raises:
-            ValueError: if there is none; the message lists the splits there are.
-        """
-        rows = self.table.rows(split)
-        usable = rows[~np.isin(rows, list(self.skipped))] if self.skipped else rows
-        if len(rows) and not len(usable):
-            raise ValueError(
-                f"all {len(rows)} images of split {split!r} were skipped:\n{name_a_few(list(self.skipped.values()))}"
-            )
-        return usable
+        return nullcontext()
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -87,18 +69,18 @@ class ImageTable:
         labels: position in `classes`, or -1 where unknown.
         classes: name of each class; empty if no image has a label.
         origin: where the pixels are.
-        sequences: images of one sequence share a number: crops that overlap, frames of a film, whatever is not
+        sequences: images of one sequence share a number: overlapping crops, frames of a film, whatever is not
             independent of each other. Unless given, every image is one of its own, numbered by its row.
 
     Raises:
-        ValueError: if the columns differ in length, a name occurs twice, a split is unknown, or a label is no class.
+        ValueError: if the columns differ in length, a name occurs twice, a split is unknown, or a label is not a class.
     """
 
     names: list[str]
     splits: list[str]
     labels: Int64[np.ndarray, " n"]
     classes: list[str]
-    origin: ImageOrigin
+    origin: FolderImages
     sequences: Int64[np.ndarray, " n"] = None  # type: ignore[assignment]  # filled in below
 
     def __post_init__(self) -> None:
@@ -112,21 +94,18 @@ class ImageTable:
             raise ValueError(f"{len(repeated)} names occur more than once in the table:\n{name_a_few(repeated)}")
         strange = sorted(set(self.splits) - set(SPLITS))
         if strange:
-            raise ValueError(f"{', '.join(strange)}: no such split; legal are {', '.join(SPLITS)}")
+            given = ", ".join(map(repr, strange[:5]))
+            raise ValueError(f"{self.origin.root}: there is no split {given}; legal are {', '.join(SPLITS)}")
         wrong = np.flatnonzero((self.labels < -1) | (self.labels >= len(self.classes)))
         if len(wrong):
             found = [f"{self.names[row]}: {self.labels[row]}" for row in wrong[:5].tolist()]
             raise ValueError(
-                f"{len(wrong)} of {len(self)} labels are none of the {len(self.classes)} classes (legal are -1 for "
-                f"unknown to {len(self.classes) - 1}):\n{name_a_few(found)}"
+                f"{self.origin.root}: {len(wrong)} of {len(self)} labels are not among the {len(self.classes)} classes "
+                f"(legal are -1 for unknown to {len(self.classes) - 1}):\n{name_a_few(found)}"
             )
 
     def __len__(self) -> int:
         return len(self.names)
-
-    def __repr__(self) -> str:
-        counts = ", ".join(f"{count} {split}" for split, count in Counter(self.splits).items())
-        return f"ImageTable({counts or 'empty'}; {len(self.classes)} classes; {self.origin.root})"
 
     def rows(self, split: str | None) -> Int64[np.ndarray, " rows"]:
         """Which rows are of one split; None: all.
@@ -144,26 +123,16 @@ class ImageTable:
             )
         return rows
 
-    def subset(self, rows: Sequence[int] | np.ndarray) -> "ImageTable":
-        """These rows alone, in this order; classes stay as they are."""
-        chosen = np.arange(len(self))[rows]
-        names, splits = ([column[row] for row in chosen.tolist()] for column in (self.names, self.splits))
-        return ImageTable(names, splits, self.labels[chosen], self.classes, self.origin, self.sequences[chosen])
-
     def open(self, row: int) -> AbstractContextManager[Image.Image]:
-        """A context with the image of one row as Pillow opens it: not decoded, not turned upright.
-
-        What its decoder complains about inside becomes a ValueError that names the file.
-        """
+        """The image of one row as Pillow opens it (see `FolderImages.open`): not decoded, not turned upright."""
         return self.origin.open(self.names[row])
 
     def fingerprint(self) -> str:
-        """A hash of names, sizes and times (npz: checksums): another one as soon as an image has changed.
+        """A hash of names, sizes and times (npz: checksums) that changes with any image.
 
         Every file's size and time are looked up again, which takes seconds for a million files.
         """
         digest = hashlib.sha256()
         for name in self.names:
-            version: list[Any] = [name, *self.origin.version(name)]
-            digest.update(json.dumps(version).encode())
+            digest.update(json.dumps([name, *self.origin.version(name)]).encode())
         return digest.hexdigest()

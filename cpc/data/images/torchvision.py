@@ -10,10 +10,9 @@ import numpy as np
 
 from cpc.data.images.arrays import ImageArray, Images, tabulate_arrays
 from cpc.data.images.folder import find_images, tabulate
-from cpc.data.images.table import ImageTable
+from cpc.data.images.table import SPLIT_OF, ImageTable
 
 _STL10_SHAPE = (3, 96, 96)  # channels, columns, rows
-_STL10_FILES = {"train": "train", "test": "test", "unlabelled": "unlabeled"}
 
 
 def read_torchvision(name: str, root: Path) -> ImageTable:
@@ -32,7 +31,7 @@ def read_torchvision(name: str, root: Path) -> ImageTable:
         ValueError: if the name is another one, or the data set is not there whole; the message says how to get it.
     """
     if name not in _READERS:
-        raise ValueError(f"{name!r} is none of torchvision's data sets known here: {', '.join(sorted(_READERS))}")
+        raise ValueError(f"{name!r} is not one of torchvision's data sets known here: {', '.join(sorted(_READERS))}")
     return _READERS[name](root)
 
 
@@ -41,14 +40,13 @@ def _download(dataset: str, root: Path) -> str:
 
 
 def _read_by_torchvision(dataset: str, folder: str, root: Path) -> ImageTable:
-    arrays, classes = [], []
+    arrays = []
     for split in ("train", "test"):
         found = _open(dataset, split, root)
-        labels = np.asarray(found.targets, np.int64)
-        classes = list(found.classes)
-        load, version = partial(_load, dataset, split, root), partial(_version, root / folder)
-        arrays.append(ImageArray(split, [split] * len(labels), labels, load, version))
-    return tabulate_arrays(root, arrays, classes)
+        labels, load = np.asarray(found.targets, np.int64), partial(_load, dataset, split, root)
+        version = partial(_version, root / folder)
+        arrays.append(ImageArray(split, [split] * len(labels), labels, load, version, list(found.classes)))
+    return tabulate_arrays(root, arrays)
 
 
 def _open(dataset: str, split: str, root: Path) -> Any:
@@ -76,33 +74,29 @@ def _version(folder: Path) -> tuple[int, ...]:
 
 
 def _read_stl10(root: Path) -> ImageTable:
-    folder, how = root / "stl10_binary", f"with {_download('STL10', root)}"
-    label_files = {split: folder / f"{split}_y.bin" for split in ("train", "test")}
-    image_files = {split: folder / f"{name}_X.bin" for split, name in _STL10_FILES.items()}
-    names_file = folder / "class_names.txt"
-    absent = [str(path) for path in (*image_files.values(), *label_files.values(), names_file) if not path.is_file()]
+    folder, how = root / "stl10_binary", f"get STL10 with {_download('STL10', root)}"
+    expected = [f"{name}.bin" for name in ("train_X", "train_y", "test_X", "test_y", "unlabeled_X")]
+    absent = [name for name in (*expected, "class_names.txt") if not (folder / name).is_file()]
     if absent:
-        raise ValueError(f"there is no {', no '.join(absent)}; get STL10 {how}")
-    classes = names_file.read_text(encoding="utf-8").split()
-    counts = {}
-    for split, path in image_files.items():
-        num_images, rest = divmod(path.stat().st_size, int(np.prod(_STL10_SHAPE)))
-        if rest or not num_images:
-            raise ValueError(f"{path} is truncated: remove it, and get STL10 again {how}")
-        counts[split] = num_images
+        raise ValueError(f"{folder} holds no {', no '.join(absent)}; {how}")
+    classes = (folder / "class_names.txt").read_text(encoding="utf-8").split()
     arrays = []
-    for split, num_images in counts.items():
+    for name in ("train", "test", "unlabeled"):
+        images, of_images = folder / f"{name}_X.bin", folder / f"{name}_y.bin"
+        num_images, rest = divmod(images.stat().st_size, int(np.prod(_STL10_SHAPE)))
+        if rest or not num_images:
+            raise ValueError(f"{images} is truncated: remove it, and {how}")
         labels = np.full(num_images, -1)
-        if split in label_files:
-            labels = np.fromfile(label_files[split], np.uint8).astype(np.int64) - 1  # 1 to 10 there
+        if name != "unlabeled":
+            labels = np.fromfile(of_images, np.uint8).astype(np.int64) - 1  # 1 to 10 there
             if len(labels) != num_images or labels.min() < 0 or labels.max() >= len(classes):
                 raise ValueError(
-                    f"{label_files[split]}: holds {len(labels)} labels, but must hold one from 1 to {len(classes)} for "
-                    f"each of the {num_images} images beside it; get STL10 again {how}"
+                    f"{of_images}: holds {len(labels)} labels, but must hold one from 1 to {len(classes)} for each of "
+                    f"the {num_images} images beside it; {how}"
                 )
-        load, version = partial(_map_stl10, image_files[split]), partial(_version, folder)
-        arrays.append(ImageArray(split, [split] * num_images, labels, load, version))
-    return tabulate_arrays(root, arrays, classes)
+        split, load, version = SPLIT_OF[name], partial(_map_stl10, images), partial(_version, folder)
+        arrays.append(ImageArray(split, [split] * num_images, labels, load, version, classes))
+    return tabulate_arrays(root, arrays)
 
 
 def _map_stl10(path: Path) -> Images:

@@ -1,4 +1,4 @@
-"""Packs: rows of numbers, decoded once into one memory map and read from there ever after.
+"""Packs: rows of numbers, decoded once into one memory map, from which they are read.
 
 A row is a number of elements of one type and shape: the samples of an audio file, the one square of an image. A pack is
 a folder: `rows.bin` with the elements of all rows; `rows.npy`, `[num_rows, 2 + 2 C]` int64, each row's offset and
@@ -203,9 +203,9 @@ def _build(
 
     try:
         with build_atomically(folder, is_complete, "cache_dir") as unfinished:
-            told = source.rooms(num_workers, progress)
-            problems = {row: room for row, room in enumerate(told) if isinstance(room, str)}
-            rooms = [0 if isinstance(room, str) else room for room in told]
+            found = source.rooms(num_workers, progress)
+            problems = {row: room for row, room in enumerate(found) if isinstance(room, str)}
+            rooms = [0 if isinstance(room, str) else room for room in found]
             rows = range(len(rooms))
             offsets = np.cumsum([0, *rooms])
             num_bytes = element_bytes * int(offsets[-1])
@@ -238,6 +238,6 @@ def _build(
         raise OSError(
             error.errno,
             f"{error.strerror}: the packed {source.noun}s take {num_bytes / 1e9:.3f} GB, {free / 1e9:.3f} GB are free; "
-            "make room, name a place on another disk with `cache_dir`, or decode while training (packed=False)",
+            "make room, or name a place on another disk with `cache_dir`",
             str(folder.parent),
         ) from error

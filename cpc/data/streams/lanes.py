@@ -106,18 +106,10 @@ class LaneOrder:
         """Go on from a state.
 
         Raises:
-            ValueError: as `check` does.
-        """
-        self.check(state["fingerprint"])
-        self.position = state["position"]
-
-    def check(self, saved: dict[str, Any]) -> None:
-        """Refuse to go on where another order was left.
-
-        Raises:
             ValueError: if the fingerprint is of other lanes or another text, naming what differs.
         """
-        check_same_batches(saved, self.fingerprint)
+        check_same_batches(state["fingerprint"], self.fingerprint)
+        self.position = state["position"]
 
 
 def held_out_lanes(

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-WORD_START = "\u2581"  # stands for the white space before a word, so that symbols can be joined again
+WORD_START = "\u2581"  # the white space before a word, so that symbols can be joined to text again
 _CHUNK = re.compile(rf"{WORD_START}?(?:\w+|[^\w\s{WORD_START}]+)")
 
 Pair = tuple[str, str]

@@ -1,4 +1,4 @@
-"""Text as one stream of classes per split: encoded once into memory maps, and opened from there ever after.
+"""Text as one stream of classes per split: encoded once into memory maps, which later runs open.
 
 The place of a pack is named by a hash of the text and of how it was encoded, so it is never stale.
 """
@@ -28,42 +28,22 @@ class TokenCorpus:
 
     Args:
         text: the source, cut by split.
-        tokens: `whitespace`, `words` or `subwords`, as of `Vocabulary`.
-        num_tokens: size of the vocabulary, which is that of the training split.
-        lower_case: put the text in lower case first.
-        vocabulary: one to encode with, that of a trained model, instead of the three above.
+        vocabulary: to encode with, of all splits.
         cache_dir: where the pack goes; None: `.cpc_cache` beside the text. The embedded prose is packed only where a
             place is named.
 
     Attributes:
-        vocabulary: of all splits.
         digest: of text and vocabulary, for a run that goes on.
 
     Raises:
-        ValueError: if a vocabulary is to be made and there is no training text, or it has fewer different tokens than
-            `num_tokens`; if nothing says how to encode.
         OSError: if `cache_dir` cannot be written.
     """
 
-    def __init__(
-        self,
-        text: Text,
-        *,
-        tokens: Tokens = "words",
-        num_tokens: int | None = None,
-        lower_case: bool = False,
-        vocabulary: Vocabulary | None = None,
-        cache_dir: str | Path | None = None,
-    ) -> None:
-        if (num_tokens is None) == (vocabulary is None):
-            raise ValueError("a text is encoded with a vocabulary, or with one of num_tokens that is made: give one")
+    def __init__(self, text: Text, vocabulary: Vocabulary, cache_dir: str | Path | None = None) -> None:
         self.text = text
-        cache = _cache_of(text, cache_dir)
-        if vocabulary is None:
-            assert num_tokens is not None
-            vocabulary = _vocabulary(text, tokens, num_tokens, lower_case, cache)
         self.vocabulary = vocabulary
         self.digest = _digest([text.digest, vocabulary.description])
+        cache = _cache_of(text, cache_dir)
         if cache is None:
             self._streams: Mapping[str, np.ndarray] = {
                 split: np.concatenate(list(_encoded(text.lines(split), vocabulary))) for split in text.splits
@@ -86,6 +66,36 @@ class TokenCorpus:
     def counts(self, split: str) -> Int[np.ndarray, " V"]:
         """How often each class comes in a split, its first `<eos>` left out."""
         return np.bincount(self.stream(split)[1:], minlength=len(self.vocabulary))
+
+
+def training_vocabulary(
+    text: Text,
+    num_tokens: int,
+    tokens: Tokens = "words",
+    lower_case: bool = False,
+    cache_dir: str | Path | None = None,
+) -> Vocabulary:
+    """The vocabulary of the training split, as `build_vocabulary` makes it; made once, and kept where packs go.
+
+    Raises:
+        ValueError: if there is no training text; as `build_vocabulary`.
+        OSError: if `cache_dir` cannot be written.
+    """
+    if "train" not in text.splits:
+        raise ValueError(
+            f"{text.source} holds no line to train on, only {', '.join(text.splits)}: name a file train (the "
+            "vocabulary is that of training text)"
+        )
+
+    def built() -> Vocabulary:
+        return build_vocabulary(text.lines("train"), tokens=tokens, num_tokens=num_tokens, lower_case=lower_case)
+
+    cache = _cache_of(text, cache_dir)
+    if cache is None:
+        return built()
+    folder = cache / f"vocabulary_{_digest([text.digest, tokens, num_tokens, lower_case])}"
+    _write_once(folder, lambda place: write_json(built().description, place / _INDEX))
+    return Vocabulary(**json.loads((folder / _INDEX).read_text(encoding="utf-8")))
 
 
 def entropy_nats(counts: Int[np.ndarray, " V"]) -> float:
@@ -112,24 +122,6 @@ def _encoded(lines: Iterable[str], vocabulary: Vocabulary) -> Iterable[np.ndarra
             yield np.array(piece, np.int32)
             piece = array("i")
     yield np.array(piece, np.int32)
-
-
-def _vocabulary(text: Text, tokens: Tokens, num_tokens: int, lower_case: bool, cache: Path | None) -> Vocabulary:
-    """That of the training text, which is read once."""
-    if "train" not in text.splits:
-        raise ValueError(
-            f"{text.source} holds no line to train on, only {', '.join(text.splits)}: name a file train (the "
-            "vocabulary is that of training text)"
-        )
-
-    def built() -> Vocabulary:
-        return build_vocabulary(text.lines("train"), tokens=tokens, num_tokens=num_tokens, lower_case=lower_case)
-
-    if cache is None:
-        return built()
-    folder = cache / f"vocabulary_{_digest([text.digest, tokens, num_tokens, lower_case])}"
-    _write_once(folder, lambda place: write_json(built().description, place / _INDEX))
-    return Vocabulary(**json.loads((folder / _INDEX).read_text(encoding="utf-8")))
 
 
 def _pack(text: Text, vocabulary: Vocabulary, folder: Path) -> None:

@@ -57,28 +57,29 @@ class Text:
         if not any(num_blocks_of.values()):
             raise ValueError(f"{source} holds no line: give it text")
         named = {name: ALL if is_whole else _split_named(name) for name in num_blocks_of}
-        is_named = any(named.values())
-        if is_named:
-            _check_named(named)
-        drawn = [name for name, split in named.items() if split in (None, "train")]
-        units = [f"{name}:{block}" for name in drawn for block in range(num_blocks_of[name])]
-        split_of = {}
-        if units:  # held-out text may come without what it was held out of
-            of_units = draw_splits(
-                units,
-                valid_share=0.0 if "valid" in named.values() else valid_share,
-                test_share=0.0 if is_named else test_share,
+        nameless = [name for name, split in named.items() if split is None]
+        if 0 < len(nameless) < len(named):
+            one = next(name for name, split in named.items() if split)
+            raise ValueError(
+                f"{one} names its split, but {nameless[0]} does not: put train, valid or test in every file's name, or "
+                "in none"
             )
-            split_of = dict(zip(units, of_units, strict=True))
-        self._split_of = {
-            name: [split_of.get(f"{name}:{block}", named[name]) for block in range(num_blocks)]
-            for name, num_blocks in num_blocks_of.items()
-        }
+        self._split_of = {name: [named[name] or "train"] * num_blocks for name, num_blocks in num_blocks_of.items()}
+        drawn = [name for name, split in named.items() if split in (None, "train")]
+        blocks = [(name, block) for name in drawn for block in range(num_blocks_of[name])]
+        if blocks:  # held-out text may come without what it was held out of
+            splits = draw_splits(
+                [f"{name}:{block}" for name, block in blocks],
+                valid_share=0.0 if "valid" in named.values() else valid_share,
+                test_share=test_share if nameless else 0.0,
+            )
+            for (name, block), split in zip(blocks, splits, strict=True):
+                self._split_of[name][block] = split
 
     @property
     def splits(self) -> list[str]:
         """Those that hold a line."""
-        return sorted({split for of_file in self._split_of.values() for split in of_file if split})
+        return sorted({split for of_file in self._split_of.values() for split in of_file})
 
     @cached_property
     def digest(self) -> str:
@@ -172,13 +173,3 @@ def _split_named(name: str) -> str | None:
                 raise ValueError(f"{name} names the splits {', '.join(sorted(found))}: rename it, so that it names one")
             return found.pop()
     return None
-
-
-def _check_named(named: dict[str, str | None]) -> None:
-    nameless = [name for name, split in named.items() if split is None]
-    if nameless:
-        one = next(name for name, split in named.items() if split)
-        raise ValueError(
-            f"{one} names its split, but {nameless[0]} does not: put train, valid or test in every file's name, or in "
-            "none"
-        )

@@ -12,7 +12,7 @@ from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training, require_positive
 from cpc.data.streams.lanes import LaneOrder, TrainingLanes, held_out_lanes
 from cpc.data.streams.stream import naming
-from cpc.data.text.corpus import TokenCorpus, entropy_nats
+from cpc.data.text.corpus import TokenCorpus, entropy_nats, training_vocabulary
 from cpc.data.text.lines import ALL, DEFAULT_SHARE, EMBEDDED
 from cpc.data.text.lines import Text as Lines
 from cpc.data.text.vocabulary import Tokens, Vocabulary
@@ -26,7 +26,7 @@ class Text(Modality):
 
     Args:
         source: a UTF-8 file, a folder of `*.txt` files, or `embedded`, prose that ships with Python
-            (`cpc.data.text.lines` says how files are told to splits).
+            (`cpc.data.text.lines` says which file belongs to which split).
         tokens: `words`: words and punctuation marks; `whitespace`: what white space separates, of text that is
             tokenised already; `subwords`: byte pairs. As many as `model.encoder.init_args.num_tokens`.
         lower_case: put the text in lower case first.
@@ -79,10 +79,9 @@ class Text(Modality):
             is_whole=self.eval_split == ALL,
         )
         if to_train:
-            made = {"tokens": self.tokens, "num_tokens": encoder.num_tokens, "lower_case": self.lower_case}
-            corpus = TokenCorpus(text, **made, cache_dir=self.cache_dir)
-            encoder.vocabulary = corpus.vocabulary.description
-            return corpus
+            vocabulary = training_vocabulary(text, encoder.num_tokens, self.tokens, self.lower_case, self.cache_dir)
+            encoder.vocabulary = vocabulary.description
+            return TokenCorpus(text, vocabulary, self.cache_dir)
         if encoder.vocabulary is None:
             raise ValueError(
                 "the model holds no vocabulary, so it cannot read text: it was not trained by cpc pretrain"
@@ -90,8 +89,8 @@ class Text(Modality):
         try:
             vocabulary = Vocabulary(**encoder.vocabulary)
         except TypeError as error:
-            raise ValueError(f"the vocabulary in the model's config.json is none: {error}") from error
-        return TokenCorpus(text, vocabulary=vocabulary, cache_dir=self.cache_dir)
+            raise ValueError(f"the vocabulary in the model's config.json cannot be read: {error}") from error
+        return TokenCorpus(text, vocabulary, self.cache_dir)
 
     def initialisation_batch(self, corpus: TokenCorpus) -> Tensor:
         """The first tokens."""
@@ -109,7 +108,7 @@ class Text(Modality):
             lanes = TrainingLanes(stream, self.batch_size, self.chunk_tokens, furthest, **ranks)
         sampler, counts = model.loss_part.sampler, corpus.counts(self.train_split)
         if sampler is not None:
-            # a token that training text lacks, such as a character's <unk>, may still be met held out
+            # a token that training text lacks, such as a character's <unk>, may still occur in held-out text
             sampler.follow(torch.from_numpy(counts.clip(min=1)))
             of_all = TrainingLanes(stream, self.batch_size * world_size, self.chunk_tokens, furthest)
             sampler.look_ahead(lambda batch: of_all[batch].labels, math.ceil(of_all.batches_per_epoch))

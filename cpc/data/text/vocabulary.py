@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-from cpc.data.text.byte_pairs import WORD_START, BytePairs, chunks, learn_merges
+from cpc.data.text.byte_pairs import BytePairs, chunks, learn_merges
 
 Tokens = Literal["whitespace", "words", "subwords"]
 END, UNKNOWN = "<eos>", "<unk>"
-MIN_CHARACTER_COUNT = 2  # rarer ones are unknown, so that <unk> is met in training
+MIN_CHARACTER_COUNT = 2  # rarer ones are unknown, so that <unk> occurs in training
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*|[^\w\s]")
 
 
@@ -64,12 +64,6 @@ class Vocabulary:
         line = line.lower() if self.lower_case else line
         return [*(self._ids.get(symbol, self.unknown) for symbol in self._split(line)), self.end]
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Classes as text, a line for each `<eos>`; spaces are where the tokens have them, not where the text had."""
-        subwords = self.tokens == "subwords"
-        lines = ("" if subwords else " ").join(self.symbols[i] for i in ids).split(END)
-        return "\n".join((line.replace(WORD_START, " ") if subwords else line).strip() for line in lines)
-
 
 def build_vocabulary(lines: Iterable[str], *, tokens: Tokens, num_tokens: int, lower_case: bool = False) -> Vocabulary:
     """The `num_tokens` most frequent symbols of training text, `<eos>` and `<unk>` among them.
@@ -77,7 +71,7 @@ def build_vocabulary(lines: Iterable[str], *, tokens: Tokens, num_tokens: int, l
     Args:
         lines: of the training split.
         tokens: `whitespace`, `words` or `subwords`, as of `Vocabulary`.
-        num_tokens: size of the vocabulary. `<unk>` takes the place of rare words, so it is met in training.
+        num_tokens: size of the vocabulary. `<unk>` takes the place of rare words, so it occurs in training.
         lower_case: put the text in lower case first.
 
     Raises:
@@ -98,7 +92,7 @@ def build_vocabulary(lines: Iterable[str], *, tokens: Tokens, num_tokens: int, l
     if not 3 <= num_tokens <= len(counts):
         raise ValueError(
             f"num_tokens={num_tokens}, but the training text has {len(counts)} different tokens, {END} included: "
-            f"choose 3 to {len(counts)}"
+            f"set model.encoder.init_args.num_tokens to 3 to {len(counts)}"
         )
     special = {END, UNKNOWN}
     kept = [symbol for symbol, _ in _by_count(counts) if symbol not in special][: num_tokens - len(special)]
@@ -117,7 +111,7 @@ def _subwords(counts: Counter[str], num_lines: int, num_tokens: int, lower_case:
     if num_merges < 0:
         raise ValueError(
             f"num_tokens={num_tokens}, but the training text is written in {len(alphabet)} characters, which with "
-            f"{END} and {UNKNOWN} are {len(alphabet) + 2} subwords already: choose more"
+            f"{END} and {UNKNOWN} are {len(alphabet) + 2} subwords already: raise model.encoder.init_args.num_tokens"
         )
     known = Counter({chunk: count for chunk, count in counts.items() if alphabet.issuperset(chunk)})
     merges = learn_merges(known, num_merges)
@@ -127,7 +121,7 @@ def _subwords(counts: Counter[str], num_lines: int, num_tokens: int, lower_case:
         if len(longer) == len(merges):
             raise ValueError(
                 f"num_tokens={num_tokens}, but the training text gives at most {len(symbols) + 2} subwords, {END} and "
-                f"{UNKNOWN} included: choose at most that"
+                f"{UNKNOWN} included: lower model.encoder.init_args.num_tokens"
             )
         merges = longer
     pairs = BytePairs(merges)

@@ -1,6 +1,7 @@
 """How classes are parted, and the compiled draws' compiler."""
 
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,15 @@ def test_without_a_compiler_the_log_says_so(
         assert compiled(tmp_path / "other.c") is None
     assert "broken.c could not be compiled" in caplog.text or "no C compiler" in caplog.text
     assert "no C compiler was found: other.c" in caplog.text
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_a_changed_header_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    source, header = tmp_path / "two.c", tmp_path / "two_numbers.h"
+    source.write_text('#include "two_numbers.h"\nint number(void) { return NUMBER; }\n')
+    for number in (3, 4):
+        header.write_text(f"#define NUMBER {number}\n")
+        library = compiled.__wrapped__(source)
+        assert library is not None
+        assert library.number() == number

@@ -222,7 +222,7 @@ def test_importance_estimates_the_sum_over_all_but_the_targets(
 ) -> None:
     sampler = Unigram(embedded(LAW, num_classes), shared=False, replacement=replacement)
     targets = torch.tensor([1, 1, 4])  # a class twice is one target
-    draw = sampler.sample(None, 3, repeat(targets, "t -> m t", m=50_000), hits, generator)
+    draw = sampler.sample(None, 3, repeat(targets, "t -> m t", m=25_000), hits, generator)
     estimate = (LOGITS[draw.ids] - draw.log_count_sampled).exp().sum(1)
     assert_mean(estimate, float(LOGITS.exp().sum() - LOGITS[[1, 4]].exp().sum()))
 
@@ -231,7 +231,7 @@ def test_importance_estimates_the_sum_over_all_but_the_targets(
 @pytest.mark.parametrize("num_classes", [6, 40])
 def test_exclusion_leaves_the_renormalised_law(replacement: bool, num_classes: int, generator: torch.Generator) -> None:
     sampler = Unigram(embedded(LAW, num_classes), shared=False, replacement=replacement)
-    targets = torch.tensor([[1, 4], [0, -1], [-1, -1]])[torch.arange(60_000) % 3]
+    targets = torch.tensor([[1, 4], [0, -1], [-1, -1]])[torch.arange(30_000) % 3]
     draw = sampler.sample(None, 2, targets, "exclude", generator)
     assert not (draw.ids[:, :, None] == targets[:, None]).any()
     for row, excluded in enumerate(([1, 4], [0], [])):
@@ -308,7 +308,7 @@ def test_bernoulli_coins_are_independent(generator: torch.Generator) -> None:
     assert not free.all()
     torch.testing.assert_close(chance[free] / LAW[free], (chance[free] / LAW[free])[:1].expand(int(free.sum())))
 
-    draw = sampler.sample(None, 4, repeat(torch.tensor([0, 3]), "t -> m t", m=50_000), "keep", generator)
+    draw = sampler.sample(None, 4, repeat(torch.tensor([0, 3]), "t -> m t", m=25_000), "keep", generator)
     is_real = draw.log_count_sampled < torch.inf
     is_in = ((draw.ids[:, :, None] == torch.arange(6)) & is_real[:, :, None]).sum(1)
     assert is_in.max() == 1

@@ -58,12 +58,10 @@ def _no_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("audio must not be touched before everything else is checked")
 
     monkeypatch.setattr(cpc.data.audio.corpus, "pack", fail)
-    monkeypatch.setattr(cpc.data.audio.corpus.AudioFiles, "from_manifest", fail)
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_statistics_are_those_of_the_split_that_is_trained_on(folder: Path, packed: bool) -> None:
-    corpus = Corpus(folder, Hop160(), WINDOW, packed=packed)
+def test_statistics_are_those_of_the_split_that_is_trained_on(folder: Path) -> None:
+    corpus = Corpus(folder, Hop160(), WINDOW)
     for split, level in LEVELS.items():
         mean, std = corpus.statistics(split)
         assert mean == pytest.approx(level, rel=0.01)
@@ -102,14 +100,6 @@ def test_missing_speakers_are_named_before_any_audio_is_decoded(folder: Path) ->
     Manifest(folder, {"path": paths}).write(folder / "manifest.csv")
     with pytest.raises(ValueError, match="no column 'speaker', only path"):
         Corpus(folder, Hop160(), WINDOW).check(None, needs_speakers=True)
-
-
-@pytest.mark.usefixtures("_no_decoding")
-def test_options_of_packing_are_refused_without_packing(folder: Path) -> None:
-    with pytest.raises(ValueError, match=r"cache_dir='elsewhere' .*packed=False"):
-        Corpus(folder, Hop160(), WINDOW, packed=False, cache_dir="elsewhere")
-    with pytest.raises(ValueError, match=r"skip_bad` .*packed=False"):
-        Corpus(folder, Hop160(), WINDOW, packed=False, skip_bad=True)
 
 
 def test_labels_stand_where_their_latents_do(folder: Path) -> None:

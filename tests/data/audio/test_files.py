@@ -1,5 +1,4 @@
 import math
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +7,8 @@ import soundfile
 import torch
 import torchaudio
 
-from cpc.data.audio.files import Audio, AudioFiles, read_audio, read_blocks, resampled_length
-from cpc.data.audio.headers import read_header
-from cpc.data.audio.index import index_folder
-from cpc.data.audio.manifest import read_manifest
+from cpc.data.audio.files import read_audio, read_blocks, resampled_length
+from cpc.data.audio.headers import Header, read_header, read_headers
 
 
 def speechlike(num_samples: int, channels: int, seed: int = 0) -> np.ndarray:
@@ -57,7 +54,7 @@ FORMATS = [
 
 
 @pytest.mark.parametrize(("name", "rate", "channels", "options"), FORMATS)
-def test_any_region_equals_the_whole_file_decoded_at_once(
+def test_blocks_equal_the_whole_file_decoded_at_once(
     tmp_path: Path, name: str, rate: int, channels: int, options: dict
 ) -> None:
     path = write(tmp_path / name, speechlike(int(3.1 * rate) + 17, channels, seed=rate % 7), rate, **options)
@@ -65,18 +62,12 @@ def test_any_region_equals_the_whole_file_decoded_at_once(
     np.testing.assert_allclose(read_audio(path, 16000)[: len(whole)], whole, atol=1e-4)
     joined = np.concatenate(list(read_blocks(path, 16000, block_samples=5000)))
     np.testing.assert_allclose(joined[: len(whole)], whole, atol=1e-4)
-
-    audio = AudioFiles([path], 16000)
+    assert joined.dtype == np.float32
+    assert 0 <= len(joined) - len(whole) <= 1
+    header = read_header(path)
+    (promised,) = resampled_length(np.array([header.num_samples]), np.array([rate]), 16000)
     # An MP3 without a Xing header only estimates its length.
-    assert 0 <= audio.num_samples[0] - len(whole) <= (0.02 * len(whole) + 1152 if "compression_level" in options else 1)
-    rng = np.random.default_rng(0)
-    regions = [(int(start), 3000) for start in rng.integers(0, len(whole) - 3000, 20)]
-    for start, num_samples in [*regions, (0, 1), (0, 3000), (len(whole) - 1000, 1000), (1, 10**9)]:
-        x = audio.read(0, start, num_samples)
-        assert x.dtype == np.float32
-        expected = whole[start : start + num_samples]
-        assert 0 <= len(x) - len(expected) <= 1
-        np.testing.assert_allclose(x[: len(expected)], expected, atol=1e-4)
+    assert 0 <= promised - len(whole) <= (0.02 * len(whole) + 1152 if "compression_level" in options else 1)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +91,7 @@ def test_lengths_are_exact_where_torchaudio_rounds(tmp_path: Path) -> None:
     path = write(tmp_path / "a.flac", 0.1 * np.random.default_rng(0).standard_normal((num_samples, 1)), 44100)
     length = -(-num_samples * 160 // 441)
     assert len(decoded_at_once(path, 16000)) == length - 1
-    assert AudioFiles([path], 16000).num_samples.tolist() == [length]
     assert len(read_audio(path, 16000)) == length
-    assert len(AudioFiles([path], 16000).read(0, length - 500, 1000)) == 500
 
 
 def test_resampled_length_is_the_exact_ceiling() -> None:
@@ -117,26 +106,6 @@ def test_channels_are_averaged(tmp_path: Path) -> None:
     np.testing.assert_allclose(read_audio(tmp_path / "a.wav", 16000), (left + right) / 2 / 32768, atol=1e-7)
 
 
-def test_lengths_come_from_the_manifest_or_from_the_headers(tmp_path: Path) -> None:
-    for name, num_samples, rate in (("a", 4001, 8000), ("b", 44101, 44100), ("c", 100, 16000)):
-        write(tmp_path / f"{name}.wav", speechlike(num_samples, 1), rate)
-    manifest = index_folder(tmp_path, progress=False)
-    audio = AudioFiles.from_manifest(manifest, 16000)
-    assert isinstance(audio, Audio)
-    assert audio.num_samples.tolist() == [8002, 16001, 100]
-    (tmp_path / "bare.csv").write_text("path\na.wav\nb.wav\nc.wav\n")
-    bare = AudioFiles.from_manifest(read_manifest(tmp_path / "bare.csv"), 16000)
-    assert bare.num_samples.tolist() == audio.num_samples.tolist()
-
-    chosen = pickle.loads(pickle.dumps(audio.subset([2, 0])))
-    assert len(chosen.files) == 2
-    np.testing.assert_array_equal(chosen.read(1, 10, 50), audio.read(0, 10, 50))
-    assert len(audio.read(2, 90, 50)) == 10
-    assert len(audio.read(2, 100, 50)) == len(audio.read(2, 300, 50)) == 0
-    with pytest.raises(ValueError, match="start=-1"):
-        audio.read(0, -1, 50)
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_samples_that_are_no_numbers_name_the_file(tmp_path: Path, bad: float) -> None:
     x = speechlike(2000, 2)
@@ -144,10 +113,6 @@ def test_samples_that_are_no_numbers_name_the_file(tmp_path: Path, bad: float) -
     path = write(tmp_path / "broken.wav", x, 16000, subtype="FLOAT")
     with pytest.raises(ValueError, match=r"broken\.wav: holds NaN or infinite"):
         read_audio(path, 8000)
-    audio = AudioFiles([path], 16000)
-    assert len(audio.read(0, 0, 1000)) == 1000
-    with pytest.raises(ValueError, match=r"broken\.wav: holds NaN or infinite"):
-        audio.read(0, 1000, 1000)
 
 
 def cut(path: Path, fraction: float) -> None:
@@ -156,32 +121,20 @@ def cut(path: Path, fraction: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.flac", "a.wav", "a.mp3", "a.aiff"])
-def test_a_file_cut_off_after_it_was_indexed_is_named(tmp_path: Path, name: str) -> None:
+def test_a_file_that_was_cut_off_is_named(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name, speechlike(40000, 1), 16000)
-    audio = AudioFiles([path], 16000)
     cut(path, 0.6)
-    with pytest.raises(ValueError, match=rf"{name}: (cannot be decoded|is truncated|has \d+ samples)"):
-        audio.read(0, 30000, 2000)
-    if name in ("a.flac", "a.mp3"):  # the other two say a shorter length, which the index refuses
-        with pytest.raises(ValueError, match=rf"{name}: (cannot be decoded|is truncated)"):
-            read_audio(path, 16000)
-
-
-def test_a_file_that_is_not_the_indexed_one_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.wav", speechlike(4000, 1), 16000)
-    audio = AudioFiles([path], 16000)
-    write(path, speechlike(5000, 1), 16000)
-    with pytest.raises(ValueError, match=r"a\.wav: has 5000 samples at 16000 Hz, but the manifest says 4000"):
-        audio.read(0, 0, 100)
+    with pytest.raises(ValueError, match=rf"{name}: (cannot be decoded|is truncated)"):
+        read_header(path) if name in ("a.wav", "a.aiff") else read_audio(path, 16000)
 
 
 def test_bad_files_are_named_before_anything_is_read(tmp_path: Path) -> None:
     good = write(tmp_path / "a.wav", speechlike(4000, 1), 16000)
     (tmp_path / "b.wav").touch()
-    with pytest.raises(
-        ValueError, match=r"2 of 3 audio files(?s:.*)b\.wav: is empty(?s:.*)c\.wav: there is no such file"
-    ):
-        AudioFiles([good, tmp_path / "b.wav", tmp_path / "c.wav"], 16000)
+    found = read_headers([good, tmp_path / "b.wav", tmp_path / "c.wav"], 2)
+    assert isinstance(found[0], Header)
+    assert "b.wav: is empty" in str(found[1])
+    assert "c.wav: there is no such file" in str(found[2])
     with pytest.raises(ValueError, match=r"c\.wav: there is no such file"):
         read_audio(tmp_path / "c.wav", 16000)
     with pytest.raises(ValueError, match="Is a directory"):
@@ -194,32 +147,24 @@ def test_bad_files_are_named_before_anything_is_read(tmp_path: Path) -> None:
 def test_rates_without_a_common_pattern_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.wav", speechlike(4000, 1), 44101)
     with pytest.raises(ValueError, match="from 44101 Hz to 16000 Hz"):
-        AudioFiles([path], 16000)
-    with pytest.raises(ValueError, match="from 44101 Hz to 16000 Hz"):
         read_audio(path, 16000)
     with pytest.raises(ValueError, match="legal are 1000 to"):
-        AudioFiles([path], 0)
+        read_audio(path, 0)
 
 
-def test_real_speech_by_region() -> None:
+def test_real_speech() -> None:
     folder = Path(__file__).parents[4] / "shared/data/fsdd/recordings"
     if not folder.is_dir():
         pytest.skip("no FSDD at ../shared/data")
-    files = sorted(folder.glob("*.flac"))[::400]
-    audio = AudioFiles(files, 16000)
-    for index, path in enumerate(files):
-        whole = decoded_at_once(path, 16000)
-        assert audio.num_samples[index] == len(whole)
-        np.testing.assert_allclose(audio.read(index, 700, 1200), whole[700:1900], atol=1e-4)
+    for path in sorted(folder.glob("*.flac"))[::400]:
+        np.testing.assert_allclose(read_audio(path, 16000), decoded_at_once(path, 16000), atol=1e-4)
 
 
 @pytest.mark.parametrize(("rate", "wanted"), [(1, 16000), (999, 999), (16000, 500), (4_000_000, 8000)])
 def test_absurd_rates_are_refused_and_the_file_named(tmp_path: Path, rate: int, wanted: int) -> None:
     path = write(tmp_path / "a.wav", speechlike(4000, 1), rate)
-    known = (np.array([4000]), np.array([rate]))  # as a manifest holds them: no header is read
-    for use in (lambda: list(read_blocks(path, wanted)), lambda: AudioFiles([path], wanted, *known)):
-        with pytest.raises(ValueError, match=r"a\.wav: .*(legal are 1000|absurdly long)"):
-            use()
+    with pytest.raises(ValueError, match=r"a\.wav: .*(legal are 1000|absurdly long)"):
+        list(read_blocks(path, wanted))
 
 
 def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from cpc.data.audio.headers import read_header
+from cpc.data.audio.headers import Header, read_header
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import read_manifest
 
@@ -131,6 +131,19 @@ def test_index_names_bad_files_of_every_kind(corpus: Path) -> None:
     with pytest.warns(UserWarning, match=r"left out 10 of 16 files"):
         manifest = index_folder(corpus, skip_bad=True, progress=False)
     assert len(manifest) == 6
+
+
+def test_a_disk_error_is_named_with_its_file(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail_once(file: Path) -> Header:
+        if file.name == "4.mp3":
+            raise OSError(5, "Input/output error")
+        return read_header(file)
+
+    monkeypatch.setattr("cpc.data.audio.headers.read_header", fail_once)
+    with pytest.raises(ValueError, match=r"1 of the 6 audio files(.|\n)*4\.mp3: cannot be read \(Input/output error\)"):
+        index_folder(corpus, progress=False)
+    with pytest.warns(UserWarning, match=r"left out 1 of 6 files(.|\n)*4\.mp3"):
+        assert len(index_folder(corpus, skip_bad=True, progress=False)) == 5
 
 
 def test_a_streamed_wav_with_a_placeholder_for_its_length_is_whole(tmp_path: Path) -> None:

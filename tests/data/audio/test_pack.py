@@ -13,7 +13,7 @@ import soundfile
 
 import cpc.data.audio.pack
 import cpc.data.store.packed
-from cpc.data.audio.files import AudioFiles, read_audio
+from cpc.data.audio.files import read_audio
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.pack import PackedAudio, pack
@@ -48,11 +48,10 @@ def fail(*_: object, **__: object) -> None:
 
 def test_packed_equals_decoded_within_rounding(corpus: Manifest) -> None:
     audio = pack(corpus, 16000, progress=False)
-    direct = AudioFiles.from_manifest(corpus, 16000)
-    assert audio.sample_rate_hz == direct.sample_rate_hz
-    assert audio.num_samples.tolist() == direct.num_samples.tolist()
+    assert audio.sample_rate_hz == 16000
     for file, path in enumerate(corpus.files):
         packed = audio.read(file, 0, 10**9)
+        assert len(packed) == audio.num_samples[file]
         assert packed.dtype == np.float32
         np.testing.assert_allclose(packed, read_audio(path, 16000), atol=HALF_STEP * 1.01)
         np.testing.assert_array_equal(audio.read(file, 500, 1000), packed[500:1500])

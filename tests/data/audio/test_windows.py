@@ -7,7 +7,6 @@ import pytest
 import soundfile
 import torch
 
-from cpc.data.audio.files import AudioFiles
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.pack import pack
@@ -36,11 +35,9 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     return index_folder(root, progress=False)
 
 
-@pytest.fixture(params=["on the fly", "packed"])
-def audio(request: pytest.FixtureRequest, manifest: Manifest) -> object:
-    if request.param == "packed":
-        return pack(manifest, 16000, progress=False)
-    return AudioFiles.from_manifest(manifest, 16000)
+@pytest.fixture
+def audio(manifest: Manifest) -> object:
+    return pack(manifest, 16000, progress=False)
 
 
 def test_no_window_crosses_files_and_all_are_of_exact_length(audio: object) -> None:
@@ -68,7 +65,7 @@ def test_one_by_one_equals_all_at_once(audio: object) -> None:
         audio, WINDOW, group_ids=np.array([3, 1, 4, -1, 5, 9]), labels=lambda *a: np.array(a), num_latents=3
     )
     windows = [(3, 17), (1, 0), (3, 500), (0, 4000)]
-    at_once = dataset.collate(dataset.__getitems__(windows))
+    at_once = dataset.__getitems__(windows)
     one_by_one = [dataset.__getitems__([window]) for window in windows]
     for name in Batch._fields:
         expected = torch.cat([getattr(batch, name) for batch in one_by_one])

@@ -124,10 +124,10 @@ def test_mnist_refusals(monkeypatch: pytest.MonkeyPatch, mnist: tuple[Path, np.n
         (b"words", r"\.gz: cannot be unpacked"),
         (
             gzip.compress(idx(images[4:])[:-1]),
-            r"t10k-images-idx3-ubyte: is no idx file of bytes with 3 axes, or a trunc",
+            r"t10k-images-idx3-ubyte: is not an idx file of bytes with 3 axes, or a trunc",
         ),
-        (gzip.compress(b""), "is no idx file"),
-        (gzip.compress(float_header), "is no idx file of bytes"),
+        (gzip.compress(b""), "is not an idx file"),
+        (gzip.compress(float_header), "is not an idx file of bytes"),
         (gzip.compress(idx(images[:2])), "t10k has 2 images and 3 labels"),
     ):
         path.write_bytes(content)

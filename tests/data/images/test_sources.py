@@ -126,8 +126,8 @@ def test_a_source_without_images_says_what_there_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
-        ("nowhere", "there is no folder or npz file nowhere; torchvision's data sets are named like"),
-        ("svhn:data", "'svhn' is none of .* known here: cifar10, cifar100, imagenet, mnist, stl10"),
+        ("nowhere", "there is no folder or npz file nowhere; write torchvision's data sets as NAME:ROOT"),
+        ("svhn:data", "'svhn' is not one of .* known here: cifar10, cifar100, imagenet, mnist, stl10"),
         (Path(__file__), "is not an npz file"),
     ],
 )
@@ -220,11 +220,14 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "low_label": ({"images": RGB, "labels": [0, -2, 0, 0, 0, 0]}, "labels go from -2 to 0, but legal are -1"),
     "huge_label": ({"images": RGB, "labels": [10**15] + [0] * 5}, "labels go from 0 to 10+, but legal are -1"),
     "wrapped_label": ({"images": RGB, "labels": np.array([2**64 - 1] + [0] * 5, np.uint64)}, "labels go from 0 to 184"),
-    "high_label": ({"images": RGB, "labels": [2] * 6, "classes": ["a", "b"]}, "a label is 2, but .* 2 classes.* to 1"),
+    "high_label": (
+        {"images": RGB, "labels": [2] * 6, "classes": ["a", "b"]},
+        r"6 of 6 labels are not among the 2 classes .* to 1\):\n  a:0: 2",
+    ),
     "no_class": ({"images": RGB, "classes": [1, 2]}, r"classes is int64 \[2\], but must be strings"),
     "same_class": ({"images": RGB, "classes": ["a", "a"]}, "a class occurs twice"),
     "few_splits": ({"images": RGB, "split": ["train"]}, r"split is <U5 \[1\], but must be strings \[6\]"),
-    "strange_split": ({"images": RGB, "split": ["dev"] * 6}, "split is 'dev'; legal are train, valid, test"),
+    "strange_split": ({"images": RGB, "split": ["dev"] * 6}, "there is no split 'dev'; legal are train, valid, test"),
     "pickled": ({"images": RGB, "labels": np.array([None] * 6)}, "cannot be read as an npz file .*allow_pickle"),
 }
 
@@ -233,17 +236,17 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
 def test_arrays_of_another_kind_are_refused(tmp_path: Path, case: str) -> None:
     arrays, complaint = BAD_ARRAYS[case]
     path = save(tmp_path / "a.npz", **arrays)
-    with pytest.raises(ValueError, match=f"^{path}: {complaint}"):
+    with pytest.raises(ValueError, match=f"^({path}|{tmp_path}): {complaint}"):
         read_image_source(path)
 
 
 def test_files_that_disagree_are_refused(tmp_path: Path) -> None:
     save(tmp_path / "train.npz", images=RGB, labels=[0] * 6, classes=["a", "b"])
     save(tmp_path / "test.npz", images=RGB, labels=[2] * 6)
-    with pytest.raises(ValueError, match=r"test\.npz: a label is 2, but there are 2 classes"):
+    with pytest.raises(ValueError, match=r"6 of 12 labels are not among the 2 classes(?s:.*)test:0: 2"):
         read_image_source(tmp_path)
     save(tmp_path / "test.npz", images=RGB, classes=["b", "a"])
-    with pytest.raises(ValueError, match=r"train\.npz and .*test\.npz disagree about classes: \['a', 'b'\] and"):
+    with pytest.raises(ValueError, match=r"train and test disagree about classes: \['a', 'b'\] and"):
         read_image_source(tmp_path)
     (tmp_path / "test.npz").unlink()
     for name in ("valid", "val"):
@@ -272,7 +275,6 @@ def test_sequences_are_of_one_file_and_held_out_together(tmp_path: Path) -> None
         save(tmp_path / f"{name}.npz", images=RGB, labels=[0] * 6, sequence=sequence)
     table = read_image_source(tmp_path, valid_share=0.0)
     assert table.sequences.tolist() == [0, 0, 2, 0, 4, 2, 6, 6, 8, 6, 10, 8]
-    assert table.subset([5, 2, 7]).sequences.tolist() == [2, 2, 6]
     seen = set()
     for seed in range(20):
         drawn = read_image_source(tmp_path, valid_share=0.4, seed=seed)
@@ -347,13 +349,14 @@ def test_stl10_that_is_not_whole(stl10: Path) -> None:
         (folder / "test_y.bin").write_bytes(wrong)
         with pytest.raises(ValueError, match=rf"test_y\.bin: holds {len(wrong)} labels.* 1 to 10 for each of the 3"):
             read_image_source(f"stl10:{stl10}")
+    (folder / "test_y.bin").write_bytes(labels)
     images = folder / "unlabeled_X.bin"
     images.write_bytes(images.read_bytes()[:-1])
     with pytest.raises(ValueError, match=r"unlabeled_X\.bin is truncated"):
         read_image_source(f"stl10:{stl10}")
     images.unlink()
     get = re.escape(f"torchvision.datasets.STL10('{stl10}', download=True)")
-    with pytest.raises(ValueError, match=rf"there is no .*unlabeled_X\.bin; get STL10 with python -c .*{get}"):
+    with pytest.raises(ValueError, match=rf"stl10_binary holds no unlabeled_X\.bin; get STL10 with python -c .*{get}"):
         read_image_source(f"stl10:{stl10}")
 
 
@@ -481,16 +484,11 @@ def table(tmp_path: Path) -> ImageTable:
     return read_image_source(write_images(tmp_path, "train/a/1.png", "train/b/2.png", "valid/a/3.png"))
 
 
-def test_rows_and_subsets(table: ImageTable) -> None:
+def test_rows_of_a_split(table: ImageTable) -> None:
     assert table.rows(None).tolist() == [0, 1, 2]
     assert table.rows("valid").tolist() == [2]
     with pytest.raises(ValueError, match=r"no image in .* is of split 'test', only of train, valid"):
         table.rows("test")
-    chosen = table.subset([2, 1])
-    assert listed(chosen) == [("valid/a/3.png", "valid", "a"), ("train/b/2.png", "train", "b")]
-    assert pixels(chosen, 0).tolist() == pixels(table, 2).tolist()
-    assert table.subset(table.labels == 0).names == ["train/a/1.png", "valid/a/3.png"]
-    assert len(table.subset([])) == 0
 
 
 @pytest.mark.parametrize(
@@ -500,9 +498,12 @@ def test_rows_and_subsets(table: ImageTable) -> None:
         (lambda table: table | {"splits": ["train"]}, "columns of a table have one length; found .*'splits': 1"),
         (
             lambda table: table | {"splits": ["train", "dev", "test"]},
-            "dev: no such split; legal are train, valid, test",
+            "there is no split 'dev'; legal are train, valid, test",
         ),
-        (lambda table: table | {"labels": np.array([0, 2, -2])}, r"2 of 3 labels are none of the 2 classes.*\n.*: 2\n"),
+        (
+            lambda table: table | {"labels": np.array([0, 2, -2])},
+            r"2 of 3 labels are not among the 2 classes.*\n.*: 2\n",
+        ),
     ],
 )
 def test_tables_that_are_wrong_are_refused(

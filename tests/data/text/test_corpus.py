@@ -2,15 +2,22 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from cpc.data.text.corpus import TokenCorpus, entropy_nats
+from cpc.data.text.corpus import TokenCorpus, entropy_nats, training_vocabulary
 from cpc.data.text.lines import Text
 from cpc.data.text.vocabulary import Vocabulary
 
 PTB = Path(__file__).parents[4] / "shared" / "data" / "ptb"
+
+
+def corpus_of(source: Path | str, num_tokens: int = 4, tokens: str = "whitespace", **options: Any) -> TokenCorpus:
+    text = Text(source)
+    vocabulary = training_vocabulary(text, num_tokens, tokens, **options)
+    return TokenCorpus(text, vocabulary, options.get("cache_dir"))
 
 
 @pytest.fixture
@@ -21,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_streams_begin_with_the_end_of_a_line(folder: Path) -> None:
-    corpus = TokenCorpus(Text(folder), tokens="whitespace", num_tokens=4)
+    corpus = corpus_of(folder)
     # a 3, <eos> 2, then b and c are one each: b comes first, and c is unknown
     assert corpus.vocabulary.symbols == ("a", "<eos>", "<unk>", "b")
     assert corpus.stream("train").tolist() == [1, 0, 3, 0, 1, 2, 0, 1]
@@ -32,36 +39,31 @@ def test_streams_begin_with_the_end_of_a_line(folder: Path) -> None:
 
 
 def test_a_pack_is_made_once_and_shared_with_a_trained_vocabulary(folder: Path) -> None:
-    corpus = TokenCorpus(Text(folder), tokens="whitespace", num_tokens=4)
+    corpus = corpus_of(folder)
     packs = sorted((folder / ".cpc_cache").iterdir())
     assert isinstance(corpus.stream("train"), np.memmap)
-    again = TokenCorpus(Text(folder), vocabulary=Vocabulary(**corpus.vocabulary.description))
+    again = TokenCorpus(Text(folder), Vocabulary(**corpus.vocabulary.description))
     assert sorted((folder / ".cpc_cache").iterdir()) == packs
     assert again.digest == corpus.digest
     (folder / "train.txt").write_text("a b a\nc b", encoding="utf-8")
-    changed = TokenCorpus(Text(folder), tokens="whitespace", num_tokens=4)
+    changed = corpus_of(folder)
     assert changed.vocabulary.symbols == ("<eos>", "a", "b", "<unk>")
     assert changed.stream("train").tolist() == [0, 1, 2, 1, 0, 3, 2, 0]
 
 
 def test_the_embedded_prose_is_the_same_in_memory_and_packed(tmp_path: Path) -> None:
-    in_memory = TokenCorpus(Text("embedded"), num_tokens=500, lower_case=True)
-    packed = TokenCorpus(Text("embedded"), num_tokens=500, lower_case=True, cache_dir=tmp_path)
+    in_memory = corpus_of("embedded", 500, "words", lower_case=True)
+    packed = corpus_of("embedded", 500, "words", lower_case=True, cache_dir=tmp_path)
     for split in ("train", "valid", "test"):
         assert np.array_equal(in_memory.stream(split), packed.stream(split))
 
 
-def test_a_vocabulary_is_given_or_made(folder: Path) -> None:
-    with pytest.raises(ValueError, match="give one"):
-        TokenCorpus(Text(folder))
-
-
 def test_a_trained_vocabulary_reads_text_without_a_training_part(folder: Path) -> None:
-    vocabulary = TokenCorpus(Text(folder), tokens="whitespace", num_tokens=4).vocabulary
+    vocabulary = corpus_of(folder).vocabulary
     alone = Text(folder / "test.txt")
-    assert TokenCorpus(alone, vocabulary=vocabulary).stream("test").tolist() == [1, 3, 1]
+    assert TokenCorpus(alone, vocabulary).stream("test").tolist() == [1, 3, 1]
     with pytest.raises(ValueError, match=r"test\.txt holds no line to train on, only test: name a file train"):
-        TokenCorpus(alone, tokens="whitespace", num_tokens=4)
+        training_vocabulary(alone, 4)
 
 
 def test_entropy() -> None:
@@ -75,7 +77,7 @@ def test_entropy() -> None:
 
 @pytest.mark.skipif(not PTB.exists(), reason="Penn Treebank is not here")
 def test_penn_treebank_has_10000_tokens_and_the_usual_lengths(tmp_path: Path) -> None:
-    corpus = TokenCorpus(Text(PTB), tokens="whitespace", num_tokens=10_000, cache_dir=tmp_path)
+    corpus = corpus_of(PTB, 10_000, cache_dir=tmp_path)
     lengths = {split: len(corpus.stream(split)) - 1 for split in ("train", "valid", "test")}
     assert lengths == {"train": 929_589, "valid": 73_760, "test": 82_430}
     assert corpus.counts("train").min() > 0

@@ -17,7 +17,6 @@ def test_words_are_sorted_by_count_with_both_symbols_among_them() -> None:
     vocabulary = build_vocabulary(LINES, tokens="whitespace", num_tokens=6)
     assert vocabulary.symbols == (END, "the", UNKNOWN, "cat", "dog", "ran")
     assert vocabulary.encode("the cow saw") == [1, 2, 2, 0]
-    assert vocabulary.decode([1, 3, 0, 2, 0]) == f"the cat\n{UNKNOWN}\n"
 
 
 def test_a_text_that_writes_unknown_words_itself_keeps_all_of_its_words() -> None:
@@ -29,7 +28,7 @@ def test_words_are_parted_from_punctuation_and_put_in_lower_case() -> None:
     lines = ["Don't stop, DON'T!"] * 2 + ["never"]
     vocabulary = build_vocabulary(lines, tokens="words", num_tokens=6, lower_case=True)
     assert vocabulary.symbols == ("don't", END, "!", ",", "stop", UNKNOWN)
-    assert vocabulary.decode(vocabulary.encode("DON'T stop!")) == "don't stop !\n"
+    assert [vocabulary.symbols[i] for i in vocabulary.encode("DON'T stop!")] == ["don't", "stop", "!", END]
 
 
 @pytest.mark.parametrize("tokens", ["whitespace", "words", "subwords"])
@@ -74,7 +73,7 @@ def test_subwords_spell_every_word_of_known_characters() -> None:
     assert len(vocabulary) == 24
     ids = vocabulary.encode("lower newest slow")
     assert vocabulary.unknown not in ids
-    assert vocabulary.decode(ids) == "lower newest slow\n"
+    assert "".join(vocabulary.symbols[i] for i in ids) == f"▁lower▁newest▁slow{END}"
     assert vocabulary.unknown in vocabulary.encode("zebra")
 
 
@@ -89,7 +88,7 @@ def test_refusals() -> None:
             build_vocabulary(lines, tokens="words", num_tokens=10)
     with pytest.raises(ValueError, match="num_tokens=9, but the training text has 7 different tokens"):
         build_vocabulary(LINES, tokens="words", num_tokens=9)
-    with pytest.raises(ValueError, match=r"choose 3 to 7"):
+    with pytest.raises(ValueError, match=r"num_tokens to 3 to 7"):
         build_vocabulary(LINES, tokens="words", num_tokens=2)
     with pytest.raises(ValueError, match="is written in 11 characters"):
         build_vocabulary(LINES, tokens="subwords", num_tokens=5)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import cpc
-from cpc.contexts import RowGRU
+from cpc.contexts import PixelCNN
 from cpc.data import Images
 from cpc.data.images.corpus import ImageCorpus
 from cpc.encoders import PatchEncoder, TinyTrunk
@@ -40,7 +40,7 @@ def tiny_model(seed: int = 0, *, fully_convolutional: bool = False) -> cpc.CPC:
         torch.manual_seed(seed)
         trunk = TinyTrunk(dim=12, strides=(4, 1), widths=(8, 8))
         encoder = PatchEncoder(trunk, patch_size=16, stride=8, fully_convolutional=fully_convolutional)
-        model = cpc.CPC(encoder, RowGRU(5, ("down", "left")), Bilinear(num_steps=1))
+        model = cpc.CPC(encoder, PixelCNN(5, 2, 5, ("down", "left")), Bilinear(num_steps=1))
         model.encoder.set_statistics(torch.tensor([0.5, 0.4, 0.6]), torch.tensor([0.2, 0.3, 0.25]))
         model.initialise_from(torch.rand(16, 3, IMAGE_SIZE, IMAGE_SIZE))
     return model.eval()
@@ -94,7 +94,7 @@ def pixels_of(source: Path) -> Callable[[str], np.ndarray]:
 
 @pytest.fixture
 def corpus(source: Path, model: cpc.CPC) -> ImageCorpus:
-    return ImageCorpus(source, model.encoder, IMAGE_SIZE, load_size=SIDE, augmentation="v1", flip=True)
+    return Images(source=str(source), image_size=IMAGE_SIZE, load_size=SIDE, flip=True).open(model.encoder)
 
 
 @pytest.fixture
@@ -112,6 +112,7 @@ def labelled_corpus(tmp_path: Path, model: cpc.CPC) -> Callable[..., ImageCorpus
             columns["sequence"] = sequence
         path = tmp_path / f"labels{len(list(tmp_path.iterdir()))}.npz"
         np.savez(path, images=images, **columns)
-        return ImageCorpus(path, model.encoder, IMAGE_SIZE, valid_share=0.0)
+        options = {"image_size": IMAGE_SIZE, "augmentation": "none", "valid_share": 0.0}
+        return Images(source=str(path), **options).open(model.encoder)
 
     return write

@@ -1,5 +1,6 @@
 """`cpc probe` and `cpc embed` on a model of images: each option reaches what it is for."""
 
+import inspect
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,9 @@ from PIL import Image
 
 from cpc.cli import main
 from cpc.data.images.readouts import ImageReadouts
-from cpc.probes import Examples, Probe, ProbeProtocol, fit_probe
+from cpc.options import Options
+from cpc.probes import Examples, Extraction, Probe, ProbeProtocol, fit_probe
+from cpc.probes.report import probe
 
 
 def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -63,18 +66,18 @@ def test_probe(model_folder: Path, source: Path, tmp_path: Path, capsys: pytest.
     assert not (model_folder / "probe.json").exists()
 
 
-def test_probe_without_options(model_folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict = {}
-
-    def watched(model: Path, source: str, tasks: list[str], **options: Any) -> dict:
-        asked.update(options)
-        return {"tasks": {}, "bound": []}
-
-    monkeypatch.setattr("cpc.probes.report.probe_report", watched)
-    main(["probe", str(model_folder), "--data", str(source), "--task", "class"])
-    assert asked["features"] is asked["baselines"] is asked["test_split"] is asked["label_shares"] is None
-    assert (asked["train_split"], asked["out"]) == ("train", model_folder / "probe.json")
-    assert asked["supervised"] == {"seconds": 75.0}
+def test_probe_without_options() -> None:
+    given = Options(probe).parse(["run", "--data", "there", "--task", "class"])
+    defaults = {name: parameter.default for name, parameter in inspect.signature(probe).parameters.items()}
+    assert given == {
+        "model_folder": "run",
+        "data": "there",
+        "task": ["class"],
+        "protocol": ProbeProtocol(),
+        "extraction": Extraction(),
+    }
+    assert defaults["features"] is defaults["baselines"] is defaults["test_split"] is defaults["label_shares"] is None
+    assert (defaults["train_split"], defaults["supervised_seconds"]) == ("train", 75.0)
     assert ImageReadouts.default_features == ("z", "z_grid", "c")
     assert ImageReadouts.default_baselines == ("majority", "random", "pixels", "supervised")
 
@@ -82,7 +85,7 @@ def test_probe_without_options(model_folder: Path, source: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--alignments", "there.csv"], "--alignments: "),
+        (["--alignments", "there.csv"], "unrecognized arguments: --alignments"),
         (["--pool", "mean"], "--pool is 'mean'"),
         (["--train_minutes", "3"], "--train_minutes is 3"),
         (["--features", "mfcc"], "legal are z, z_grid, c, c_grid, pixels, hog"),

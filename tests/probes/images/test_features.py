@@ -14,7 +14,7 @@ from cpc.contexts.grid import orient, restore
 from cpc.data.images import readouts
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.readouts import HandMadeImages, ImageReadouts
-from cpc.probes import FeatureStore, Task
+from cpc.probes import Extraction, FeatureStore, Task
 from cpc.probes.task import UNSEEN
 
 PixelsOf = Callable[[str], np.ndarray]
@@ -24,7 +24,11 @@ def read(corpus: ImageCorpus, *features: str, model: Any = None, **where: Any) -
     """Of the test images."""
     of_images = ImageReadouts(corpus, **where)
     rows = corpus.table.rows("test")
-    return dict(FeatureStore.extract(of_images.front_end(features, model), rows, of_images.name).values)
+    return dict(
+        FeatureStore.extract(
+            of_images.front_end(features, model), rows, of_images.name, Extraction(progress=False)
+        ).values
+    )
 
 
 def framed(patch: np.ndarray, mean: np.ndarray) -> np.ndarray:
@@ -94,16 +98,16 @@ def test_gradients_point_across_the_bars(corpus: ImageCorpus, monkeypatch: pytes
     assert found.shape == (14, 2 * 2 * 2 * 2 * 9)  # blocks, cells of a block, directions
     assert found.dtype == np.float32
     for size in (16, 23, 24, 40):
-        corpus.image_size = size
+        corpus.options.image_size = size
         (dim,) = HandMadeImages("hog", corpus).dims.values()
         assert dim == len(skimage.feature.hog(np.zeros((size, size)), 9, (8, 8), (2, 2)))
     directions = found.reshape(14, -1, 9).sum(1)
-    labels = corpus.windows("test").images.labels
+    labels = corpus.windows("test").labels
     assert directions.argmax(1).tolist() == np.where(labels == 0, 0, 4).tolist()
 
 
 def test_what_histograms_of_gradients_need(monkeypatch: pytest.MonkeyPatch, corpus: ImageCorpus) -> None:
-    corpus.image_size = 15
+    corpus.options.image_size = 15
     with pytest.raises(ValueError, match="images of at least 16 pixels, these have 15: leave hog out"):
         HandMadeImages("hog", corpus)
     monkeypatch.setitem(sys.modules, "skimage.feature", None)
@@ -117,7 +121,9 @@ def test_images_of_each_split_with_their_labels(labelled_corpus: Callable[..., I
     corpus = labelled_corpus(["a", "b", "c"], sequence=np.arange(10) // 2 + 7, **labels)
     task = Task("class", ImageReadouts(corpus))
     assert task.classes == ["a", "c"]
-    store = FeatureStore.extract(task.readouts.front_end(["pixels"]), task.rows, task.readouts.name)
+    store = FeatureStore.extract(
+        task.readouts.front_end(["pixels"]), task.rows, task.readouts.name, Extraction(progress=False)
+    )
     train, test = task.examples("train", store, "pixels"), task.examples("test", store, "pixels")
     assert (train.labels.tolist(), test.labels.tolist()) == ([1, 0, 1], [UNSEEN, 1])
     assert (train.clusters.tolist(), test.clusters.tolist()) == ([0, 2, 2], [4, 6])

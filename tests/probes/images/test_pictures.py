@@ -1,43 +1,50 @@
 """Pictures, read back as pixels."""
 
+import io
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 
 import cpc
 from cpc.cli import main
-from cpc.contexts import GRU, RowGRU
-from cpc.data import Images
+from cpc.contexts import GRU, PixelCNN
+from cpc.data import Audio, Images
 from cpc.data.images.corpus import ImageCorpus
+from cpc.data.images.pictures import nearest_patches, picture_map, picture_neighbours, picture_patches
 from cpc.encoders import AudioEncoder, PatchEncoder, TinyTrunk
 from cpc.predictors import Bilinear
-from cpc.probes.images.pictures import (
-    nearest_patches,
-    picture_map,
-    picture_neighbours,
-    picture_patches,
-    write_pictures,
-)
+from cpc.probes.picture import write_pictures
 
 NAMES = ["patches.png", "neighbours.png", "map.png"]
-MARGIN, LINE = 16, 18
 
 
-def pixels_of_sheet(path: Path) -> np.ndarray:
+def pixels_of_sheet(path: Path | io.BytesIO) -> np.ndarray:
     with Image.open(path) as image:
-        assert (image.format, image.mode) == ("PNG", "RGB")
-        return np.asarray(image)
+        assert image.format == "PNG"
+        return np.asarray(image.convert("RGB"))
 
 
-def test_pictures_depend_on_the_seed_alone(model_folder: Path, source: Path, tmp_path: Path) -> None:
+def drawn_images(figure: Any) -> list[np.ndarray]:
+    return [np.asarray(image.get_array()) for axes in figure.axes for image in axes.images]
+
+
+def test_pictures_depend_on_the_seed_alone(
+    model_folder: Path, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sheets = []
     for folder, seed in (("one", 0), ("again", 0), ("other", 1)):
-        written = write_pictures(model_folder, source, tmp_path / folder, num_images=12, seed=seed)
-        assert written == [tmp_path / folder / name for name in NAMES]
+        command = ["picture", str(model_folder), "--data", str(source), "--out", str(tmp_path / folder)]
+        main([*command, "--num_images", "12", "--seed", str(seed)])
+        written = [tmp_path / folder / name for name in NAMES]
+        assert capsys.readouterr().out.splitlines() == [f"{path} written" for path in written]
         sheets.append([pixels_of_sheet(path) for path in written])
     one, again, other = sheets
     assert all(np.array_equal(a, b) for a, b in zip(one, again, strict=True))
@@ -45,35 +52,19 @@ def test_pictures_depend_on_the_seed_alone(model_folder: Path, source: Path, tmp
     assert all(sheet.std() > 10 for sheet in one)
 
 
-def test_command(model_folder: Path, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "pictures"
-    main(["picture", str(model_folder), "--data", str(source), "--out", str(out), "--split", "train"])
-    assert capsys.readouterr().out.splitlines() == [f"{out / name} written" for name in NAMES]
-
-
 def test_patches_as_cut_and_as_changed(corpus: ImageCorpus, pixels_of: Callable[[str], np.ndarray]) -> None:
-    shown, changed = corpus.windows("test"), corpus.windows("test", is_training=True)
-    sheet = np.asarray(picture_patches(shown, changed, corpus, seed=3)).astype(float) / 255
-    factor = 360 // 24
-    left, top = MARGIN, MARGIN + LINE
-    image = sheet[top : top + 360 : factor, left : left + 360 : factor]
+    shown = corpus.windows("test")
+    image, cut, of_training = drawn_images(picture_patches(shown, corpus.encoder.grid, seed=3))
     shown_pixels = pixels_of("test").transpose(0, 2, 3, 1)
-    distances = np.abs(shown_pixels - image).max((1, 2, 3))
-    chosen = int(distances.argmin())
-    assert distances[chosen] < 1 / 255
+    (chosen,) = [place for place, pixels in enumerate(shown_pixels) if np.array_equal(pixels, image)]
     drawn = np.random.default_rng(3).permutation(len(shown_pixels))[:16]
     assert shown_pixels[chosen].std() == pytest.approx(max(shown_pixels[row].std() for row in drawn), rel=1e-4)
-    # Two rows of two patches of 16 pixels, 11 times as large, 4 pixels between.
-    of_training = changed.augmentation(torch.from_numpy(pixels_of("test")[chosen : chosen + 1]), np.array([3]))[0]
-    start = left + 360 + 24
-    for row in range(2):
-        for column in range(2):
-            y, x = top + row * (176 + 4), start + column * (176 + 4)
-            patch = sheet[y : y + 176 : 11, x : x + 176 : 11]
-            cut = shown_pixels[chosen, 8 * row : 8 * row + 16, 8 * column : 8 * column + 16]
-            assert np.abs(patch - cut).max() < 1 / 255
-            patch = sheet[y : y + 176 : 11, x + 2 * 176 + 4 + 24 : x + 3 * 176 + 4 + 24 : 11]
-            assert np.abs(patch - of_training[row, column].permute(1, 2, 0).numpy()).max() < 1 / 255
+    # Two rows of two patches of 16 pixels, 2 pixels between.
+    changed = shown.augmentation(torch.from_numpy(pixels_of("test")[chosen : chosen + 1]), np.array([3]))[0]
+    for row, column in np.ndindex(2, 2):
+        place = (slice(18 * row, 18 * row + 16), slice(18 * column, 18 * column + 16))
+        np.testing.assert_array_equal(cut[place], image[8 * row : 8 * row + 16, 8 * column : 8 * column + 16])
+        np.testing.assert_array_equal(of_training[place], changed[row, column].permute(1, 2, 0))
 
 
 def test_nearest_patches_are_those_of_a_loop() -> None:
@@ -108,22 +99,25 @@ def test_nearest_patches_are_those_of_a_loop() -> None:
 
 def test_neighbours_have_a_row_for_every_query(model: cpc.CPC, corpus: ImageCorpus) -> None:
     test, train = corpus.windows("test"), corpus.windows("train")
-    few, many = (
-        picture_neighbours(model, test, train, corpus, num_queries=num, num_neighbours=3).size for num in (2, 5)
-    )
-    assert few[0] == many[0]
-    assert many[1] - few[1] == 3 * (96 + LINE + 12)
+    drawn = drawn_images(picture_neighbours(model, test, train, num_queries=5, num_neighbours=3))
+    assert [image.shape for image in drawn] == 5 * [(24, 24, 3), *4 * [(16, 16, 3)]]
+    for number in range(5):
+        image, patch, *nearest = drawn[5 * number : 5 * number + 5]
+        assert any(np.array_equal(patch, image[y : y + 16, x : x + 16]) for y in (0, 8) for x in (0, 8))
+        assert not any(np.array_equal(patch, other) for other in nearest)
 
 
 def test_frames_of_a_map_are_of_the_classes(model: cpc.CPC, corpus: ImageCorpus) -> None:
-    sheet = np.asarray(picture_map(model, corpus.windows("train"), corpus))
+    stream = io.BytesIO()
+    picture_map(model, corpus.windows("train")).savefig(stream, format="png")
+    sheet = pixels_of_sheet(stream)
     for colour in ((0x1F, 0x77, 0xB4), (0xFF, 0x7F, 0x0E)):
         is_frame = (np.abs(sheet.astype(int) - colour) <= 1).all(2)
         legend = sheet.shape[1] - 150
         assert is_frame[:, :legend].sum() > 15 * 50  # of 15 thumbnails, few quite covered
         assert is_frame[:, legend:].sum() > 100  # the legend
     unlabelled = corpus.windows("unlabelled")
-    assert len(unlabelled.images) < 10  # the map of these would be refused
+    assert len(unlabelled.rows) < 10  # the map of these would be refused
 
 
 def test_grey_images_and_many_classes(labelled_corpus: Callable[..., ImageCorpus], tmp_path: Path) -> None:
@@ -131,7 +125,7 @@ def test_grey_images_and_many_classes(labelled_corpus: Callable[..., ImageCorpus
     corpus = labelled_corpus(names, train=list(range(60)) * 2, test=list(range(60)), valid=[-1])
     torch.manual_seed(0)
     trunk = TinyTrunk(dim=6, num_channels=1, strides=(4, 1), widths=(4, 4))
-    model = cpc.CPC(PatchEncoder(trunk, 16, 8), RowGRU(5), Bilinear(num_steps=1))
+    model = cpc.CPC(PatchEncoder(trunk, 16, 8), PixelCNN(5, 2, 5), Bilinear(num_steps=1))
     model.encoder.set_statistics(torch.tensor([0.5]), torch.tensor([0.2]))
     model.initialise_from(torch.rand(8, 1, 24, 24))
     noted = Images(source="", image_size=24, augmentation="none").noted
@@ -143,17 +137,34 @@ def test_grey_images_and_many_classes(labelled_corpus: Callable[..., ImageCorpus
 
 
 def test_mistakes_are_named(model_folder: Path, source: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"split 'unlabelled' of .* has 4 images, but a map needs at least 10"):
+    with pytest.raises(ValueError, match=r"split 'unlabelled' of .* shows 4 images, but a map needs at least 10"):
         write_pictures(model_folder, source, tmp_path / "out", split="unlabelled")
     with pytest.raises(ValueError, match=r"no image in .* is of split 'nowhere'"):
         write_pictures(model_folder, source, tmp_path / "out", among="nowhere")
-    with pytest.raises(ValueError, match="num_images=3, but a map needs at least 10"):
+    with pytest.raises(ValueError, match=r"shows 3 images, but a map needs at least 10: .* raise `num_images`=3"):
         write_pictures(model_folder, source, tmp_path / "out", num_images=3)
     audio = cpc.CPC(AudioEncoder(dim=4), GRU(dim=4), Bilinear(num_steps=2))
-    cpc.save_pretrained(audio, tmp_path / "audio")
-    with pytest.raises(ValueError, match="is a model of audio: pictures are drawn of image models"):
+    cpc.save_pretrained(audio, tmp_path / "audio", provenance={"data": Audio(manifest="").noted})
+    with pytest.raises(ValueError, match="this is a model of audio, of which no pictures are drawn"):
         write_pictures(tmp_path / "audio", source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_data_of_ones_own_draw_theirs(
+    model: cpc.CPC, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a class path outside cpc, of a package that is trusted."""
+    module = types.ModuleType("own_package")
+    module.Own = type("Own", (Images,), {"__module__": "own_package", "pictures": lambda *_, **__: {"own": Figure()}})
+    monkeypatch.setitem(sys.modules, "own_package", module)
+    noted = module.Own(source="", image_size=24).noted
+    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": noted})
+    command = ["picture", str(tmp_path / "model"), "--data", str(source), "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit):
+        main(command)
+    assert "give --trusted_packages cpc own_package" in capsys.readouterr().err
+    main([*command, "--trusted_packages", "cpc", "own_package"])
+    assert capsys.readouterr().out == f"{tmp_path / 'out' / 'own.png'} written\n"
 
 
 def test_the_command_names_mistakes(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

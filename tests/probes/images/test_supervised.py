@@ -9,9 +9,10 @@ import torch
 
 import cpc
 from cpc.data.batch import Batch
-from cpc.data.images.corpus import ImageCorpus, ImageDataset
+from cpc.data.images.corpus import ImageCorpus
+from cpc.data.images.dataset import ImageDataset
 from cpc.data.images.readouts import ImageReadouts
-from cpc.probes import FeatureStore, SupervisedProtocol, Task, train_supervised
+from cpc.probes import Extraction, FeatureStore, SupervisedProtocol, Task, train_supervised
 from cpc.probes.results import summarise
 from cpc.probes.supervised import Head
 
@@ -34,7 +35,11 @@ def trained(model: cpc.CPC, task: Task, is_pretrained: bool = False, **options: 
 def test_it_learns_what_can_be_told_apart(model: cpc.CPC, task: Task) -> None:
     head, num_steps = trained(model, task, min_steps=60, batch_size=16, learning_rate=0.01)
     test = task.examples(
-        "test", FeatureStore.extract(task.readouts.front_end(["z"], model), task.test, task.readouts.name), "z"
+        "test",
+        FeatureStore.extract(
+            task.readouts.front_end(["z"], model), task.test, task.readouts.name, Extraction(progress=False)
+        ),
+        "z",
     )
     answers = head.answer(test)
     result = summarise([answers], test, 2, 30)
@@ -110,7 +115,7 @@ def test_some_rows_alone_are_seen_cut_and_mirrored_with_patches_as_they_are(
     read = ImageDataset.__getitems__
 
     def watched(self: ImageDataset, drawn: list) -> Batch:
-        seen.append((self.chance, drawn))
+        seen.append((self.chance, [(int(self.rows[place]), key) for place, key in drawn]))
         return read(self, drawn)
 
     monkeypatch.setattr(ImageDataset, "__getitems__", watched)

@@ -11,7 +11,7 @@ from einops import rearrange, reduce
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.kernels import KernelMap
+from cpc.candidates.kernels import KernelMap, Quadratic
 from cpc.candidates.samplers.compiled import call_on_threads, compiled
 from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, distinct
@@ -37,10 +37,10 @@ class KernelTree(QuerySampler):
     Args:
         num_classes: n.
         kernel: the feature map; `RandomFourier` for RF-softmax, `Quadratic` for the quadratic softmax.
-        uniform_share: of the draws that are uniform; zero only for a kernel that cannot vanish.
+        uniform_share: of the draws that are uniform; zero only for `Quadratic`: sums of other kernels can vanish.
 
     Raises:
-        ValueError: unless the uniform share is in [0, 1), or if it is zero with a kernel that can vanish.
+        ValueError: unless the uniform share is in [0, 1), or if it is zero with another kernel than `Quadratic`.
     """
 
     nodes: Tensor
@@ -50,7 +50,7 @@ class KernelTree(QuerySampler):
         super().__init__(num_classes, kernel.dim)
         if not 0 <= uniform_share < 1:
             raise ValueError(f"uniform_share={uniform_share} is not in [0, 1)")
-        if uniform_share == 0 and kernel.can_vanish:
+        if uniform_share == 0 and not isinstance(kernel, Quadratic):
             raise ValueError(
                 f"uniform_share=0 with {type(kernel).__name__}, whose sums can be negative or underflow: classes "
                 "would get the probability zero; set it to 0.1, say"

@@ -1,0 +1,71 @@
+"""What every encoder of waveforms has, learned or not: a rate, a hop, and the corpus statistics of its input.
+
+B batch, S samples, T latents, D latent dim.
+"""
+
+import math
+from abc import abstractmethod
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Count = TypeVar("Count", int, Tensor)
+
+
+class WaveformEncoder(nn.Module):
+    """Waveforms `[B, S]` to latents `[B, T, D]`, one every `hop_samples`. A subclass gives `forward`, `num_latents`.
+
+    Attributes:
+        dim: D.
+        sample_rate_hz: rate of the waveforms.
+        hop_samples: distance of latents.
+        receptive_field_samples: how many samples a latent sees.
+        first_centre_samples: centre of what latent 0 sees, from the first sample.
+    """
+
+    modality = "audio"
+    latents = "sequences"
+
+    dim: int
+    hop_samples: int
+    receptive_field_samples: int
+    first_centre_samples: float
+
+    def __init__(self, sample_rate_hz: int) -> None:
+        super().__init__()
+        self.sample_rate_hz = sample_rate_hz
+        self.input_mean: Tensor
+        self.input_std: Tensor
+        self.register_buffer("input_mean", torch.zeros(()))
+        self.register_buffer("input_std", torch.ones(()))
+
+    @property
+    def geometry(self) -> dict[str, int]:
+        """Where latents lie, for readers of config.json."""
+        return {"sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop_samples}
+
+    @abstractmethod
+    def num_latents(self, num_samples: Count) -> Count:
+        """How many latents `num_samples` samples give; elementwise on tensors."""
+
+    def set_statistics(self, mean: float, std: float) -> None:
+        """Keep the corpus mean and standard deviation of the samples, by which inputs are standardised."""
+        if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
+            raise ValueError(f"mean={mean} and std={std} cannot standardise audio: silent or non-finite corpus?")
+        self.input_mean.fill_(mean)
+        self.input_std.fill_(std)
+
+    def initialise_from(self, x: Float[Tensor, "B S"]) -> None:
+        """Do nothing, unless a subclass has something to initialise."""
+
+    def _standardise(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
+        """Waveforms by the corpus' statistics, refused if they are too short for a single latent."""
+        if self.num_latents(x.shape[1]) < 1:
+            raise ValueError(
+                f"{x.shape[1]} samples are too few for one latent of this {type(self).__name__} of hop_samples="
+                f"{self.hop_samples}, which sees {self.receptive_field_samples} of them; pad the waveform or leave the "
+                "file out"
+            )
+        return (x - self.input_mean) / self.input_std

@@ -1,0 +1,90 @@
+"""What convolutional encoders share: norms that keep observations apart, their data initialisation, and geometry.
+
+D output channels of a layer.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Norm = Literal["affine", "layer", "none"]
+
+
+def check_norm(norm: str) -> None:
+    """Raises a ValueError on a norm that is not one of `Norm`."""
+    if norm not in get_args(Norm):
+        names = ", ".join(map(repr, get_args(Norm)))
+        raise ValueError(
+            f"norm={norm!r} is not one of {names}; batch norm would let the sequences or patches of a batch see each "
+            "other, and the contrastive task could be solved by that leak"
+        )
+
+
+def hops(strides: Sequence[int]) -> list[int]:
+    """How many inputs of the network lie between neighbouring inputs of each layer."""
+    return [math.prod(strides[:i]) for i in range(len(strides))]
+
+
+def receptive_field(kernels: Sequence[int], strides: Sequence[int]) -> int:
+    """How many inputs an output of these layers sees."""
+    return 1 + sum((kernel - 1) * hop for kernel, hop in zip(kernels, hops(strides), strict=True))
+
+
+def standardising_affine(x: Tensor, axes: Sequence[int]) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
+    """The scale and shift that give every channel of `x` zero mean and unit deviation over `axes`.
+
+    Data-dependent initialisation after Salimans and Kingma 2016 (arXiv:1602.07868) and the ActNorm of Kingma and
+    Dhariwal 2018 (arXiv:1807.03039).
+
+    Raises:
+        ValueError: if `x` is constant or not finite.
+    """
+    std, mean = torch.std_mean(x, tuple(axes))
+    if not torch.isfinite(std).all() or (std <= 1e-12).all():
+        raise ValueError("data initialisation needs a batch that is finite and not constant")
+    scale = 1 / std.clamp(min=1e-6)
+    return scale, -mean * scale
+
+
+class NormedConvolution(nn.Module):
+    """A convolution and its norm, channels last; the weights keep the shape of `nn.Conv1d`'s or `nn.Conv2d`'s.
+
+    A subclass gives `_convolve`. Kaiming's initialisation keeps the signal's scale through ReLUs; torch's default
+    shrinks it sixfold over five layers, and the contrast of latents with it.
+    """
+
+    def __init__(self, in_dim: int, dim: int, kernel: Sequence[int], norm: Norm) -> None:
+        super().__init__()
+        self.norm = norm
+        self.weight = nn.Parameter(torch.empty(dim, in_dim, *kernel))
+        nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
+        self.bias = nn.Parameter(torch.zeros(dim))
+        if norm == "affine":
+            self.scale = nn.Parameter(torch.ones(dim))
+        elif norm == "layer":
+            self.layer_norm = nn.LayerNorm(dim)
+
+    def forward(self, x: Tensor) -> Float[Tensor, "B ... D"]:
+        """Convolve and normalise."""
+        if self.norm == "affine":
+            # scale * (W x) = (scale * W) x: the affine costs nothing when it is folded into the weights.
+            scale = self.scale.reshape(-1, *[1] * (self.weight.ndim - 1))
+            return self._convolve(x, self.weight * scale, self.bias)
+        x = self._convolve(x, self.weight, self.bias)
+        return self.layer_norm(x) if self.norm == "layer" else x
+
+    def initialise_from(self, x: Tensor) -> None:
+        """Set scale and bias so that the pre-activations of this batch are standardised (norm `affine` only)."""
+        if self.norm == "affine":
+            pre_activations = self._convolve(x, self.weight, None)
+            scale, bias = standardising_affine(pre_activations, range(pre_activations.ndim - 1))
+            self.scale.copy_(scale)
+            self.bias.copy_(bias)
+
+    @abstractmethod
+    def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "B ... D"]: ...

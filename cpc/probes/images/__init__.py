@@ -1,1 +1,0 @@
-"""Judging image representations: frozen features of whole images, probes, neighbours, labels needed, fine-tuning."""
