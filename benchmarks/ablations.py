@@ -21,7 +21,6 @@ from cpc.data.made.speech import synthesize
 from cpc.data.store.records import read_records
 from cpc.pretraining.command import parse, pretrain
 from cpc.pretraining.run_folder import step_of
-from cpc.probes.linear import ProbeProtocol
 from cpc.probes.report import probe
 from cpc.processor import prepare_processor
 
@@ -66,7 +65,6 @@ def run(folder: Path, corpus: Path, options: list[str]) -> dict[str, Any]:
             features=("c", "z"),
             baselines=(),
             train_minutes=PROBE_TRAIN_MINUTES,
-            protocol=ProbeProtocol(num_seeds=1),
         )
     tasks = json.loads((folder / "probe.json").read_text())["tasks"]
     results = tasks["phones"]["results"]

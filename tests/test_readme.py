@@ -20,7 +20,7 @@ SMALLER = {
         --data.eval_batches 2 --trainer.max_steps 2 --trainer.accelerator cpu --eval_every_steps 2""",
     "monitor": "--export report.html",  # the page itself would serve until it is stopped
     "evaluate": "--num_batches 2",
-    "probe": "--supervised_seconds 1 --num_seeds 1",
+    "probe": "--supervised_seconds 1",
 }
 
 
@@ -36,7 +36,7 @@ SMALLER_IMAGES = {
         --data.eval_batches 2 --data.batch_size 4 --trainer.max_steps 2 --trainer.accelerator cpu --eval_every_steps 2
         --data.valid_share 0.2""",
     "evaluate": "--num_batches 2",
-    "probe": "--supervised_seconds 1 --num_seeds 1",
+    "probe": "--supervised_seconds 1",
     "picture": "",
     "embed": "",
 }

@@ -170,6 +170,10 @@ class Readouts(ABC):
         """What is independent of what: its name, and `[num_rows]` int64 an id of every observation."""
         return self.unit, np.arange(len(self.splits))
 
+    def groups(self, task: str) -> np.ndarray:
+        """`[num_rows]` int64: observations of one id are held out together when a probe's penalty is chosen."""
+        return np.arange(len(self.splits))
+
     def minutes(self, rows: np.ndarray) -> np.ndarray | None:
         """`[n]` how long observations last; None where they have no duration."""
         return None

@@ -12,7 +12,8 @@ import numpy as np
 from cpc.data.readouts import FrontEnd, Readouts
 from cpc.model import CPC
 from cpc.probes.baselines import answer_by_frequency, answer_by_neighbours
-from cpc.probes.linear import ProbeProtocol, fit_probe, standardise
+from cpc.probes.linear import fit_probe
+from cpc.probes.probe import ProbeProtocol
 from cpc.probes.results import Answers, ProbeResult, summarise
 from cpc.probes.store import Extraction, FeatureStore
 from cpc.probes.supervised import SupervisedProtocol, train_supervised
@@ -131,10 +132,9 @@ class Comparison:
         return replace(summarise([head.answer(test)], test, len(task.classes), len(train)), num_network_steps=num_steps)
 
     def _answers(self, name: str, task: Task, train: Examples, test: Examples, num_seeds: int) -> list[Answers]:
-        standardisation, title, device = standardise(train), self._title(name, task), self.extraction.device
+        title, device = self._title(name, task), self.extraction.device
         probes = (
-            fit_probe(train, len(task.classes), self.protocol, seed, device, standardisation, title=title)
-            for seed in range(num_seeds)
+            fit_probe(train, len(task.classes), self.protocol, seed, device, title=title) for seed in range(num_seeds)
         )
         return [probe.answer(test) for probe in probes]
 

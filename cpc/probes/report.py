@@ -18,14 +18,14 @@ from cpc.model import CPC
 from cpc.probes.clock import Clock
 from cpc.probes.comparison import Comparison
 from cpc.probes.curve import picture_label_efficiency
-from cpc.probes.linear import ProbeProtocol
 from cpc.probes.open import open_readouts
+from cpc.probes.probe import ProbeProtocol
 from cpc.probes.results import CONFIDENCE, results_table
 from cpc.probes.store import Extraction
 from cpc.probes.supervised import SupervisedProtocol
 from cpc.probes.task import Task, check_share
 
-SCHEMA = 2
+SCHEMA = 3
 CURVE_NAME = "label_efficiency.png"
 BASELINES = ("majority", "random", "neighbours")
 NETWORKS = ("supervised", "fine_tuned")
@@ -133,7 +133,7 @@ def probe(
     front_ends = {name: readouts.front_end([name]) for name in hand_made}
     comparison = Comparison(readouts, whole, learnt, protocol, extraction, label_shares or ())
     of_model, known = [name for name in features if name in readouts.features], ", ".join(readouts.features)
-    clock = Clock()
+    clock, num_seeds = Clock(), protocol.num_seeds or 1
 
     def untrained(seed: int) -> CPC:
         with torch.random.fork_rng(devices=[]):
@@ -149,13 +149,13 @@ def probe(
             comparison.probe(
                 {name: f"cpc{readouts.features[name]}" for name in of_model},
                 [readouts.front_end(of_model, model)],
-                protocol.num_seeds,
+                num_seeds,
                 with_shares=True,
                 neighbours_of=of_model[0] if "neighbours" in baselines else None,
             )
     for name, front_end in front_ends.items():
         with clock(name):
-            comparison.probe({name: name}, [front_end], protocol.num_seeds)
+            comparison.probe({name: name}, [front_end], num_seeds)
     if "random" in baselines:
         read = readouts.of_untrained(of_model)
         with clock("random"):
@@ -185,7 +185,7 @@ def probe(
                 for each in learnt
             },
             "protocol": {
-                "probe": protocol.record(),
+                "probe": asdict(protocol),
                 "standardisation": "mean and deviation of each feature over the training examples",
                 "confidence": CONFIDENCE,
                 "train_minutes": train_minutes,

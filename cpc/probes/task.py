@@ -25,12 +25,14 @@ class Examples:
         rows: `[n]` which of them are examples, ascending.
         labels: `[n]` int64, the class of each; `UNSEEN` where the training part has no such class.
         clusters: `[n]` int64, what is independent of what: the file, or the speaker.
+        groups: `[n]` int64, what is held out together when a penalty is chosen.
     """
 
     values: np.ndarray
     rows: np.ndarray
     labels: np.ndarray
     clusters: np.ndarray
+    groups: np.ndarray
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -93,6 +95,7 @@ class Task:
         self._check(found["train"], found["test"])
         self._codes = dict.fromkeys(found["test"], UNSEEN) | {label: i for i, label in enumerate(self.classes)}
         self.clusters, self._cluster_of_row = readouts.clusters(name, self.train, self.test)
+        self._group_of_row = readouts.groups(name)
 
     @property
     def rows(self) -> np.ndarray:
@@ -157,7 +160,7 @@ class Task:
             ValueError: if no vector of the part is labelled.
         """
         values = np.empty((store.num_vectors, 0), np.float32) if feature is None else store.values[feature]
-        means, rows, labels, clusters = [], [], [], []
+        means, rows, labels, clusters, groups = [], [], [], [], []
         for row in (self.train if part == "train" else self.test).tolist():
             place = store.place(row)
             if place.start == place.stop:
@@ -172,6 +175,7 @@ class Task:
             rows.append(at)
             labels.append(found)
             clusters.append(np.full(len(found), self._cluster_of_row[row]))
+            groups.append(np.full(len(found), self._group_of_row[row]))
         if not sum(map(len, labels)):
             raise ValueError(
                 f"no frame of the {part} part (split {self._splits[part]!r}) has a label for task {self.name!r}: do "
@@ -182,6 +186,7 @@ class Task:
             rows=np.concatenate(rows),
             labels=np.concatenate(labels),
             clusters=np.concatenate(clusters),
+            groups=np.concatenate(groups),
         )
 
     def record(self) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from cpc.data.batch import Batch
 from cpc.data.images.patch_grid import PatchGrid
 from cpc.data.made.photographs import write_image_corpora
 from cpc.probes import report
-from cpc.probes.linear import ProbeProtocol
 from cpc.probes.picture import write_pictures
 from cpc.probes.store import Extraction
 from cpc.quickstart.budget import Precision
@@ -21,7 +20,6 @@ from cpc.quickstart.recipe import Config, Findings, Picture, Recipe, Run, Study,
 
 LATENT_DIM, CONTEXT_DIM = 256, 256
 SUPERVISED_SECONDS = 30.0  # of each corpus
-PROBE = ProbeProtocol(num_seeds=1)
 NUM_PICTURED = 300  # images of each split, in pictures
 READOUTS = ("z", "c")  # what stands for `cpc` and `random`, and what is read besides; means over the grid
 RECIPE_CHOSEN_ON = (
@@ -175,7 +173,6 @@ def probe(name: str, num_rows: int, run: Run) -> Findings:
         "class",
         features=READOUTS,
         baselines=("majority", "random", "pixels", "hog", "supervised"),
-        protocol=PROBE,
         supervised_seconds=SUPERVISED_SECONDS,
         held_out=run.measured["bounds"],
         extraction=Extraction(precision=run.precision.probes),

@@ -9,7 +9,6 @@ import torch
 from cpc.data.batch import Batch
 from cpc.data.made.speech import synthesize
 from cpc.probes import report
-from cpc.probes.linear import ProbeProtocol
 from cpc.probes.store import Extraction
 from cpc.quickstart.budget import Precision
 from cpc.quickstart.charts import BLUE, VERMILION, Chart, probe_chart
@@ -30,7 +29,6 @@ BATCH_SIZE = 8
 WINDOW_SAMPLES = 20480
 SUPERVISED_SECONDS = 40.0
 PROBE_TRAIN_MINUTES = 24.0
-PROBE_EPOCHS = 10  # half of the protocol's, for half of the time
 TASKS = {"phones": BLUE, "speaker": VERMILION}
 REPRESENTATIONS = {
     "majority": "majority",
@@ -116,7 +114,6 @@ def probe(run: Run) -> Findings:
         run.source,
         tuple(TASKS),
         train_minutes=PROBE_TRAIN_MINUTES,
-        protocol=ProbeProtocol(num_epochs=PROBE_EPOCHS, num_seeds=1),
         supervised_seconds=SUPERVISED_SECONDS,
         extraction=Extraction(precision=run.precision.probes),
         held_out=run.measured["bounds"],

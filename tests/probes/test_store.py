@@ -78,11 +78,12 @@ def test_one_pass_serves_latents_and_contexts(model: cpc.CPC) -> None:
         np.testing.assert_allclose(both.values[kind], alone.values[kind], atol=1e-6)
 
 
+@pytest.mark.parametrize(("hidden", "steps"), [(0, {}), (1, {"min_steps": 20, "batch_size": 50})])
 def test_a_memory_mapped_store_gives_identical_probes(
-    model: cpc.CPC, audio: Callable[..., AudioReadouts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hidden: int, steps: dict, model: cpc.CPC, audio: Callable[..., AudioReadouts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cpc.probes.linear._BLOCK_ROWS", 64)  # several blocks, several groups
-    monkeypatch.setattr("cpc.probes.linear._GROUP_BYTES", 4 * 10 * 64 * 2)
+    monkeypatch.setattr("cpc.probes.hidden_layer.BLOCK_ROWS", 64)  # several blocks, several groups
+    monkeypatch.setattr("cpc.probes.hidden_layer._GROUP_BYTES", 4 * 10 * 64 * 2)
     task = Task("phones", audio())
     front_end = task.readouts.front_end(["z", "c"], model)
     probes = []
@@ -95,8 +96,9 @@ def test_a_memory_mapped_store_gives_identical_probes(
         )
         assert all(isinstance(values, np.memmap) == (max_ram_gb == 0) for values in store.values.values())
         train = task.examples("train", store, "c")
-        probes.append(fit_probe(train, 3, ProbeProtocol(min_steps=20, batch_size=50), seed=1))
-    assert torch.equal(probes[0].weights[0], probes[1].weights[0])
+        probes.append(fit_probe(train, 3, ProbeProtocol(hidden, **steps), seed=1))
+    for weights, of_file in zip(probes[0].weights, probes[1].weights, strict=True):
+        assert torch.equal(weights, of_file)
     assert not list(tmp_path.iterdir())  # the file has no name, so nothing can be left behind
 
 

@@ -212,6 +212,11 @@ class AudioReadouts(Readouts):
         is_independent = -1 not in tested and not tested & trained and len(tested) >= MIN_SPEAKER_CLUSTERS
         return ("speaker", ids) if task != "speaker" and is_independent else ("file", np.arange(len(ids)))
 
+    def groups(self, task: str) -> np.ndarray:
+        """Speakers, where all are known; files for the task of speakers."""
+        ids = self.corpus.group_ids
+        return np.arange(len(ids)) if task == "speaker" or (ids < 0).any() else ids
+
     def minutes(self, rows: np.ndarray) -> np.ndarray:
         """Of audio; 0 of files that are left out."""
         return self.corpus.audio.num_samples[rows] / self.corpus.audio.sample_rate_hz / 60

@@ -201,6 +201,10 @@ class ImageReadouts(Readouts):
         """Sequences: crops that overlap, frames of a film."""
         return "sequence", self.corpus.table.sequences
 
+    def groups(self, task: str) -> np.ndarray:
+        """Sequences, as clusters are."""
+        return self.corpus.table.sequences
+
     def initialise(self, model: Any, seed: int) -> None:
         """By the statistics that the probed model has, and the training split's images."""
         trained = self.corpus.encoder

@@ -18,7 +18,6 @@ from cpc.probes import Extraction, FeatureStore, ProbeProtocol, Task, fit_probe,
 from cpc.probes.open import open_readouts
 from cpc.probes.report import probe
 
-QUICK = ProbeProtocol(min_steps=100, num_epochs=1, num_seeds=2)
 BRIEF = {"num_epochs": 1, "min_steps": 2, "seconds": None, "batch_size": 8}
 BASELINES = ("majority", "random", "pixels", "hog", "supervised", "fine_tuned", "neighbours")
 QUIET = Extraction(progress=False)
@@ -34,7 +33,6 @@ def test_every_result_stands_beside_the_bound(model_folder: Path, source: Path, 
         features=("z", "z_grid", "c", "c_grid"),
         baselines=BASELINES,
         label_shares=(0.2, 1.0),
-        protocol=QUICK,
         supervised=BRIEF,
         num_random_models=2,
         extraction=QUIET,
@@ -123,7 +121,6 @@ def test_untrained_models_are_as_training_found_them_and_averaged(
         "class",
         features=("c",),
         baselines=("random",),
-        protocol=QUICK,
         num_random_models=2,
         held_out=[],
         extraction=QUIET,
@@ -140,7 +137,7 @@ def test_untrained_models_are_as_training_found_them_and_averaged(
         front_end = task.readouts.front_end(["c"], untrained)
         store = FeatureStore.extract(front_end, task.rows, task.readouts.name, QUIET)
         train, test = task.examples("train", store, "c"), task.examples("test", store, "c")
-        answers = fit_probe(train, 2, QUICK).answer(test)
+        answers = fit_probe(train, 2, ProbeProtocol()).answer(test)
         percents.append(100 * (answers.predicted == test.labels).mean())
         cross_entropies.append(-answers.log_likelihood_nats.mean())
     assert abs(cross_entropies[0] - cross_entropies[1]) > 0.01
@@ -180,7 +177,6 @@ def test_what_exceeds_the_memory_is_mapped_and_gives_the_same(
             "class",
             features=("z",),
             baselines=(),
-            protocol=QUICK,
             extraction=Extraction(max_ram_gb=of_run / 1e9, scratch_dir=tmp_path, progress=False),
         )
         for of_run in (10**9, max_ram_bytes)
@@ -199,7 +195,6 @@ def test_the_encoder_is_not_trained(model_folder: Path, source: Path) -> None:
             "class",
             features=("z",),
             baselines=("fine_tuned",),
-            protocol=QUICK,
             supervised=BRIEF,
             extraction=QUIET,
         )
@@ -218,7 +213,6 @@ def test_a_single_test_image_has_no_interval(model_folder: Path, tmp_path: Path)
         "class",
         features=("z",),
         baselines=("majority",),
-        protocol=QUICK,
         extraction=QUIET,
         out=tmp_path / "probe.json",
     )

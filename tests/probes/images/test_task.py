@@ -45,7 +45,7 @@ def test_a_probe_of_some_labels_is_that_of_scikit_learn_on_them(labelled_corpus:
     store = FeatureStore(task.readouts.front_end(["pixels"]), np.arange(400), np.ones(400, int), {"pixels": values})
     rows = rng.permutation(300)[:80]
     train, test = (task.trained_on(rows).examples(part, store, "pixels") for part in ("train", "test"))
-    probe = fit_probe(train, 3, ProbeProtocol(learning_rate=0.05))
+    probe = fit_probe(train, 3, ProbeProtocol(l2=1.0))
     result = summarise([probe.answer(test)], test, 3, len(train))
     scaler = StandardScaler().fit(values[rows])
     oracle = LogisticRegression(max_iter=2000).fit(scaler.transform(values[rows]), labels[rows])

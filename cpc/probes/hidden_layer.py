@@ -1,0 +1,98 @@
+"""The probe with a hidden layer: trained by Adam on shuffled minibatches.
+
+n examples, D feature dim.
+"""
+
+import math
+import mmap
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+from tqdm import tqdm
+
+from cpc.probes.probe import BLOCK_ROWS, Probe, read, standardise
+from cpc.probes.task import Examples
+
+_GROUP_BYTES = 256_000_000
+
+
+def fit_hidden(
+    train: Examples,
+    num_classes: int,
+    protocol: Any,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    title: str | None = None,
+) -> Probe:
+    """Minimise mean cross-entropy + l2 / (2 n) |W|^2 by Adam, with a cosine to zero; see `fit_probe`.
+
+    Args:
+        train: the training examples.
+        num_classes: Y.
+        protocol: a `ProbeProtocol` with a hidden layer, of which nothing is None.
+        seed: of the initial weights and the order of the examples.
+        device: where to compute.
+        title: of a progress bar; None: none.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    probe = Probe(train.values.shape[1], num_classes, [protocol.hidden_dim], protocol.l2, generator)
+    for buffer, values in zip((probe.mean, probe.scale), standardise(train), strict=True):
+        buffer.copy_(values)
+    probe.to(device)
+    batch_size = min(protocol.batch_size, len(train))
+    steps_per_epoch = math.ceil(len(train) / batch_size)
+    num_steps = max(protocol.num_epochs * steps_per_epoch, protocol.min_steps)
+    num_epochs = math.ceil(num_steps / steps_per_epoch)
+    optimiser = torch.optim.Adam(probe.parameters(), lr=protocol.learning_rate, fused=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, num_epochs * steps_per_epoch)
+    penalty = protocol.l2 / (2 * len(train))
+    with tqdm(total=num_epochs * steps_per_epoch, desc=title, unit="step", disable=title is None) as bar:
+        for _ in range(num_epochs):
+            for x, labels in _minibatches(train, batch_size, generator):
+                loss = F.cross_entropy(probe(x.to(device)), labels.to(device))
+                loss = loss + penalty * sum(weight.square().sum() for weight in probe.weights)
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+                schedule.step()
+                bar.update()
+    return probe.requires_grad_(False)
+
+
+def _minibatches(
+    train: Examples, batch_size: int, generator: torch.Generator
+) -> Iterator[tuple[Float[Tensor, "n D"], Tensor]]:
+    """All examples once, in random order.
+
+    Blocks of neighbouring rows come in random order, and rows are shuffled within groups of blocks: a memory-mapped
+    store is read in runs, and the order is the same wherever the values live.
+    """
+    blocks_per_group = max(1, _GROUP_BYTES // (4 * train.values.shape[1] * BLOCK_ROWS))
+    blocks = np.split(np.arange(len(train)), range(BLOCK_ROWS, len(train), BLOCK_ROWS))
+    rest = np.zeros(0, np.int64)
+    for group in torch.randperm(len(blocks), generator=generator).split(blocks_per_group):
+        chosen = [blocks[i] for i in group.tolist()]
+        for block in chosen:
+            _prefetch(train.values, int(train.rows[block[0]]), int(train.rows[block[-1]]))
+        order = np.concatenate([rest, *chosen])
+        order = order[torch.randperm(len(order), generator=generator).numpy()]
+        num_whole = len(order) // batch_size * batch_size
+        for start in range(0, num_whole, batch_size):
+            batch = order[start : start + batch_size]
+            yield read(train, batch), torch.from_numpy(train.labels[batch])
+        rest = order[num_whole:]
+    if len(rest):
+        yield read(train, rest), torch.from_numpy(train.labels[rest])
+
+
+def _prefetch(values: np.ndarray, first: int, last: int) -> None:
+    """Have the disk read these rows of a memory-mapped array in one run, before they are asked for in random order."""
+    mapped = getattr(values, "_mmap", None)
+    if mapped is not None and hasattr(mmap, "MADV_WILLNEED"):
+        start = int(first) * values.strides[0] // mmap.PAGESIZE * mmap.PAGESIZE
+        mapped.madvise(mmap.MADV_WILLNEED, start, min((int(last) + 1) * values.strides[0], len(mapped)) - start)

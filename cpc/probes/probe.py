@@ -1,0 +1,156 @@
+"""A probe: class scores from standardised features, linear or with the paper's one hidden layer, and how it is fitted.
+
+n examples, D feature dim, Y classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from cpc.probes.results import Answers
+from cpc.probes.task import UNSEEN, Examples
+
+BLOCK_ROWS = 4096
+_OF_HIDDEN_LAYER = {
+    "hidden_dim": 512,
+    "num_seeds": 3,
+    "num_epochs": 20,
+    "min_steps": 1000,
+    "batch_size": 1024,
+    "learning_rate": 0.001,
+}
+
+
+@dataclass(frozen=True)
+class ProbeProtocol:
+    """How a probe is fitted; the defaults were chosen by measurement (see docs/decisions/evaluation_and_probes.md).
+
+    The linear probe is solved to its optimum and has one choice, the penalty. All but `hidden` and `l2` is about
+    training with a hidden layer.
+
+    Args:
+        hidden: hidden layers: 0 for the linear probe, 1 for the multi-layer probe of van den Oord et al. 2018.
+        l2: weight of the penalty, in the convention of scikit-learn's C = 1 / l2: the sum of the losses plus l2 / 2
+            times the sum of squared weights; chosen on held-out groups of the training part if not given, 1 with a
+            hidden layer.
+        hidden_dim: width of the hidden layer, 512 if not given (the paper does not state its own).
+        num_seeds: probes with a hidden layer, of different initial weights and orders of examples; 3 if not given.
+        num_epochs: passes over the training examples, at least; 20 if not given.
+        min_steps: steps, at least: small training parts are passed over more often; 1000 if not given.
+        batch_size: examples per step; 1024 if not given.
+        learning_rate: Adam's at the start, from where it falls to zero along a cosine; 0.001 if not given.
+
+    Raises:
+        ValueError: on values out of range, or of a hidden layer for the linear probe.
+    """
+
+    hidden: int = 0
+    l2: float | None = None
+    hidden_dim: int | None = None
+    num_seeds: int | None = None
+    num_epochs: int | None = None
+    min_steps: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.hidden not in (0, 1):
+            raise ValueError(f"hidden={self.hidden}, but a probe has 0 (linear) or 1 hidden layer")
+        for name, default in (_OF_HIDDEN_LAYER | {"l2": 1.0}).items():
+            value = getattr(self, name)
+            if value is not None and (value <= 0 if isinstance(default, float) else value < 1):
+                legal = "positive" if isinstance(default, float) else "at least 1"
+                raise ValueError(f"{name}={value} must be {legal}")
+            if self.hidden and value is None:
+                object.__setattr__(self, name, default)
+            elif not self.hidden and value is not None and name != "l2":
+                raise ValueError(
+                    f"{name}={value} is about a hidden layer, but the linear probe is solved, not trained: leave it "
+                    "out, or set `hidden` to 1"
+                )
+
+
+class Probe(nn.Module):
+    """Class scores from features.
+
+    Args:
+        dim: D.
+        num_classes: Y.
+        hidden_dims: width of each hidden layer; none for the linear probe.
+        l2: weight of the penalty that it was fitted with, to be noted.
+        generator: of the initial weights of hidden layers; the last one's are zero.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        hidden_dims: Sequence[int] = (),
+        l2: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.l2 = l2
+        widths = [dim, *hidden_dims, num_classes]
+        self.weights = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        for i, (input_dim, output_dim) in enumerate(pairwise(widths)):
+            weight = torch.zeros(output_dim, input_dim)
+            if i < len(hidden_dims):
+                nn.init.kaiming_normal_(weight, nonlinearity="relu", generator=generator)
+            self.weights.append(nn.Parameter(weight))
+            self.biases.append(nn.Parameter(torch.zeros(output_dim)))
+        self.mean: Tensor
+        self.scale: Tensor
+        self.register_buffer("mean", torch.zeros(dim))
+        self.register_buffer("scale", torch.ones(dim))
+
+    def forward(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n Y"]:
+        """Unnormalised log-probabilities of the classes."""
+        hidden = (x - self.mean) * self.scale
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            hidden = F.linear(hidden.relu() if i else hidden, weight, bias)
+        return hidden
+
+    @torch.inference_mode()
+    def answer(self, test: Examples) -> Answers:
+        """The class and the true class's log-probability of every test example."""
+        device = self.mean.device
+        predicted, log_likelihood = [], []
+        for start in range(0, len(test), BLOCK_ROWS):
+            x = read(test, slice(start, start + BLOCK_ROWS)).to(device)
+            labels = torch.from_numpy(test.labels[start : start + BLOCK_ROWS]).to(device)
+            log_probabilities = self(x).log_softmax(1)
+            predicted.append(log_probabilities.argmax(1).cpu())
+            of_label = log_probabilities.gather(1, rearrange(labels.clamp(min=0), "n -> n 1"))[:, 0]
+            log_likelihood.append(torch.where(labels == UNSEEN, torch.nan, of_label).cpu())
+        return Answers(torch.cat(predicted).numpy(), torch.cat(log_likelihood).double().numpy(), self.l2)
+
+
+def standardise(train: Examples) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
+    """Mean and inverse deviation of the training examples; constant features keep their scale."""
+    total = torch.zeros(train.values.shape[1], dtype=torch.float64)
+    squares = torch.zeros_like(total)
+    shift = read(train, slice(0, 1))[0].double()  # sums of squares of shifted values lose no digits
+    for start in range(0, len(train), BLOCK_ROWS):
+        x = read(train, slice(start, start + BLOCK_ROWS)).double() - shift
+        total += x.sum(0)
+        squares += x.square().sum(0)
+    mean = total / len(train)
+    std = (squares / len(train) - mean.square()).clamp(min=0).sqrt()
+    mean = mean + shift
+    is_constant = std <= 1e-6 * mean.abs().clamp(min=1e-6)
+    return mean.float(), torch.where(is_constant, 1.0, 1 / std).float()
+
+
+def read(examples: Examples, which: slice | np.ndarray) -> Float[Tensor, "n D"]:
+    """The features of these examples."""
+    # By index, hence a copy; float16 is widened by torch, in a third of numpy's time.
+    return torch.from_numpy(examples.values[examples.rows[which]]).float()
