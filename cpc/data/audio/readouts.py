@@ -20,8 +20,13 @@ from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.features import Features
 from cpc.data.audio.files import read_blocks
 from cpc.data.audio.headers import AUDIO_SUFFIXES
-from cpc.data.audio.pack import PackedAudio
-from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, WindowDataset, initialisation_windows, window_draws
+from cpc.data.audio.windows import (
+    NUM_INITIALISATION_WINDOWS,
+    Audio,
+    WindowDataset,
+    initialisation_windows,
+    window_draws,
+)
 from cpc.data.batch import Batch
 from cpc.data.readouts import FrontEnd, Labels, LabelsOf, Pool, Readouts
 from cpc.data.store.folders import find_files, name_a_few
@@ -55,7 +60,7 @@ class AudioFrontEnd(FrontEnd):
         audio: the files; None: only `of_file` is asked for.
     """
 
-    def __init__(self, features: Sequence[str], times: Features, audio: PackedAudio | None) -> None:
+    def __init__(self, features: Sequence[str], times: Features, audio: Audio | None) -> None:
         self.times = times
         self.audio = audio
         latent_dim = times.latent_dim
