@@ -114,8 +114,6 @@ def test_probe_with_every_baseline(run_dir: Path, corpus: Path, capsys: pytest.C
         "2",
         "--min_steps",
         "50",
-        "--num_seeds",
-        "1",
         "--supervised_seconds",
         "1",
         "--task",

@@ -307,7 +307,7 @@ def test_evaluate_measures_it(run_dir: Path, source: Path, capsys: pytest.Captur
 
 def test_probe_judges_it(run_dir: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["probe", str(run_dir), "--data", str(source), "--task", "drift", "--trusted_packages", "cpc", PACKAGE]
-    options = ["--num_seeds", "1", "--baselines", "majority", "random", "neighbours", "--label_shares", "0.2", "1"]
+    options = ["--baselines", "majority", "random", "neighbours", "--label_shares", "0.2", "1"]
     main([*command, *options])
     task = json.loads((run_dir / "probe.json").read_text())["tasks"]["drift"]
     assert list(task["results"]) == ["cpc", "neighbours", "cpc_z", "random", "random_z", "majority"]
@@ -315,7 +315,7 @@ def test_probe_judges_it(run_dir: Path, source: Path, capsys: pytest.CaptureFixt
     assert task["results"]["majority"]["accuracy_percent"] == 50
     assert task["label_efficiency"]["num_labels"] == [8, 40]
     assert "drift: 2 classes, split train (40 walks) -> test (10), mean over the walk" in capsys.readouterr().out
-    main([*command, "--pool", "frames", "--num_seeds", "1", "--baselines"])
+    main([*command, "--pool", "frames", "--baselines"])
     frames = json.loads((run_dir / "probe.json").read_text())["tasks"]["drift"]["results"]
     assert frames["cpc"]["num_train"] == 40 * LENGTH
     with pytest.raises(SystemExit):

@@ -99,11 +99,11 @@ COMMANDS = {  # what is measured of a run afterwards: the command, and the file 
         "--estimators tuba nwj dv --num_batches 4 --bank train"
     ),
     ("cpu_small", "probe.json"): (
-        "probe --data speech --task phones speaker --features c z mfcc --baselines majority random --num_seeds 1"
+        "probe --data speech --task phones speaker --features c z mfcc --baselines majority random"
     ),
     ("image/cpu_small", "bound.json"): "evaluate --data gratings.npz --num_batches 4",
     ("image/cpu_small", "probe.json"): (
-        "probe --data gratings.npz --task class --features z z_grid c --baselines majority pixels hog --num_seeds 1"
+        "probe --data gratings.npz --task class --features z z_grid c --baselines majority pixels hog"
     ),
     ("text/cpu_small", "bound.json"): "evaluate --data embedded --split test",
 }

@@ -137,7 +137,7 @@ def solve(
     l2: float,
     start: Solution | None = None,
     which: Int[np.ndarray, " m"] | None = None,
-    least_progress: float = 1e-5,
+    least_progress: float = 1e-6,
 ) -> Solution:
     """Minimise sum of cross-entropies + l2 / 2 |W|^2, the objective of scikit-learn's `C = 1 / l2`.
 

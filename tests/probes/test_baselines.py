@@ -14,7 +14,9 @@ def examples(values: np.ndarray, labels: list[int] | np.ndarray) -> Examples:
     """In a store of twice as many rows, of which every other one is an example."""
     stored = np.repeat(values, 2, 0)
     stored[1::2] = -7
-    return Examples(stored, 2 * np.arange(len(labels)), np.array(labels), np.arange(len(labels)), np.arange(len(labels)))
+    return Examples(
+        stored, 2 * np.arange(len(labels)), np.array(labels), np.arange(len(labels)), np.arange(len(labels))
+    )
 
 
 def test_answers_by_frequency() -> None:

@@ -76,7 +76,7 @@ def test_intervals_cover_what_they_should(num_clusters: int, monkeypatch: pytest
         # The true label's probability: 0.8 where right, 0.2 where wrong, so H - CE has a known expectation.
         log_likelihood = np.log(np.where(is_right, 0.8, 0.2))
         answer = Answers(np.where(is_right, labels, 1 - labels), log_likelihood)
-        found = summarise([answer], examples(labels, clusters, clusters), 2, 1)
+        found = summarise([answer], examples(labels, clusters), 2, 1)
         truths = 60.0, np.log(2) + 0.6 * np.log(0.8) + 0.4 * np.log(0.2)
         intervals = found.accuracy_interval_percent, found.label_information_interval_nats
         covered += [low <= truth <= high for truth, (low, high) in zip(truths, intervals, strict=True)]

@@ -80,7 +80,12 @@ def test_one_pass_serves_latents_and_contexts(model: cpc.CPC) -> None:
 
 @pytest.mark.parametrize(("hidden", "steps"), [(0, {}), (1, {"min_steps": 20, "batch_size": 50})])
 def test_a_memory_mapped_store_gives_identical_probes(
-    hidden: int, steps: dict, model: cpc.CPC, audio: Callable[..., AudioReadouts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hidden: int,
+    steps: dict,
+    model: cpc.CPC,
+    audio: Callable[..., AudioReadouts],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("cpc.probes.hidden_layer.BLOCK_ROWS", 64)  # several blocks, several groups
     monkeypatch.setattr("cpc.probes.hidden_layer._GROUP_BYTES", 4 * 10 * 64 * 2)

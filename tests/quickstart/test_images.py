@@ -16,7 +16,6 @@ from PIL import Image
 from cpc.checkpoint import build
 from cpc.cli import main
 from cpc.data.made import photographs
-from cpc.probes.linear import ProbeProtocol
 from cpc.quickstart import budget, images
 
 pytestmark = pytest.mark.slow  # a minute; the engine itself is tested on prose
@@ -35,7 +34,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(photographs, "MOST_CROPS", {"train": 40, "valid": 30, "test": 20})
         patch.setattr(images, "SUPERVISED_SECONDS", 1.0)
         patch.setattr(budget, "MEASURING_SECONDS", 1e-3)
-        patch.setattr(images, "PROBE", ProbeProtocol(num_epochs=1, min_steps=30, num_seeds=1))
         patch.setattr(images, "NUM_PICTURED", 30)
         small = {name: replace(corpus, batch_size=16).study(name) for name, corpus in images.CORPORA.items()}
         patch.setattr(images, "RECIPE", replace(images.RECIPE, studies=small))

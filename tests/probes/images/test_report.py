@@ -61,8 +61,7 @@ def test_every_result_stands_beside_the_bound(model_folder: Path, source: Path, 
         assert (result["num_train"], result["num_test"], result["num_clusters"]) == (30, 14, 14)
         assert np.sum(result["confusion"]) == 14 * len(result["accuracy_percent_by_seed"])
     seeds = {name: len(result["accuracy_percent_by_seed"]) for name, result in task["results"].items()}
-    single = ("neighbours", "supervised", "fine_tuned", "majority")
-    assert seeds == {name: 1 if name in single else 2 for name in NAMES}
+    assert seeds == {name: 2 if name.startswith("random") else 1 for name in NAMES}
     assert task["results"]["hog"]["accuracy_percent"] == 100
     assert task["results"]["pixels"]["accuracy_percent"] < 90  # the phase of a grating is its own
     assert task["results"]["majority"]["accuracy_percent"] == 50
@@ -140,7 +139,7 @@ def test_untrained_models_are_as_training_found_them_and_averaged(
         answers = fit_probe(train, 2, ProbeProtocol()).answer(test)
         percents.append(100 * (answers.predicted == test.labels).mean())
         cross_entropies.append(-answers.log_likelihood_nats.mean())
-    assert abs(cross_entropies[0] - cross_entropies[1]) > 0.01
+    assert abs(cross_entropies[0] - cross_entropies[1]) > 0.001
     assert found["accuracy_percent_by_seed"] == pytest.approx(percents)
     assert found["accuracy_percent"] == pytest.approx(np.mean(percents))
     assert found["cross_entropy_nats"] == pytest.approx(np.mean(cross_entropies), rel=1e-4)
