@@ -103,7 +103,7 @@ class Readouts(ABC):
     A subclass for sequences of vectors needs `splits`, `labels`, `front_end` and `find_files`, and `several_vectors`.
 
     Args:
-        train_split: where probes are trained, and where untrained models take their statistics.
+        train_split: where probes are trained, and where untrained models take their statistics; None: everywhere.
         device: where models are.
         precision: of an encoder's products.
 
@@ -128,7 +128,9 @@ class Readouts(ABC):
     supervised: Mapping[str, Any] | None = None
     supervised_feature: str = "c"
 
-    def __init__(self, train_split: str = "train", device: str = "cpu", precision: Precision = "float32") -> None:
+    def __init__(
+        self, train_split: str | None = "train", device: str = "cpu", precision: Precision = "float32"
+    ) -> None:
         self.train_split = train_split
         self.device = device
         self.precision = precision

@@ -15,17 +15,17 @@ _TEMPERATURE = 0.07  # of Wu et al. 2018
 _BLOCK_ROWS = 1024
 
 
-def answer_by_frequency(train: Examples, test: Examples, num_classes: int) -> Answers:
+def answer_by_frequency(train: Examples, test: Examples, num_classes: int) -> list[Answers]:
     """Always the most frequent class of the training examples.
 
     Counts start at one, so that a class without a training example keeps a likelihood.
     """
     counts = np.bincount(train.labels, minlength=num_classes)
     log_share = np.log((counts + 1) / (counts + 1).sum())
-    return answer_by_likelihood(np.broadcast_to(log_share, (len(test), num_classes)), test.labels)
+    return [answer_by_likelihood(np.broadcast_to(log_share, (len(test), num_classes)), test.labels)]
 
 
-def answer_by_neighbours(train: Examples, test: Examples, num_classes: int, num_neighbours: int = 20) -> Answers:
+def answer_by_neighbours(train: Examples, test: Examples, num_classes: int, num_neighbours: int = 20) -> list[Answers]:
     """Classes by weighted vote of the most similar training examples (Wu et al. 2018, arXiv:1805.01978).
 
     Similarity is the cosine of features centred on the training mean; a neighbour's vote is exp(similarity / 0.07).
@@ -49,4 +49,4 @@ def answer_by_neighbours(train: Examples, test: Examples, num_classes: int, num_
         votes = repeat(weights[:, -1] / num_classes, "m -> m y", y=num_classes).clone()
         votes.scatter_add_(1, classes[nearest], weights)
         log_shares.append((votes / votes.sum(1, keepdim=True)).log())
-    return answer_by_likelihood(torch.cat(log_shares).numpy(), test.labels)
+    return [answer_by_likelihood(torch.cat(log_shares).numpy(), test.labels)]

@@ -4,17 +4,19 @@ import copy
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from cpc.data.readouts import FrontEnd, Readouts
 from cpc.model import CPC
 from cpc.probes.baselines import answer_by_frequency, answer_by_neighbours
+from cpc.probes.classifier import ProbeProtocol
+from cpc.probes.folds import Fold, joined, over_folds
 from cpc.probes.linear import fit_probe
-from cpc.probes.probe import ProbeProtocol
-from cpc.probes.results import Answers, ProbeResult, summarise
+from cpc.probes.results import Answers, ProbeResult
 from cpc.probes.store import Extraction, FeatureStore
 from cpc.probes.supervised import SupervisedProtocol, train_supervised
 from cpc.probes.task import Examples, Task
@@ -89,26 +91,26 @@ class Comparison:
             store = self._store(front_end, rows)
             for (feature, name), task in product(names.items(), self.learnt):
                 self.geometries[name], self.num_empty[name] = front_end.geometry(feature), store.num_empty
-                train, test = (task.examples(part, store, feature) for part in ("train", "test"))
-                answers[task.name, name] += self._answers(name, task, train, test, num_seeds)
-                self.results[task.name][name] = summarise(answers[task.name, name], test, len(task.classes), len(train))
+                fit = partial(self._fitted, self._title(name, task), num_seeds)
+                found, judge = over_folds(task, store, feature, fit)
+                answers[task.name, name] += found
+                self.results[task.name][name] = judge(answers[task.name, name])
                 for smaller in self.by_share[task.name] if with_shares else ():
-                    train = smaller.examples("train", store, feature)
-                    found = self._answers(f"{name} of {len(train)} labels", task, train, test, num_seeds)
-                    self._add_to_curve(task.name, name, summarise(found, test, len(task.classes), len(train)))
+                    fit = partial(self._fitted, self._title(f"{name} of {len(smaller.train)} labels", task), num_seeds)
+                    found, judge = over_folds(smaller, store, feature, fit)
+                    self._add_to_curve(task.name, name, judge(found))
                 if feature == neighbours_of:
-                    train = task.examples("train", store, feature)
-                    voted = answer_by_neighbours(train, test, len(task.classes))
-                    self.results[task.name]["neighbours"] = summarise([voted], test, len(task.classes), len(train))
-            del store, train, test  # the next front end's features take their room
+                    found, judge = over_folds(task, store, feature, answer_by_neighbours)
+                    self.results[task.name]["neighbours"] = judge(found)
+            del store, judge  # the next front end's features take their room
 
     def guess(self, name: str, model: CPC) -> None:
         """Answer every task by the frequency of its classes, of vectors where this model has them."""
         front_end = self.readouts.front_end([self.readouts.supervised_feature], model)
         for task in self.learnt:
-            train, test = (self._labels(front_end, task, part) for part in ("train", "test"))
-            answers = answer_by_frequency(train, test, len(task.classes))
-            self.results[task.name][name] = summarise([answers], test, len(task.classes), len(train))
+            labels_alone = FeatureStore(front_end, task.rows, front_end.num_vectors(task.rows), {})
+            found, judge = over_folds(task, labels_alone, None, answer_by_frequency)
+            self.results[task.name][name] = judge(found)
 
     def supervise(self, name: str, model: CPC, protocol: SupervisedProtocol, *, is_pretrained: bool = False) -> None:
         """Train copies of a model for each task's labels, on all of its training part, and on shares of the labels."""
@@ -121,21 +123,25 @@ class Comparison:
     def _supervised(
         self, name: str, model: CPC, task: Task, protocol: SupervisedProtocol, is_pretrained: bool
     ) -> ProbeResult:
-        trained, feature = copy.deepcopy(model), self.readouts.supervised_feature
-        title = self._title(name, task)
-        head, num_steps = train_supervised(
-            trained, self.readouts, task, protocol, is_pretrained=is_pretrained, title=title
-        )
-        front_end = self.readouts.front_end([feature], trained)
-        test = task.examples("test", self._store(front_end, task.test), feature)
-        train = self._labels(front_end, task, "train")
-        return replace(summarise([head.answer(test)], test, len(task.classes), len(train)), num_network_steps=num_steps)
+        feature, folds, steps = self.readouts.supervised_feature, [], []
+        for fold in task.folds:
+            trained, title = copy.deepcopy(model), self._title(name, task)
+            head, num_steps = train_supervised(
+                trained, self.readouts, fold, protocol, is_pretrained=is_pretrained, title=title
+            )
+            front_end = self.readouts.front_end([feature], trained)
+            test = fold.examples("test", self._store(front_end, fold.test), feature)
+            labels_alone = FeatureStore(front_end, fold.train, front_end.num_vectors(fold.train), {})
+            folds.append(Fold([head.answer(test)], test, len(fold.examples("train", labels_alone, None))))
+            steps.append(num_steps)
+        answers, judge = joined(folds, len(task.classes))
+        return replace(judge(answers), num_network_steps=round(np.mean(steps)))
 
-    def _answers(self, name: str, task: Task, train: Examples, test: Examples, num_seeds: int) -> list[Answers]:
-        title, device = self._title(name, task), self.extraction.device
-        probes = (
-            fit_probe(train, len(task.classes), self.protocol, seed, device, title=title) for seed in range(num_seeds)
-        )
+    def _fitted(
+        self, title: str | None, num_seeds: int, train: Examples, test: Examples, num_classes: int
+    ) -> list[Answers]:
+        device = self.extraction.device
+        probes = (fit_probe(train, num_classes, self.protocol, seed, device, title=title) for seed in range(num_seeds))
         return [probe.answer(test) for probe in probes]
 
     def _add_to_curve(self, task: str, name: str, result: ProbeResult) -> None:
@@ -146,10 +152,6 @@ class Comparison:
 
     def _title(self, name: str, task: Task) -> str | None:
         return f"probe {name}: {task.name}" if self.extraction.progress else None
-
-    def _labels(self, front_end: FrontEnd, task: Task, part: Literal["train", "test"]) -> Examples:
-        """Labels without features."""
-        return task.examples(part, FeatureStore(front_end, task.rows, front_end.num_vectors(task.rows), {}), None)
 
     def _store(self, front_end: FrontEnd, rows: np.ndarray) -> FeatureStore:
         return FeatureStore.extract(front_end, rows, self.readouts.name, self.extraction)

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
-from cpc.probes.probe import BLOCK_ROWS, Probe, read, standardise
+from cpc.probes.classifier import BLOCK_ROWS, Probe, read, standardise
 from cpc.probes.task import Examples
 
 _GROUP_BYTES = 256_000_000

@@ -3,10 +3,10 @@
 import torch
 from tqdm import tqdm
 
+from cpc.probes.classifier import Probe, ProbeProtocol, standardise
 from cpc.probes.convex import Coordinates, solve
 from cpc.probes.hidden_layer import fit_hidden
 from cpc.probes.penalty import choose_l2
-from cpc.probes.probe import Probe, ProbeProtocol, standardise
 from cpc.probes.task import Examples
 
 

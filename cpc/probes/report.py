@@ -15,11 +15,11 @@ from cpc.checkpoint import build, load_pretrained, read_config
 from cpc.data.readouts import Pool
 from cpc.data.store.atomic import finite, write_atomically, write_json
 from cpc.model import CPC
+from cpc.probes.classifier import ProbeProtocol
 from cpc.probes.clock import Clock
 from cpc.probes.comparison import Comparison
 from cpc.probes.curve import picture_label_efficiency
 from cpc.probes.open import open_readouts
-from cpc.probes.probe import ProbeProtocol
 from cpc.probes.results import CONFIDENCE, results_table
 from cpc.probes.store import Extraction
 from cpc.probes.supervised import SupervisedProtocol
@@ -40,8 +40,10 @@ def probe(
     baselines: Sequence[str] | None = None,
     label_shares: Sequence[float] | None = None,
     pool: Pool | None = None,
-    train_split: str = "train",
+    train_split: str | None = None,
     test_split: str | None = None,
+    folds: str | None = None,
+    num_folds: int = 4,
     train_minutes: float | None = None,
     protocol: ProbeProtocol | None = None,
     supervised_seconds: float = 75.0,
@@ -69,8 +71,12 @@ def probe(
             supervised, and for images pixels too.
         label_shares: also a curve over these shares of the labels, such as 0.01 0.02 0.05 0.1 0.2 0.5 1; not of frames.
         pool: every frame, or a file's mean; by task if not given.
-        train_split: where probes are trained, and where baselines take their statistics and data initialisation.
+        train_split: where probes are trained, and where baselines take their statistics and data initialisation; train
+            if not given.
         test_split: where they are tested; valid for speaker, else test, if not given.
+        folds: cross-validation in place of two splits: a column, such as speaker, whose groups are shared out among
+            folds, in their order. Each fold is tested by probes of the others; intervals are over the groups.
+        num_folds: how many.
         train_minutes: train probes on that much audio of the split, drawn at random; networks take all of it.
         protocol: how probes are trained.
         supervised_seconds: budget of the supervised baseline, per task.
@@ -94,6 +100,10 @@ def probe(
         raise ValueError(f"train_minutes={train_minutes} must be positive; leave it out to train on all")
     for share in label_shares or ():
         check_share(share)
+    if folds is None:
+        train_split = train_split or "train"
+    elif train_split is not None or test_split is not None:
+        raise ValueError(f"`folds` {folds} tests on every fold in turn: leave `train_split` and `test_split` out")
     extraction, protocol = extraction or Extraction(), protocol or ProbeProtocol()
     out = Path(model_folder) / "probe.json" if out is None else Path(out)
     trusted_packages = tuple(trusted_packages)
@@ -117,7 +127,7 @@ def probe(
     _check_names("features", features, [*readouts.features, *readouts.hand_made])
     _check_names("baselines", baselines, [*BASELINES, *networks, *readouts.hand_made])
     tasks = [task] if isinstance(task, str) else dict.fromkeys(task)
-    whole = [Task(name, readouts, pool=pool, test_split=test_split) for name in tasks]
+    whole = [Task(name, readouts, pool=pool, test_split=test_split, folds=folds, num_folds=num_folds) for name in tasks]
     for each in whole:
         if each.pool == "frames" and "neighbours" in baselines:
             raise ValueError(
@@ -221,10 +231,11 @@ def format_report(report: Mapping[str, Any]) -> str:
         protocol, results, curve = task["protocol"], task["results"], task["label_efficiency"]
         units = f"{protocol['unit']}s"
         read = {"frames": ", every frame", "mean": f", mean over the {protocol['unit']}", None: ""}[protocol["pool"]]
-        lines.append(
-            f"{name}: {len(protocol['classes'])} classes, split {protocol['train_split']} ({protocol['num_train']} "
-            f"{units}) -> {protocol['test_split']} ({protocol['num_test']}){read}"
-        )
+        parts = f"split {protocol['train_split']} ({protocol['num_train']} {units}) -> {protocol['test_split']} "
+        parts += f"({protocol['num_test']})"
+        if protocol["folds"] is not None:
+            parts = f"{protocol['num_folds']} folds over {protocol['folds']} ({protocol['num_test']} {units})"
+        lines.append(f"{name}: {len(protocol['classes'])} classes, {parts}{read}")
         lines += results_table(results)
         for shown in list(results.values())[:1]:
             lines.append(

@@ -23,12 +23,12 @@ class Answers(NamedTuple):
     Attributes:
         predicted: `[n]` the most probable class.
         log_likelihood_nats: `[n]` log q(y | features) of the true class; NaN where that was unseen in training.
-        l2: weight of the probe's penalty; None where there is no probe.
+        l2: weight of the penalty of each probe that answered.
     """
 
     predicted: np.ndarray
     log_likelihood_nats: np.ndarray
-    l2: float | None = None
+    l2: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class ProbeResult:
         cross_entropy_nats: CE, mean over examples and seeds of -log q(y | features).
         label_information_nats: H(Y) - CE.
         label_information_interval_nats: as for accuracy.
-        num_train: training examples.
+        num_train: training examples, in the mean over folds.
         num_test: test examples.
         num_unseen: test examples whose label the training part does not have.
         num_clusters: independent units of the test part.
         class_accuracy_percent: recall of each class, None where the test part has no example.
         confusion: `[true class][predicted class]` examples, summed over the seeds.
-        l2_by_seed: weight of each probe's penalty, chosen on the training part unless given; None where there is none.
+        l2: weight of each probe's penalty, chosen on the training part unless given.
         num_network_steps: of a network trained for the labels: the steps that its budget bought here; None of probes.
     """
 
@@ -70,7 +70,7 @@ class ProbeResult:
     num_clusters: int
     class_accuracy_percent: list[float | None]
     confusion: list[list[int]]
-    l2_by_seed: list[float | None]
+    l2: list[float]
     num_network_steps: int | None = None
 
 
@@ -126,7 +126,7 @@ def summarise(answers: Sequence[Answers], test: Examples, num_classes: int, num_
             100 * float(confusion[i, i] / counts[i]) if counts[i] else None for i in range(num_classes)
         ],
         confusion=confusion.tolist(),
-        l2_by_seed=[a.l2 for a in answers],
+        l2=[l2 for a in answers for l2 in a.l2],
     )
 
 

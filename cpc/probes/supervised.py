@@ -20,7 +20,7 @@ from tqdm import tqdm
 from cpc.data.batch import Batch
 from cpc.data.readouts import UNLABELLED, Readouts
 from cpc.model import CPC
-from cpc.probes.probe import Probe
+from cpc.probes.classifier import Probe
 from cpc.probes.task import Task
 
 _PRETRAINED_RATE = 0.1  # of the softmax's

@@ -48,6 +48,9 @@ class Task:
             given. Where an observation gives one vector there is nothing to choose.
         test_split: where the task is tested; as the modality has it unless given. It is learnt on
             `readouts.train_split`.
+        folds: a column whose groups are shared out among `num_folds` folds, in their order; each fold is tested by
+            probes of the others. It takes the place of both splits.
+        num_folds: how many.
 
     Attributes:
         classes: the labels of the training part.
@@ -62,7 +65,14 @@ class Task:
     """
 
     def __init__(
-        self, name: str, readouts: Readouts, *, pool: Pool | None = None, test_split: str | None = None
+        self,
+        name: str,
+        readouts: Readouts,
+        *,
+        pool: Pool | None = None,
+        test_split: str | None = None,
+        folds: str | None = None,
+        num_folds: int = 4,
     ) -> None:
         if pool is not None and pool not in get_args(Pool):
             raise ValueError(f"pool={pool!r} is not one of {', '.join(get_args(Pool))}")
@@ -71,13 +81,16 @@ class Task:
         self.name = name
         self.readouts = readouts
         self.pool: Pool | None = (pool or readouts.default_pool(name)) if readouts.several_vectors else None
-        self.train_split = readouts.train_split
-        self.test_split = test_split or readouts.default_test_split(name)
-        if self.train_split == self.test_split:
-            raise ValueError(
-                f"train_split and test_split are both {self.train_split!r}: a probe is tested on other data"
-            )
-        parts = {part: self._rows_of(f"{part}_split", split) for part, split in self._splits.items()}
+        self.column = folds
+        self.train_split, self.test_split = readouts.train_split, None
+        parts = dict.fromkeys(("train", "test"), np.arange(len(readouts.splits)))
+        if folds is None:
+            self.test_split = test_split or readouts.default_test_split(name)
+            if self.train_split == self.test_split:
+                raise ValueError(
+                    f"train_split and test_split are both {self.train_split!r}: a probe is tested on other data"
+                )
+            parts = {part: self._rows_of(f"{part}_split", split) for part, split in self._splits.items()}
         self._labels = readouts.labels(name, np.concatenate(list(parts.values())))
         if self._labels.vary_within and self.pool == "mean":
             raise ValueError(f"{name} change within a {readouts.unit}: pool='frames' is the only way to probe them")
@@ -94,13 +107,33 @@ class Task:
         self.classes = sorted(found["train"], key=_by_number if order is None else order.index)
         self._check(found["train"], found["test"])
         self._codes = dict.fromkeys(found["test"], UNSEEN) | {label: i for i, label in enumerate(self.classes)}
-        self.clusters, self._cluster_of_row = readouts.clusters(name, self.train, self.test)
+        self._fold_of_row: np.ndarray | None = None
+        if folds is None:
+            self.clusters, self._cluster_of_row = readouts.clusters(name, self.train, self.test)
+        else:
+            self.clusters, (self._cluster_of_row, self._fold_of_row) = folds, self._shared_out(folds, num_folds)
         self._group_of_row = readouts.groups(name)
 
     @property
     def rows(self) -> np.ndarray:
         """All rows of the corpus whose features are needed."""
         return np.union1d(self.train, self.test)
+
+    @property
+    def folds(self) -> list["Task"]:
+        """The same task learnt on all folds but one and tested on that; the task alone where it has splits."""
+        if self._fold_of_row is None:
+            return [self]
+        folds = []
+        for number in range(self._fold_of_row.max() + 1):
+            fold = copy(self)
+            fold._fold_of_row = None
+            fold.train = self.train[self._fold_of_row[self.train] != number]
+            fold.test = self.test[self._fold_of_row[self.test] == number]
+            learnt = {label for row in fold.train.tolist() for label in self._labels.names(row)}
+            fold._codes = {label: code if label in learnt else UNSEEN for label, code in self._codes.items()}
+            folds.append(fold)
+        return folds
 
     def trained_on(self, rows: np.ndarray) -> "Task":
         """The same task and classes, learnt from these rows of the training part alone.
@@ -124,6 +157,8 @@ class Task:
             ValueError: on a share outside 0 < share <= 1, or where an observation gives several examples.
         """
         check_share(share)
+        if self.column is not None:
+            raise ValueError(f"`label_shares` are of a training split, but `folds` is {self.column!r}: leave one out")
         if self.pool == "frames":
             raise ValueError(
                 f"`label_shares` are of whole {self.readouts.unit}s, but task {self.name!r} labels every frame: set "
@@ -197,6 +232,8 @@ class Task:
             "unit": self.readouts.unit,
             "train_split": self.train_split,
             "test_split": self.test_split,
+            "folds": self.column,
+            "num_folds": len(self.folds),
             "num_train": len(self.train),
             "num_test": len(self.test),
             "num_unlabelled": self.num_unlabelled,
@@ -205,10 +242,33 @@ class Task:
         }
 
     @property
-    def _splits(self) -> dict[str, str]:
+    def _splits(self) -> dict[str, str | None]:
         return {"train": self.train_split, "test": self.test_split}
 
-    def _rows_of(self, option: str, split: str) -> np.ndarray:
+    def _shared_out(self, column: str, num_folds: int) -> tuple[np.ndarray, np.ndarray]:
+        """`[num_rows]` ids of the column's groups, and the fold of each."""
+        if column == self.name:
+            raise ValueError(
+                f"`folds` {column} is the task itself: its classes would be new in each fold; name another column"
+            )
+        of_row = self.readouts.labels(column, self.rows).of_row
+        nameless = [row for row in self.rows.tolist() if row not in of_row]
+        if nameless:
+            raise ValueError(
+                f"`folds` {column}: {len(nameless)} of {len(self.rows)} {self.readouts.unit}s with a label have no "
+                f"{column}, such as {self.readouts.name(nameless[0])}; fill the column"
+            )
+        names = sorted(set(of_row.values()), key=_by_number)
+        if not 2 <= num_folds <= len(names):
+            raise ValueError(
+                f"num_folds={num_folds} must be at least 2 and at most the number of groups, {len(names)} of {column!r}"
+            )
+        fold_of = np.concatenate([np.full(len(part), i) for i, part in enumerate(np.array_split(names, num_folds))])
+        groups = np.full(len(self.readouts.splits), -1)
+        groups[self.rows] = [names.index(of_row[row]) for row in self.rows.tolist()]
+        return groups, np.where(groups < 0, -1, fold_of[groups])
+
+    def _rows_of(self, option: str, split: str | None) -> np.ndarray:
         splits = self.readouts.splits
         rows = np.flatnonzero(np.array(splits) == split)
         if not len(rows):

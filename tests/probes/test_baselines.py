@@ -21,7 +21,7 @@ def examples(values: np.ndarray, labels: list[int] | np.ndarray) -> Examples:
 
 def test_answers_by_frequency() -> None:
     nothing = np.zeros((9, 1), np.float32)
-    answers = answer_by_frequency(examples(nothing, [0, 1, 1]), examples(nothing, [1, 0, 2, UNSEEN]), 3)
+    (answers,) = answer_by_frequency(examples(nothing, [0, 1, 1]), examples(nothing, [1, 0, 2, UNSEEN]), 3)
     assert answers.predicted.tolist() == [1, 1, 1, 1]
     np.testing.assert_allclose(np.exp(answers.log_likelihood_nats), [3 / 6, 2 / 6, 1 / 6, np.nan])
 
@@ -48,7 +48,7 @@ def test_votes_are_those_of_a_loop(k: int, monkeypatch: pytest.MonkeyPatch) -> N
     labels, test_labels = rng.integers(0, 4, 60), rng.integers(0, 4, 25)
     centres = 2 * rng.standard_normal((4, 6)) + 50
     train, test = (centres[of] + 2 * rng.standard_normal((len(of), 6)) for of in (labels, test_labels))
-    answers = answer_by_neighbours(examples(train, labels), examples(test, test_labels), 4, k)
+    (answers,) = answer_by_neighbours(examples(train, labels), examples(test, test_labels), 4, k)
     expected = np.stack([votes_of_a_loop(train, labels, example, 4, k) for example in test])
     assert answers.predicted.tolist() == expected.argmax(1).tolist()
     np.testing.assert_allclose(answers.log_likelihood_nats, np.log(expected[np.arange(25), test_labels]), atol=1e-3)
@@ -62,8 +62,8 @@ def test_half_precision_and_classes_not_seen() -> None:
     train = rng.standard_normal((30, 5)).astype(np.float16)
     labels = rng.integers(0, 3, 30)
     test_labels = np.array([0, UNSEEN, 2])
-    found = answer_by_neighbours(examples(train, labels), examples(train[:3], test_labels), 3)
-    exact = answer_by_neighbours(
+    (found,) = answer_by_neighbours(examples(train, labels), examples(train[:3], test_labels), 3)
+    (exact,) = answer_by_neighbours(
         examples(train.astype(float), labels), examples(train[:3].astype(float), test_labels), 3
     )
     np.testing.assert_array_equal(np.isnan(found.log_likelihood_nats), [False, True, False])
@@ -74,6 +74,6 @@ def test_half_precision_and_classes_not_seen() -> None:
 def test_no_likelihood_is_zero() -> None:
     """A class that none of the neighbours is of keeps a share."""
     train = np.array([[1.0, 0.0], [0.9, 0.1], [-1.0, 0.0], [-0.9, 0.2]])
-    answers = answer_by_neighbours(examples(train, [0, 0, 1, 1]), examples(train[:1], [1]), 2, 2)
+    (answers,) = answer_by_neighbours(examples(train, [0, 0, 1, 1]), examples(train[:1], [1]), 2, 2)
     assert answers.predicted.tolist() == [0]
     assert -5 < answers.log_likelihood_nats[0] < -1

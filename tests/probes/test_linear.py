@@ -11,8 +11,8 @@ from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.preprocessing import StandardScaler
 
 from cpc.probes import hidden_layer
+from cpc.probes.classifier import ProbeProtocol, standardise
 from cpc.probes.linear import fit_probe
-from cpc.probes.probe import ProbeProtocol, standardise
 from cpc.probes.results import summarise
 from cpc.probes.task import Examples
 
@@ -182,4 +182,4 @@ def test_the_penalty_is_chosen_and_noted() -> None:
     np.testing.assert_allclose(chosen.weights[0], given.weights[0], atol=1e-4)
     small = fit_probe(train, NUM_CLASSES, ProbeProtocol(l2=0.01)).answer(test)
     assert chosen.answer(test).log_likelihood_nats.mean() > small.log_likelihood_nats.mean()
-    assert summarise([chosen.answer(test)], test, NUM_CLASSES, 400).l2_by_seed == [chosen.l2]
+    assert summarise([chosen.answer(test)], test, NUM_CLASSES, 400).l2 == [chosen.l2]

@@ -77,14 +77,14 @@ def test_every_result_stands_beside_the_bound(
     assert phones["logmel"]["accuracy_percent"] > 85  # tones; frames at their borders hear two
     assert phones["majority"]["label_information_nats"] < 0.01
     assert phones["cpc"]["num_train"] == phones["supervised"]["num_train"] == 12 * 40
-    assert len(phones["cpc"]["accuracy_percent_by_seed"]) == len(phones["cpc"]["l2_by_seed"]) == 1
+    assert len(phones["cpc"]["accuracy_percent_by_seed"]) == len(phones["cpc"]["l2"]) == 1
     assert len(phones["random"]["accuracy_percent_by_seed"]) == 2
     assert report["tasks"]["speaker"]["protocol"]["test_split"] == "valid"
     assert report["tasks"]["first"]["results"]["cpc"]["num_test"] == 12
     assert report["bound"] == [BOUND]
     assert report["model"]["step"] == 7
     assert report["protocol"]["probe"]["hidden"] == 0
-    assert all(penalty > 0 for penalty in phones["cpc"]["l2_by_seed"])
+    assert all(penalty > 0 for penalty in phones["cpc"]["l2"])
     assert report["protocol"]["features"]["cpc"]["dim"] == 10
     assert report["protocol"]["features"]["cpc_z"]["dim"] == 12
     for task in ("phones", "speaker", "first"):

@@ -17,7 +17,7 @@ from cpc.data.audio.readouts import AudioReadouts
 from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, initialisation_windows
 from cpc.data.batch import Batch
 from cpc.probes import Extraction, FeatureStore, SupervisedProtocol, Task, train_supervised
-from cpc.probes.probe import Probe
+from cpc.probes.classifier import Probe
 from cpc.probes.results import ProbeResult, summarise
 from cpc.probes.supervised import Head, _loss
 

@@ -77,7 +77,7 @@ def test_probe_without_options() -> None:
         "extraction": Extraction(),
     }
     assert defaults["features"] is defaults["baselines"] is defaults["test_split"] is defaults["label_shares"] is None
-    assert (defaults["train_split"], defaults["supervised_seconds"]) == ("train", 75.0)
+    assert (defaults["train_split"], defaults["supervised_seconds"]) == (None, 75.0)
     assert ImageReadouts.default_features == ("z", "z_grid", "c")
     assert ImageReadouts.default_baselines == ("majority", "random", "pixels", "supervised")
 

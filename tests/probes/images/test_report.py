@@ -53,6 +53,8 @@ def test_every_result_stands_beside_the_bound(model_folder: Path, source: Path, 
         "num_unlabelled": {"train": 0, "test": 0},
         "classes": ["columns", "rows"],
         "clusters": "sequence",
+        "folds": None,
+        "num_folds": 1,
     }
     assert list(task["results"]) == NAMES
     for result in task["results"].values():

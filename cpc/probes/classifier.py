@@ -1,4 +1,4 @@
-"""A probe: class scores from standardised features, linear or with the paper's one hidden layer, and how it is fitted.
+"""A probe: class scores from standardised features, linear or with the hidden layer of the paper, and its protocol.
 
 n examples, D feature dim, Y classes.
 """
@@ -131,7 +131,8 @@ class Probe(nn.Module):
             predicted.append(log_probabilities.argmax(1).cpu())
             of_label = log_probabilities.gather(1, rearrange(labels.clamp(min=0), "n -> n 1"))[:, 0]
             log_likelihood.append(torch.where(labels == UNSEEN, torch.nan, of_label).cpu())
-        return Answers(torch.cat(predicted).numpy(), torch.cat(log_likelihood).double().numpy(), self.l2)
+        l2 = () if self.l2 is None else (self.l2,)
+        return Answers(torch.cat(predicted).numpy(), torch.cat(log_likelihood).double().numpy(), l2)
 
 
 def standardise(train: Examples) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:

@@ -1,0 +1,91 @@
+"""Cross-validation over groups, against scikit-learn on the same features."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import LeaveOneGroupOut
+from sklearn.preprocessing import StandardScaler
+
+import cpc
+from cpc.data import Audio
+from cpc.data.audio.readouts import AudioReadouts
+from cpc.probes import Extraction, ProbeProtocol, Task, probe
+from cpc.probes.comparison import Comparison
+from cpc.probes.store import FeatureStore
+
+Readouts = Callable[..., AudioReadouts]
+
+
+def test_every_fold_is_answered_by_probes_of_the_others(model: cpc.CPC, audio: Readouts) -> None:
+    readouts = audio(train_split=None)
+    task = Task("phones", readouts, folds="speaker", num_folds=3)
+    extraction = Extraction(progress=False)
+    comparison = Comparison(readouts, [task], [task], ProbeProtocol(l2=3.0), extraction)
+    front_end = readouts.front_end(["c"], model)
+    comparison.probe({"c": "cpc"}, [front_end], 1)
+    comparison.guess("majority", model)
+    found = comparison.results["phones"]["cpc"]
+
+    store = FeatureStore.extract(front_end, task.rows, readouts.name, extraction)
+    examples = task.examples("train", store, "c")
+    x, y, speakers = examples.values[examples.rows], examples.labels, examples.clusters
+    assert len(set(speakers)) == 3
+    correct = np.zeros(len(y), bool)
+    for train, test in LeaveOneGroupOut().split(x, y, speakers):
+        scaler = StandardScaler().fit(x[train])
+        oracle = LogisticRegression(C=1 / 3, max_iter=2000).fit(scaler.transform(x[train]), y[train])
+        correct[test] = oracle.predict(scaler.transform(x[test])) == y[test]
+    assert found.num_test == len(y)
+    assert found.num_train == round(2 / 3 * len(y))
+    assert found.num_clusters == 3
+    assert found.l2 == [3.0] * 3
+    assert found.accuracy_percent == pytest.approx(100 * correct.mean(), abs=0.3)
+    assert comparison.results["phones"]["majority"].accuracy_percent < found.accuracy_percent
+    assert np.sum(found.confusion) == len(y)
+
+
+def test_groups_are_shared_out_in_their_order(audio: Readouts) -> None:
+    pairs = [f"{number % 4}" for number in range(36)]
+    readouts = audio({"pair": pairs}, train_split=None)
+    task = Task("first", readouts, folds="pair", num_folds=2)
+    assert [sorted({pairs[row] for row in fold.test}) for fold in task.folds] == [["0", "1"], ["2", "3"]]
+    for fold in task.folds:
+        assert not set(fold.train) & set(fold.test)
+        assert len(fold.train) + len(fold.test) == 36
+    of_some = task.trained_on(np.arange(8))
+    assert [fold.train.tolist() for fold in of_some.folds] == [[2, 3, 6, 7], [0, 1, 4, 5]]
+    assert [len(fold.test) for fold in of_some.folds] == [18, 18]
+
+
+def test_a_class_of_one_fold_alone_is_an_error_there(model: cpc.CPC, audio: Readouts) -> None:
+    words = ["rare" if number < 4 else "often" if number % 2 else "more" for number in range(36)]
+    readouts = audio({"word": words}, train_split=None)  # all of "rare" is ann's, in the split train
+    task = Task("word", readouts, folds="speaker", num_folds=3)
+    comparison = Comparison(readouts, [task], [task], ProbeProtocol(l2=1.0), Extraction(progress=False))
+    comparison.probe({"c": "cpc"}, [readouts.front_end(["c"], model)], 1)
+    assert comparison.results["word"]["cpc"].num_unseen == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"folds": "speaker", "num_folds": 4}, "num_folds=4 must be at least 2 and at most .* 3 of 'speaker'"),
+        ({"folds": "speaker", "num_folds": 1}, "num_folds=1 must be at least 2"),
+        ({"folds": "phones"}, "`folds` phones is the task itself"),
+        ({"folds": "hair"}, "no column 'hair'"),
+        ({"folds": "speaker", "test_split": "test"}, "leave `train_split` and `test_split` out"),
+        ({"folds": "speaker", "train_split": "train"}, "leave `train_split` and `test_split` out"),
+        ({"folds": "speaker", "num_folds": 3, "label_shares": [0.5], "task": "first"}, "`label_shares` are of a train"),
+    ],
+)
+def test_folds_that_cannot_be_are_named(
+    model: cpc.CPC, corpus_folder: Path, cache_dir: Path, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    cpc.save_pretrained(model, tmp_path, provenance={"data": Audio(manifest="").noted})
+    options = {"task": "phones", "extraction": Extraction(cache_dir=cache_dir, progress=False), **options}
+    with pytest.raises(ValueError, match=message):
+        probe(tmp_path, corpus_folder, **options)
