@@ -1,0 +1,65 @@
+"""g_enc on log-mel frames: what MFCC knows is there from the start, and two layers turn it into latents.
+
+B batch, S samples, T latents, M mel bands, D latent dim.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from cpc.data.audio.spectral import LogMel
+
+
+class MelEncoder(LogMel):
+    """Log-mel frames, standardised by band, through two linear layers with a ReLU between them.
+
+    Frames are those of `LogMel`: 25 ms every 10 ms by default, so that the first two steps of a prediction see samples
+    that the context has seen; `skip_steps` of the loss leaves them out. Bands are standardised by the statistics that
+    `initialise_from` takes once from data. Every latent is a function of its own window.
+
+    Args:
+        dim: width of the latents.
+        hidden_dim: width of the layer between.
+        num_mels: bands.
+        sample_rate_hz: rate of the waveforms.
+        hop_samples: distance of latents.
+        window_samples: length of a frame's window.
+
+    Raises:
+        ValueError: if a width is below 1; as `LogMel`.
+    """
+
+    def __init__(
+        self,
+        dim: int = 256,
+        hidden_dim: int = 512,
+        num_mels: int = 80,
+        sample_rate_hz: int = 16000,
+        hop_samples: int = 160,
+        window_samples: int = 400,
+    ) -> None:
+        super().__init__(num_mels, sample_rate_hz, hop_samples, window_samples)
+        if min(dim, hidden_dim) < 1:
+            raise ValueError(f"dim={dim} and hidden_dim={hidden_dim} must be at least 1")
+        self.dim = dim
+        self.hidden_dim = hidden_dim
+        self.layers = nn.Sequential(nn.Linear(num_mels, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, dim))
+        self.band_mean: Tensor
+        self.band_std: Tensor
+        self.register_buffer("band_mean", torch.zeros(num_mels))
+        self.register_buffer("band_std", torch.ones(num_mels))
+
+    def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T D"]:
+        """Encode waveforms into latents.
+
+        Raises:
+            ValueError: if `x` is shorter than one hop.
+        """
+        return self.layers((super().forward(x) - self.band_mean) / self.band_std)
+
+    @torch.no_grad()
+    def initialise_from(self, x: Float[Tensor, "B S"]) -> None:
+        """Take mean and deviation of every band from these waveforms."""
+        std, mean = torch.std_mean(super().forward(x), (0, 1))
+        self.band_mean.copy_(mean)
+        self.band_std.copy_(std.clamp(min=1e-3))
