@@ -29,6 +29,7 @@ from cpc.monitor.view import AS_TRAINED, View
 TICK_SECONDS = 0.75
 SMOOTHING = (1, 5, 21, 101)
 MAX_CONFIGS = 12  # compared side by side
+MUCH_BYTES = 16 << 20  # to read, of which the page says how much is left
 HEIGHT = "340px"
 INDEX = """<!doctype html>
 <html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}</head>
@@ -316,9 +317,9 @@ def _draw_charts(app: Dash, library: Library) -> None:
 def _notice(library: Library, rows: Sequence[Row]) -> str:
     sentences = []
     if library.has_stopped:
-        sentences.append("The monitor itself has stopped: nothing new will appear; start it anew.")
-    elif library.progress:
-        return library.progress
+        sentences.append("The monitor itself has stopped: nothing new will appear; start it again.")
+    elif (backlog := sum(run.backlog_bytes for run in library.runs.values())) > MUCH_BYTES:
+        sentences.append(f"Reading: {backlog / 1e6:.1f} MB are still to come.")
     if not rows:
         roots = legible(", ".join(map(str, library.roots)))
         sentences.append(
@@ -330,8 +331,8 @@ def _notice(library: Library, rows: Sequence[Row]) -> str:
     if with_notes:
         names = ", ".join(with_notes[:5])
         sentences.append(f"There is something to know of the files of {names}: see what the badges say.")
-    listed = {row.name for row in rows}
-    sentences += [f"{name} {told}." for name, told in library.troubles.items() if name not in listed]
+    if library.trouble:
+        sentences.append(f"{library.trouble}.")
     return " ".join(sentences)
 
 

@@ -41,13 +41,11 @@ def monitor(
 
     library = Library(runs)
     if export is not None:
-        try:
-            library.read_all(lambda progress: print(progress, flush=True) if progress else None)
-            write_export(export, library)
-        finally:
-            library.close()
-        for name, trouble in library.troubles.items():
-            print(f"{name} {trouble}", file=sys.stderr)
+        library.read_all()
+        write_export(export, library)
+        for run in library.runs.values():
+            if run.trouble:
+                print(f"{run.name} {run.trouble}", file=sys.stderr)
         print(f"{len(library.runs)} runs written to {export}")
         return
     app = build_app(library).server

@@ -4,10 +4,10 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cpc.monitor.kinds import EVENTS_FILE, KINDS
+from cpc.monitor.kinds import KINDS
 
 MAX_DEPTH = 6
-_MARKS_OF_A_RUN = {*(kind.file for kind in KINDS), EVENTS_FILE}
+_MARKS_OF_A_RUN = {kind.file for kind in KINDS}
 
 
 def run_folders(roots: Sequence[Path]) -> Iterator[Path]:

@@ -10,7 +10,6 @@ from prometheus_client.registry import Collector
 from cpc.monitor.badges import NAMES, badges
 from cpc.monitor.kinds import BOUND, KINDS, PROBE
 from cpc.monitor.library import Library
-from cpc.monitor.newest import current
 from cpc.monitor.run import Run
 
 
@@ -38,7 +37,7 @@ def _families(runs: Sequence[Run]) -> list[GaugeMetricFamily]:
         for run in runs
         if not run.is_deleted
         for kind in KINDS
-        for table in (current(run) if kind is BOUND else run.tables(kind))
+        for table in (run.current() if kind is BOUND else run.tables(kind))
     ]
     step = GaugeMetricFamily("cpc_step", "optimiser steps at the last training record", labels=["run"])
     for run_name, kind, table in tables:

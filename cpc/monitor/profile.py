@@ -3,7 +3,6 @@
 from typing import Any
 
 from cpc.monitor.figure import GREY, Chart, axis, layout, named, number
-from cpc.monitor.newest import current
 from cpc.monitor.run import Run
 from cpc.monitor.table import Table
 from cpc.monitor.view import RUN_COLOURS, View
@@ -19,7 +18,7 @@ _BAR = {"symbol": "line-ew", "size": 18, "line": {"width": 2, "color": GREY}}
 
 def profile_chart(run: Run | None, view: View) -> Chart:
     """The splits and strategies of the run in focus side by side over the steps k."""
-    tables = [] if run is None else current(run)
+    tables = [] if run is None else run.current()
     drawn: list[dict[str, Any]] = []
     columns: dict[str, dict[str, str]] = {}
     for place, table in enumerate(tables):
@@ -55,4 +54,4 @@ def profile_chart(run: Run | None, view: View) -> Chart:
 
 def _last(table: Table, field: str, view: View) -> list[float | None]:
     values = table.last.get(field) or [None] * len(table.key.steps)
-    return [None if value is None else value * view.per_nat for value in values]
+    return [None if value is None else view.factor(field) * value for value in values]

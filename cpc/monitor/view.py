@@ -10,16 +10,8 @@ Theme = Literal["light", "dark", "page"]
 AS_TRAINED = "as trained"
 # Okabe and Ito's colour-blind-safe hues, at luminances that stand out from white and from near-black alike.
 RUN_COLOURS = (
-    "#2079b8",
-    "#d55e00",
-    "#00906a",
-    "#bf6597",
-    "#c08500",
-    "#3b9ed0",
-    "#8a6ad0",
-    "#a5622a",
-    "#5b8f22",
-    "#c2465c",
+    *("#2079b8", "#d55e00", "#00906a", "#bf6597", "#c08500"),
+    *("#3b9ed0", "#8a6ad0", "#a5622a", "#5b8f22", "#c2465c"),
 )
 MAX_POINTS = 24_000  # a browser redraws so many every second without effort
 
@@ -63,7 +55,8 @@ class View:
         if not (is_choice and is_range and is_smoothing):
             raise ValueError(f"{self} is no view: load the page again")
 
-    @property
-    def per_nat(self) -> float:
-        """Units of information in a nat."""
-        return 1 / math.log(2) if self.unit == "bits" else 1.0
+    def factor(self, field: str) -> float:
+        """What a record's field is multiplied by to be shown: nats in the unit asked for, accuracies in per cent."""
+        if field.endswith("_nats"):
+            return 1 / math.log(2) if self.unit == "bits" else 1.0
+        return 100.0 if field.endswith("accuracy") else 1.0

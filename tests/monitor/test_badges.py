@@ -34,7 +34,6 @@ def found(
     run = Run(folder, "run")
     run.refresh()
     named = {badge.name: badge.reason for badge in badges(run, time.monotonic() + after_seconds)}
-    run.close()
     return named
 
 
@@ -129,7 +128,6 @@ def test_another_clock_makes_no_run_stale(tmp_path: Path) -> None:
             run.refresh()
         assert "stale" not in {badge.name for badge in badges(run, time.monotonic())}
         assert silence_seconds(run, time.monotonic() + 30) == pytest.approx(30, abs=5)
-        run.close()
 
 
 def test_what_was_written_long_ago_is_stale_at_once(tmp_path: Path) -> None:
@@ -141,7 +139,6 @@ def test_what_was_written_long_ago_is_stale_at_once(tmp_path: Path) -> None:
     run.refresh()
     (badge,) = badges(run, time.monotonic())
     assert "no record for 3 d" in badge.reason
-    run.close()
 
 
 def test_badges_are_those_of_the_strategy_that_is_trained_now(tmp_path: Path) -> None:
@@ -160,7 +157,6 @@ def test_deleted(tmp_path: Path) -> None:
     shutil.rmtree(folder)
     run.refresh()
     assert "deleted" in {badge.name for badge in badges(run, time.monotonic())}
-    run.close()
 
 
 def test_lengths_of_time_in_words() -> None:
