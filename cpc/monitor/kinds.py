@@ -37,10 +37,10 @@ BOUND = Kind(
         "mi_bound_nats": "log N - L; cpc_num_candidates is its N, the strategy says whether it is a bound",
         "standard_error_nats": "standard error of log N - L over batches",
         "accuracy": "rate at which no negative scores higher than the positive",
-        "num_rows": "rows averaged",
     },
     per_step=True,
     last={
+        "num_rows": (NUMBER, "per step"),
         "information_for_gaussians_nats": (NUMBER, "per step"),
         "saturated": (bool, "per step"),
         "biased": (bool, "per step"),
@@ -54,7 +54,6 @@ PROBE = Kind(
         "accuracy": "accuracy of the online probe",
         "majority_accuracy": "accuracy of always naming the most frequent class",
         "label_entropy_nats": "H(Y) of the labels tested on",
-        "cross_entropy_nats": "cross entropy of the online probe",
         "label_information_nats": "H(Y) - CE of the online probe",
     },
 )
@@ -72,8 +71,6 @@ HEALTH = Kind(
         "c_variance": "variance of the contexts, mean over dimensions",
         "z_effective_rank": "dimensions that the latents fill",
         "c_effective_rank": "dimensions that the contexts fill",
-        "z_dim": "width of the latents",
-        "c_dim": "width of the contexts",
     },
     last={"collapsed": (str, "list")},
 )

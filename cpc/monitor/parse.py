@@ -89,8 +89,9 @@ def _table(records: list[dict[str, Any]], key: Key, kind: Kind) -> Table:
         exact = {name: column.astype("f8" if name.endswith("_seconds") else "f4") for name, column in values.items()}
         return Table(key, steps | exact, {}, last)
     width = len(key.steps)
-    columns = {name: _numbers([record.get(name) for record in records], width, np.float32) for name in kind.numbers}
-    means = {name: mean_over_steps(column, columns["num_rows"]) for name, column in columns.items()}
+    numbers = ("num_rows", *kind.numbers)
+    columns = {name: _numbers([record.get(name) for record in records], width, np.float32) for name in numbers}
+    means = {name: mean_over_steps(columns[name], columns["num_rows"]) for name in kind.numbers}
     means["chance_accuracy"] = 1 / means["num_candidates"]
     return Table(key, steps | means, {name: columns[name] for name in DRAWN_BY_STEP}, last)
 
