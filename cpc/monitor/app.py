@@ -50,6 +50,7 @@ STORES: dict[str, dict[str, Any]] = {  # and what each begins with
     "markup-of-charts": {},
     "answered": {},  # when the server last spoke
 }
+SETTINGS = ("focus", "split", "strategy", "unit", "smoothing", "log_x", "log_y")  # of a `View`, by their controls
 _CHART = {"type": "chart", "name": ALL}
 _CALLBACKS = "/_dash-update-component"
 
@@ -109,13 +110,7 @@ def _page() -> html.Div:
                     html.H2("Runs"),
                     html.Div(
                         [
-                            dcc.Input(
-                                id="search",
-                                type="search",
-                                placeholder="search names and badges",
-                                debounce=0.3,
-                                value="",
-                            ),
+                            dcc.Input("", "search", id="search", placeholder="search names and badges", debounce=0.3),
                             html.Button("show all found", id="show-all"),
                             html.Button("hide all found", id="hide-all"),
                         ],
@@ -269,31 +264,18 @@ def _draw_charts(app: Dash, library: Library) -> None:
             "in_view": Input("in-view", "data"),
             "zoom": Input("zoom", "data"),
             "drawn_as": State("drawn", "data"),
-            "settings": {
-                "focus": Input("focus", "value"),
-                "split": Input("split", "value"),
-                "strategy": Input("strategy", "value"),
-                "unit": Input("unit", "value"),
-                "smoothing": Input("smoothing", "value"),
-                "log_x": Input("log-x", "value"),
-                "log_y": Input("log-y", "value"),
-                "theme": Input("theme-now", "data"),
-            },
+            "settings": {name: Input(name.replace("_", "-"), "value") for name in SETTINGS},
+            "theme": Input("theme-now", "data"),
         },
         prevent_initial_call=True,
     )
     def draw(
-        revision: int | None,
-        hidden: list[str],
-        in_view: list[str],
-        zoom: list[int | float] | None,
-        drawn_as: dict[str, str],
-        settings: dict[str, Any],
+        hidden: list[str], in_view: list[str], zoom: Any, drawn_as: dict[str, str], settings: Any, **now: Any
     ) -> Any:
         nothing = [no_update] * len(drawn.NAMES), no_update, no_update
-        if revision is None or settings["theme"] is None:
+        if None in now.values():  # the page has only begun
             return nothing
-        asked = json.dumps((revision, hidden, zoom, settings))
+        asked = json.dumps((hidden, zoom, settings, now))
         with library.lock:
             runs = [run for name, run in library.runs.items() if name not in hidden]
             # A browser needs a sixth of a second for a chart of a hundred runs: those out of sight can wait.
@@ -305,7 +287,8 @@ def _draw_charts(app: Dash, library: Library) -> None:
             names = [run.name for run in runs]
             settings["focus"] = settings["focus"] if settings["focus"] in names else next(iter(names), None)
             settings |= {"log_x": bool(settings["log_x"]), "log_y": bool(settings["log_y"])}
-            view = View(**settings, x_range=(float(zoom[0]), float(zoom[1])) if zoom else None)
+            x_range = (float(zoom[0]), float(zoom[1])) if zoom else None
+            view = View(**settings, theme=now["theme"], x_range=x_range)
             found = library.of_sound(runs, functools.partial(drawn.charts, view=view))
             configs = _configs(runs)
         markup = {f"words-{chart.name}": words(chart, chart.name) for chart in found}

@@ -130,12 +130,8 @@ def _not_finite(run: Run) -> list[str]:
 
 
 def _flagged(table: Table, name: str) -> list[str]:
-    """Steps that the last record flags; what it does not say of saturation is worked out."""
-    flags = table.last.get(name)
-    if flags is None and name == "saturated":
-        pairs = zip(table.last.get("mi_bound_nats", []), table.last.get("mi_ceiling_nats", []), strict=False)
-        flags = [b is not None and c is not None and c - b < SATURATION_NATS for b, c in pairs]
-    return [words for words, flag in zip(table.key.step_words, flags or [], strict=False) if flag]
+    """Steps that the last record flags."""
+    return [words for words, flag in zip(table.key.step_words, table.last.get(name, []), strict=False) if flag]
 
 
 def _usual_interval_seconds(run: Run) -> float | None:
