@@ -37,6 +37,10 @@ class Drawing(NamedTuple):
     from_zero: bool = True  # where a linear axis begins
 
 
+def _of_health(name: str, title: str, axis: str, caption: str, **fields: str) -> Drawing:
+    return Drawing(name, title, axis, caption, HEALTH, fields, may_be_log=True)
+
+
 DRAWINGS = (
     Drawing(
         "bound",
@@ -90,52 +94,39 @@ DRAWINGS = (
         {"label_information_nats": ""},
         ("label_entropy_nats", "H(Y) = {}"),
     ),
-    Drawing(
+    _of_health(
         "rank",
         "Effective rank of z and c",
         "effective rank",
         "How many dimensions latents and contexts fill: exp of the entropy of their normalised singular values, on one "
         "batch. Near 1 the encoder has collapsed.",
-        HEALTH,
-        {"z_effective_rank": ": z", "c_effective_rank": ": c"},
-        may_be_log=True,
+        z_effective_rank=": z",
+        c_effective_rank=": c",
     ),
-    Drawing(
+    _of_health(
         "variance",
         "Variance of z and c",
         "variance",
         "Over one batch, mean over the dimensions.",
-        HEALTH,
-        {"z_variance": ": z", "c_variance": ": c"},
-        may_be_log=True,
+        z_variance=": z",
+        c_variance=": c",
     ),
-    Drawing(
+    _of_health(
         "gradient",
         "Norm of the gradient",
         "gradient norm",
         "Before clipping: mean and largest since the record before.",
-        HEALTH,
-        {"gradient_norm": ": mean", "gradient_norm_max": ": largest"},
-        may_be_log=True,
+        gradient_norm=": mean",
+        gradient_norm_max=": largest",
     ),
-    Drawing(
+    _of_health(
         "speed",
         "Throughput",
         "examples per second",
         "Examples trained on per second, on all ranks, without evaluation and saving.",
-        HEALTH,
-        {"windows_per_second": ""},
-        may_be_log=True,
+        windows_per_second="",
     ),
-    Drawing(
-        "rate",
-        "Learning rate",
-        "learning rate",
-        "The optimiser's last step used it.",
-        HEALTH,
-        {"learning_rate": ""},
-        may_be_log=True,
-    ),
+    _of_health("rate", "Learning rate", "learning rate", "The optimiser's last step used it.", learning_rate=""),
 )
 NAMES = ("bound", *BY_RUN, *(drawing.name for drawing in DRAWINGS[1:]))
 

@@ -14,7 +14,7 @@ def extremes(values: np.ndarray, max_points: int) -> np.ndarray:
 
     Args:
         values: `[n]`.
-        max_points: at most so many indices, besides the two ends.
+        max_points: of the indices, besides the two ends.
 
     Raises:
         ValueError: if `max_points` is below 3.

@@ -8,23 +8,14 @@ NUMBER = int | float | None
 
 
 class Kind(NamedTuple):
-    """One kind of record.
+    """One kind of record."""
 
-    Attributes:
-        file: its name in a run's folder.
-        key: fields that tell curves apart.
-        numbers: fields drawn over training, and what each is.
-        per_step: whether those hold a value per step k.
-        last: fields shown of the last record only: the type of an element, and `one`, `per step` or `list`.
-        schema: the newest version known here.
-    """
-
-    file: str
-    key: tuple[str, ...]
-    numbers: dict[str, str]
-    per_step: bool = False
-    last: Mapping[str, tuple[Any, str]] = MappingProxyType({})
-    schema: int = 1
+    file: str  # its name in a run's folder
+    key: tuple[str, ...]  # fields that tell curves apart
+    numbers: dict[str, str]  # fields drawn over training, and what each is
+    per_step: bool = False  # whether those hold a value per step k
+    last: Mapping[str, tuple[Any, str]] = MappingProxyType({})  # of the last record alone: type, shape
+    schema: int = 1  # the newest version known here
 
 
 BOUND = Kind(

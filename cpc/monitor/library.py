@@ -71,12 +71,7 @@ class Library:
             pass
 
     def of_sound(self, runs: Sequence[Run], use: Callable[[Sequence[Run]], Found]) -> Found:
-        """What `use` makes of runs; should it fail, what it makes of those that it can use. The others say why not.
-
-        Args:
-            runs: of this library.
-            use: of any of the runs.
-        """
+        """What `use` makes of runs; should it fail, what it makes of those that it can use. The others say why not."""
         try:
             return use(runs)
         except Exception:  # whatever a file may make of a run, the others stay on the page

@@ -125,13 +125,10 @@ def _typed(record: dict[str, Any], key: Key, kind: Kind) -> dict[str, Any]:
         if not isinstance(values, list) or (shape == "per step" and len(values) != len(key.steps)):
             continue
         if all(isinstance(value, element) for value in values):
-            typed = [_finite(value) if element is NUMBER else _word_or_flag(value) for value in values]
+            clean = {NUMBER: _finite, str: legible}.get(element, bool)
+            typed = [clean(value) for value in values]
             found[name] = typed[0] if shape == "one" else typed
     return found
-
-
-def _word_or_flag(value: str | bool) -> str | bool:
-    return legible(value) if isinstance(value, str) else value
 
 
 def _finite(value: Any) -> float | None:

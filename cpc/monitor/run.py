@@ -83,13 +83,7 @@ class RecordsFile:
 
 
 class Run:
-    """A run's records in memory, brought up to date by `refresh`.
-
-    Args:
-        folder: the run's folder.
-        name: shown to the user.
-        colour: of its lines.
-    """
+    """A run's records in memory, brought up to date by `refresh`."""
 
     def __init__(self, folder: Path, name: str, colour: str = RUN_COLOURS[0]) -> None:
         self.folder = folder
@@ -151,11 +145,9 @@ class Run:
 
     def current(self) -> list[Table]:
         """One table of the bound per split and strategy, without strategies that are no longer trained."""
-        trained, by_names = newest(self._trained()), dict[tuple[str, ...], list[Table]]()
-        for table in self.tables(BOUND):
-            by_names.setdefault(table.key.names, []).append(table)
-        found = [newest(tables) for tables in by_names.values()]
-        return [table for table in found if table and (table.key.names[0] != "train" or table is trained)]
+        tables, trained = self.tables(BOUND), newest(self._trained())
+        found = {table.key.names: newest(t for t in tables if t.key.names == table.key.names) for table in tables}
+        return [table for table in found.values() if table and (table.key.names[0] != "train" or table is trained)]
 
     def bound(self, view: View) -> Table | None:
         """The records of the split and strategy asked for; None if there are none.

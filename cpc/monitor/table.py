@@ -25,19 +25,12 @@ class Key(NamedTuple):
 
 @dataclass
 class Table:
-    """Records with the same key, in the order of the file.
-
-    Attributes:
-        key: what they share.
-        means: the training step, and the mean over k of every number `[n]`; float32 except for steps and times.
-        by_step: the numbers that are drawn for every k `[n, K]`.
-        last: fields of the last record, typed as docs/records.md has them.
-    """
+    """Records with the same key, in the order of the file."""
 
     key: Key
-    means: dict[str, np.ndarray]
-    by_step: dict[str, np.ndarray]
-    last: dict[str, Any]
+    means: dict[str, np.ndarray]  # the training step, and each number's mean over k `[n]`; float32 but steps and times
+    by_step: dict[str, np.ndarray]  # the numbers that are drawn for every k `[n, K]`
+    last: dict[str, Any]  # fields of the last record, typed as docs/records.md has them
 
     def extend(self, later: "Table") -> None:
         """Add the records that follow."""

@@ -20,32 +20,20 @@ MAX_POINTS = 24_000  # a browser redraws so many every second without effort
 class View:
     """Settings of all charts.
 
-    Attributes:
-        focus: the run whose steps k are shown.
-        split: records of training, or of held-out evaluations.
-        strategy: `as trained`, or the name of a strategy that was evaluated.
-        unit: of information.
-        smoothing: records averaged; odd, 1 for none.
-        log_x: steps on a logarithmic axis.
-        log_y: the same for losses, norms, speeds and variances; bounds and accuracies may be zero and stay linear.
-        x_range: first and last step shown; None: all.
-        theme: for the colours of text and grid.
-        max_points: in a chart, at most; more where there are very many series.
-
     Raises:
         ValueError: if a setting is none of these: what a browser sends may be anything.
     """
 
-    focus: str | None = None
+    focus: str | None = None  # the run whose steps k are shown
     split: Split = "training"
-    strategy: str = AS_TRAINED
-    unit: Unit = "nats"
-    smoothing: int = 1
+    strategy: str = AS_TRAINED  # or the name of a strategy that was evaluated
+    unit: Unit = "nats"  # of information
+    smoothing: int = 1  # records averaged; odd, 1 for none
     log_x: bool = False
-    log_y: bool = False
-    x_range: tuple[float, float] | None = None
+    log_y: bool = False  # of losses, norms, speeds and variances; bounds and accuracies may be zero and stay linear
+    x_range: tuple[float, float] | None = None  # first and last step shown; None: all
     theme: Theme = "light"
-    max_points: int = MAX_POINTS
+    max_points: int = MAX_POINTS  # in a chart; more where there are very many series
 
     def __post_init__(self) -> None:
         chosen = ((self.split, Split), (self.unit, Unit), (self.theme, Theme))
