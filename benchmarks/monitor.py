@@ -148,7 +148,7 @@ def measured(folder: Path) -> dict[str, float]:
         process.start()
         process.join()
         if process.exitcode:
-            sys.exit(f"{stage.__name__} failed, as told above")
+            sys.exit(f"{stage.__name__} failed: see above")
         figures |= queue.get()
     return figures
 

@@ -75,7 +75,7 @@ def build_app(library: Library) -> Dash:
 
 
 def _refuse_what_no_page_asks(app: Dash) -> None:
-    """Where Dash would answer 500, and print a traceback: paths of no file, calls of no callback, values of no kind."""
+    """Where Dash would answer 500, and print a traceback: unknown paths, unknown callbacks, values of other types."""
     app.server.register_error_handler(DependencyException, lambda _: flask.Response("404: no such file\n", 404))
 
     @app.server.before_request
@@ -92,8 +92,8 @@ def _refuse_what_no_page_asks(app: Dash) -> None:
             return error
         if flask.request.path != _CALLBACKS:
             raise error
-        told = legible(f"{type(error).__name__}: {error}").splitlines()[0]
-        print(f"cpc monitor: a call of the page could not be answered: {told}", file=sys.stderr)
+        reason = legible(f"{type(error).__name__}: {error}").splitlines()[0]
+        print(f"cpc monitor: a call of the page could not be answered: {reason}", file=sys.stderr)
         return flask.Response("400: values that no page sends; load the page again\n", 400)
 
 
@@ -167,7 +167,7 @@ def _chart_section(name: str) -> html.Section:
     )
     # Its height is kept from the first moment: what is in sight is drawn first.
     figure = {"className": "figure", "style": {"minHeight": HEIGHT}, "role": "img", "aria-labelledby": f"alt-{name}"}
-    # Stays when its table is drawn anew, and with it how far the reader has scrolled.
+    # The table in it is drawn again and again; this part stays, and with it how far the reader has scrolled.
     values = _scrolling(f"values-{name}", f"Values of the chart {name}")
     return html.Section(
         [

@@ -27,8 +27,8 @@ def monitor(
         prometheus: serve the latest values at /metrics as well.
 
     Raises:
-        ValueError: if a root is not a folder, the port is in use, the token is too short, there is no run to export, or
-            the extra is not installed.
+        ValueError: if a root is not a folder, the port is in use, the token is too short, there is no run to export,
+            or the extra is not installed.
     """
     try:
         from cpc.monitor.app import build_app

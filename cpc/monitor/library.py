@@ -81,7 +81,7 @@ class Library:
                     use([run])
                     sound.append(run)
                 except Exception as error:
-                    run.unshown = _in_words("cannot be shown", error)
+                    run.trouble = run.trouble or _in_words("cannot be shown", error)
             return use(sound)
 
     def _follow(self) -> None:
@@ -106,9 +106,9 @@ class Library:
                 continue
             with self.lock:
                 try:
-                    is_new = run.refresh() or bool(run.trouble)
+                    is_new = run.refresh() or run.retry_at > 0
                     if is_new:
-                        run.trouble = run.unshown = ""
+                        run.trouble, run.retry_at = "", 0.0
                 except Exception as error:  # the other runs go on
                     before, run.trouble = run.trouble, _in_words("cannot be read", error)
                     is_new = run.trouble != before

@@ -1,5 +1,6 @@
 """One run's folder as the monitor sees it: its tables and configuration, kept up with its files."""
 
+import functools
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -39,14 +40,14 @@ class RecordsFile:
 
     def refresh(self) -> bool:
         """Read on, some megabytes at most; whether there is news."""
-        told = self.unreadable
+        before = self.unreadable
         try:
             read = self.tail.read()
             self.unreadable = ""
         except OSError as error:
             is_missing = isinstance(error, FileNotFoundError)
             self.unreadable = "" if is_missing else legible(f"{self.kind.file} cannot be read: {error}")
-            return told != self.unreadable
+            return before != self.unreadable
         if read.from_start:
             self.forget()
         if read.lines:
@@ -55,7 +56,7 @@ class RecordsFile:
             except Exception:  # unforeseen: the next call begins again
                 self.tail = Tail(self.tail.path)
                 raise
-        return bool(told or read.from_start or read.lines)
+        return bool(before or read.from_start or read.lines)
 
     def notes(self) -> list[str]:
         """What a reader should know about the file."""
@@ -89,10 +90,8 @@ class Run:
         self.folder = folder
         self.name = name
         self.colour = colour
-        self.trouble = ""  # what keeps it from being read
-        self.unshown = ""  # what keeps it from being shown, until it has news
-        self.retry_at = 0.0  # by time.monotonic
-        self._config: tuple[int, dict[str, str]] = (0, {})
+        self.trouble = ""  # what keeps it from being read or shown, until it has news
+        self.retry_at = 0.0  # by time.monotonic, where it could not be read
         self._begin()
 
     def _begin(self) -> None:
@@ -119,7 +118,7 @@ class Run:
     def notes(self) -> list[str]:
         """What a reader should know about the run's files."""
         found = [note for file in self.files.values() for note in file.notes()]
-        return found + [told for told in (self.trouble, self.unshown) if told]
+        return [*found, self.trouble] if self.trouble else found
 
     def refresh(self) -> bool:
         """Read on in every file, some megabytes at most; whether there is news, so that there may be more."""
@@ -165,15 +164,11 @@ class Run:
         """Options of config.yaml by dotted name; empty where there is none."""
         path = self.folder / "config.yaml"
         try:
-            modified = path.stat().st_mtime_ns
-            if modified != self._config[0]:
-                loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it is there
-                self._config = (modified, dict(_flat(yaml.load(path.read_text(encoding="utf-8"), loader))))
+            return _options(path, path.stat().st_mtime_ns)
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
             return {"config.yaml": legible(f"cannot be read: {str(error).splitlines()[0]}")}
-        return self._config[1]
 
     def _trained(self) -> list[Table]:
         return [table for table in self.tables(BOUND) if table.key.names[0] == "train"]
@@ -182,6 +177,12 @@ class Run:
 def newest(tables: Iterable[Table]) -> Table | None:
     """The one written to last, by its step: strategy and steps k may change on the way. Of several, the first."""
     return max(tables, key=lambda table: table.last_mean("step"), default=None)
+
+
+@functools.lru_cache(maxsize=64)
+def _options(path: Path, modified_ns: int) -> dict[str, str]:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it is there
+    return dict(_flat(yaml.load(path.read_text(encoding="utf-8"), loader)))
 
 
 def _flat(config: Any, prefix: str = "") -> list[tuple[str, str]]:

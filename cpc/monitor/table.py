@@ -46,9 +46,7 @@ class Table:
 def mean_over_steps(values: np.ndarray, num_rows: np.ndarray) -> np.ndarray:
     """`[n, K]` to `[n]`: the mean over the steps that had rows; NaN where one that had rows is not finite.
 
-    Args:
-        values: a column.
-        num_rows: rows per step `[n, K]`; where that is NaN, a NaN counts as a step without rows.
+    Where `num_rows` `[n, K]` is NaN, a NaN counts as a step without rows.
     """
     is_counted = ~np.isnan(values) | (np.nan_to_num(num_rows) > 0)
     count = is_counted.sum(1)

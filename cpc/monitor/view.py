@@ -8,7 +8,7 @@ Split = Literal["training", "held-out"]
 Unit = Literal["nats", "bits"]
 Theme = Literal["light", "dark", "page"]
 AS_TRAINED = "as trained"
-# Okabe and Ito's colour-blind-safe hues, at luminances that stand out from white and from near-black alike.
+# Okabe and Ito's colour-blind-safe hues, at luminances that can be seen on white and on near-black.
 RUN_COLOURS = (
     *("#2079b8", "#d55e00", "#00906a", "#bf6597", "#c08500"),
     *("#3b9ed0", "#8a6ad0", "#a5622a", "#5b8f22", "#c2465c"),
@@ -41,7 +41,7 @@ class View:
         is_range = self.x_range is None or (len(self.x_range) == 2 and all(map(math.isfinite, self.x_range)))
         is_smoothing = type(self.smoothing) is int and self.smoothing >= 1 and self.smoothing % 2 == 1
         if not (is_choice and is_range and is_smoothing):
-            raise ValueError(f"{self} is no view: load the page again")
+            raise ValueError(f"{self} is not a view: load the page again")
 
     def factor(self, field: str) -> float:
         """What a record's field is multiplied by to be shown: nats in the unit asked for, accuracies in per cent."""

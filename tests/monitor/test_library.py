@@ -145,7 +145,7 @@ def test_a_run_that_cannot_be_shown_leaves_the_others(library: Library, monkeypa
     assert "cannot be shown: ZeroDivisionError: unforeseen" in by_name["first"].notes
     assert by_name["deeper/second"].cells["step"][0] == 2000
     assert b'cpc_step{run="deeper/second"} 2000' in exposition(library)
-    assert [run.unshown for run in library.runs.values()] == ["", "cannot be shown: ZeroDivisionError: unforeseen"]
+    assert [run.trouble for run in library.runs.values()] == ["", "cannot be shown: ZeroDivisionError: unforeseen"]
 
 
 def test_types_that_nobody_foresaw_are_left_out_everywhere(runs: Path, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_types_that_nobody_foresaw_are_left_out_everywhere(runs: Path, tmp_path:
     assert 'cpc_mi_bound_nats{direction="",k="1",run="first",split="train",strategy="mixed"}' in text
     assert 'cpc_loss_nats{direction="",k="1",run="first",split="train"' not in text
     write_export(tmp_path / "page.html", library)
-    assert not any(run.unshown for run in library.runs.values())
+    assert not any(run.trouble for run in library.runs.values())
     library.close()
 
 
