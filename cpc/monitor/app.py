@@ -284,8 +284,6 @@ def _draw_charts(app: Dash, library: Library) -> None:
             ]
             if not wanted:
                 return nothing
-            names = [run.name for run in runs]
-            settings["focus"] = settings["focus"] if settings["focus"] in names else next(iter(names), None)
             settings |= {"log_x": bool(settings["log_x"]), "log_y": bool(settings["log_y"])}
             x_range = (float(zoom[0]), float(zoom[1])) if zoom else None
             view = View(**settings, theme=now["theme"], x_range=x_range)
@@ -310,9 +308,7 @@ def _notice(library: Library, rows: Sequence[Row]) -> str:
         )
     else:
         sentences.append(f"{len(rows)} run{'s' if len(rows) > 1 else ''}.")
-    with_notes = [row.name for row in rows if row.notes]
-    if with_notes:
-        names = ", ".join(with_notes[:5])
+    if names := ", ".join([row.name for row in rows if row.notes][:5]):
         sentences.append(f"There is something to know of the files of {names}: see what the badges say.")
     if library.trouble:
         sentences.append(f"{library.trouble}.")

@@ -133,7 +133,7 @@ NAMES = ("bound", *BY_RUN, *(drawing.name for drawing in DRAWINGS[1:]))
 
 def charts(runs: Sequence[Run], view: View, names: Sequence[str] = NAMES) -> list[Chart]:
     """The charts of these names, in the order of `NAMES`."""
-    focus = next((run for run in runs if run.name == view.focus), None)
+    focus = next((run for run in runs if run.name == view.focus), next(iter(runs), None))
     found = {drawing.name: _chart(drawing, runs, view) for drawing in DRAWINGS if drawing.name in names}
     if set(names) & set(BY_RUN):
         found |= {chart.name: chart for chart in (*_step_charts(focus, view), profile_chart(focus, view))}
@@ -172,20 +172,16 @@ def _chart(drawing: Drawing, runs: Sequence[Run], view: View) -> Chart:
 
 def _step_charts(focus: Run | None, view: View) -> tuple[Chart, Chart]:
     """One run's steps k as lines and as a heat map."""
-    name, note, unit = "a run", "Choose the run above.", f"log N - L ({view.unit})"
-    series: list[Series] = []
+    name, table = (focus.name, focus.bound(view)) if focus else ("no run", None)
+    note, unit, series = "", f"log N - L ({view.unit})", list[Series]()
     steps, bound, labels = np.zeros(0), np.zeros((0, 1)), ["k = 1"]
-    if focus is not None:
-        name = focus.name
-        if (table := focus.bound(view)) is not None:
-            bound, error = (
-                view.factor(each) * table.by_step[each] for each in ("mi_bound_nats", "standard_error_nats")
-            )
-            steps, labels = table.means["step"], table.key.step_words
-            for k, (label, colour) in enumerate(zip(labels, step_colours(len(labels)), strict=True)):
-                series.append(Series(label, steps, bound[:, k], colour, error=error[:, k]))
-            series += _references([table], *_CEILING, view)
-            note = _readings([(focus, table)])
+    if focus and table:
+        bound, error = (view.factor(each) * table.by_step[each] for each in ("mi_bound_nats", "standard_error_nats"))
+        steps, labels = table.means["step"], table.key.step_words
+        for k, (label, colour) in enumerate(zip(labels, step_colours(len(labels)), strict=True)):
+            series.append(Series(label, steps, bound[:, k], colour, error=error[:, k]))
+        series += _references([table], *_CEILING, view)
+        note = _readings([(focus, table)])
     title = f"log N - L by step k and training step: {name}"
     caption = f"{note} Colours run from zero to the highest reading; of many records, means of neighbours are drawn."
     return (

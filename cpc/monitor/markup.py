@@ -56,11 +56,7 @@ def scroll(content: Node, label: str) -> Node:
 
 
 def run_table(
-    rows: Sequence[Row],
-    hidden: Sequence[str] = (),
-    sort_by: str = "",
-    descending: bool = False,
-    is_live: bool = True,
+    rows: Sequence[Row], hidden: Sequence[str] = (), sort_by: str = "", descending: bool = False, is_live: bool = True
 ) -> Node:
     """The table of runs; on the live page buttons show, hide and sort, by `data-show` or `data-sort`."""
 

@@ -27,11 +27,7 @@ def profile_chart(run: Run | None, view: View) -> Chart:
         errors = {"type": "data", "array": _last(table, "standard_error_nats", view), "thickness": 1.5}
         for label, field, looks in (
             (f"{curve}: ceiling", "mi_ceiling_nats", {"marker": _BAR, "showlegend": False}),
-            (
-                f"{curve}: Gaussians",
-                "information_for_gaussians_nats",
-                {"marker": points | {"symbol": "diamond-open"}},
-            ),
+            (f"{curve}: Gaussians", "information_for_gaussians_nats", {"marker": points | {"symbol": "diamond-open"}}),
             (curve, "mi_bound_nats", {"marker": points, "error_y": errors}),
         ):
             values = _last(table, field, view)
@@ -44,12 +40,12 @@ def profile_chart(run: Run | None, view: View) -> Chart:
         "xaxis": axis("step k", view, is_log=False, revision="profile") | {"type": "category", "fixedrange": True},
         "yaxis": axis(f"log N - L ({view.unit})", view, is_log=False, revision=view.unit) | {"fixedrange": True},
     }
-    title = f"What N candidates can show: {'a run' if run is None else run.name}"
+    title = f"What N candidates can show: {'no run' if run is None else run.name}"
     steps = dict.fromkeys(word for cells in columns.values() for word in cells)
     rows = [[step, *(cells.get(step, "") for cells in columns.values())] for step in steps]
-    told = "; ".join(f"{name}: {', '.join(cells.values())}" for name, cells in columns.items())
+    in_words = "; ".join(f"{name}: {', '.join(cells.values())}" for name, cells in columns.items())
     figure = {"data": drawn, "layout": layout(view, len(drawn)) | axes}
-    return Chart("profile", title, CAPTION, f"{title}. {told}.", figure, ["step k", *columns], rows)
+    return Chart("profile", title, CAPTION, f"{title}. {in_words}.", figure, ["step k", *columns], rows)
 
 
 def _last(table: Table, field: str, view: View) -> list[float | None]:

@@ -24,7 +24,7 @@ class View:
         ValueError: if a setting is none of these: what a browser sends may be anything.
     """
 
-    focus: str | None = None  # the run whose steps k are shown
+    focus: str | None = None  # the run whose steps k are shown; None: the first
     split: Split = "training"
     strategy: str = AS_TRAINED  # or the name of a strategy that was evaluated
     unit: Unit = "nats"  # of information

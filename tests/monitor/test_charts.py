@@ -106,7 +106,7 @@ def test_the_profile_has_ceilings_and_what_gaussians_would_hold(library: Library
     assert "range" not in axis
     assert chart.rows[1][0] == "k = 2"
     assert chart.rows[1][chart.header.index("valid mixed_excluding: Gaussians")] == "n/a"
-    assert drawn(library, focus=None)["profile"].is_empty
+    assert drawn(library, runs=())["profile"].is_empty
 
 
 def test_held_out_records_and_other_strategies(library: Library) -> None:
