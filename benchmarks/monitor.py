@@ -9,6 +9,7 @@ left out.
 """
 
 import argparse
+import gc
 import importlib.util
 import json
 import multiprocessing
@@ -40,10 +41,11 @@ def overview(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -
     from cpc.monitor.metrics import exposition
     from cpc.monitor.view import View
 
-    start = time.perf_counter()
+    gc.freeze()  # as the command does
+    start, start_cpu = time.perf_counter(), time.process_time()
     library = Library([folder])
     library.read_all()
-    read = time.perf_counter()
+    read, read_cpu = time.perf_counter(), time.process_time()
     build_app(library)
     runs = list(library.runs.values())
     begun = time.perf_counter()
@@ -57,6 +59,7 @@ def overview(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -
     figures.put(
         {
             "read_seconds": read - start,
+            "read_cpu_seconds": read_cpu - start_cpu,
             "draw_seconds": drawn - begun,
             "look_microseconds_a_run": 1e6 * seconds(lambda: [run.refresh() for run in runs]) / len(runs),
             "metrics_milliseconds": 1e3 * seconds(lambda: exposition(library)),

@@ -39,7 +39,7 @@ class RecordsFile:
         self.problems: list[str] = []  # the first few lines that could not be used, and why
 
     def refresh(self) -> bool:
-        """Read on, some megabytes at most; whether there is news."""
+        """Read on, about a megabyte at most; whether there is news."""
         before = self.unreadable
         try:
             read = self.tail.read()
@@ -121,7 +121,7 @@ class Run:
         return [*found, self.trouble] if self.trouble else found
 
     def refresh(self) -> bool:
-        """Read on in every file, some megabytes at most; whether there is news, so that there may be more."""
+        """Read on in every file, about a megabyte at most; whether there is news, so that there may be more."""
         if not self.folder.exists():
             was_deleted = self.is_deleted
             self.deleted_at = self.deleted_at or time.monotonic()

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 1 << 20
 _MARK_BYTES = 512
 
 
@@ -28,7 +28,7 @@ class Tail:
         self._modified_at: float | None = None
 
     def read(self) -> Lines:
-        """Whole lines since the last call, about 4 MB at most; a torn last line waits for its newline.
+        """Whole lines since the last call, about 1 MB at most; a torn last line waits for its newline.
 
         Raises:
             FileNotFoundError: if there is no file (any more).
@@ -62,7 +62,7 @@ class Tail:
 
 
 def _whole_lines(file: int, offset: int) -> bytes:
-    """Up to 4 MB that end with a newline; more where a single line is longer."""
+    """Up to 1 MB that ends with a newline; more where a single line is longer."""
     size = CHUNK_BYTES
     while True:
         block = os.pread(file, size, offset)
