@@ -48,6 +48,7 @@ def monitor(
         for run in library.runs.values():
             if run.trouble:
                 print(f"{run.name} {run.trouble}", file=sys.stderr)
+        library.close()
         print(f"{len(library.runs)} runs written to {export}")
         return
     app = build_app(library).server

@@ -45,7 +45,7 @@ def parse_lines(lines: Iterable[bytes], kind: Kind, first_line: int = 1) -> Pars
             columns = (record.get("steps") or (), record.get("directions") or ()) if kind.per_step else ((), ())
             header = (*map(tuple, columns), width, *[record[name] for name in kind.key])
             if header not in keys:
-                keys[header] = _key(*header)
+                keys[header] = key_of(*header)
             if not math.isfinite(record["step"]):
                 raise ValueError("the step is not finite")
             newest = max(newest, int(record.get("schema", 1)))
@@ -62,7 +62,7 @@ def _decoded(line: bytes) -> Any:
         return json.loads(line)  # which knows NaN and Infinity too
 
 
-def _key(steps: tuple[Any, ...], directions: tuple[Any, ...], width: int | None, *names: Any) -> Key:
+def key_of(steps: tuple[Any, ...], directions: tuple[Any, ...], width: int | None, *names: Any) -> Key:
     words = tuple(map(legible, names))
     if width is None:
         return Key(words, (0,), ("",))
@@ -82,7 +82,7 @@ def _key(steps: tuple[Any, ...], directions: tuple[Any, ...], width: int | None,
 @np.errstate(over="ignore")  # what float32 cannot hold is drawn as a gap
 def _table(records: list[dict[str, Any]], key: Key, kind: Kind) -> Table:
     steps = {"step": np.array([record["step"] for record in records], np.float64)}
-    last = _typed(records[-1], key, kind)
+    last = as_typed(records[-1], key, kind)
     if not kind.per_step:
         rows = [[record.get(name) for name in kind.numbers] for record in records]
         values = dict(zip(kind.numbers, _numbers(rows, len(kind.numbers), np.float64).T, strict=True))
@@ -111,7 +111,7 @@ def _numbers(rows: list[Any], width: int, dtype: type) -> np.ndarray:
     return values
 
 
-def _typed(record: dict[str, Any], key: Key, kind: Kind) -> dict[str, Any]:
+def as_typed(record: dict[str, Any], key: Key, kind: Kind) -> dict[str, Any]:
     """The fields of a record that have the type of docs/records.md, so that whoever shows them can trust it.
 
     Numbers are finite or None. A field of another type, as a newer schema may have, is left out like a missing one.

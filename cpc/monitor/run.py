@@ -96,6 +96,7 @@ class Run:
 
     def _begin(self) -> None:
         self.deleted_at: float | None = None  # by time.monotonic, when that was seen
+        self.num_bytes_cached = 0  # of what was read, in the cache
         self.files = {kind.file: RecordsFile(self.folder / kind.file, kind) for kind in KINDS}
 
     @property
@@ -107,6 +108,11 @@ class Run:
     def changed_at(self) -> float | None:
         """The last write to a file of records, by time.monotonic."""
         return max((at for file in self.files.values() if (at := file.tail.changed_at) is not None), default=None)
+
+    @property
+    def num_bytes_read(self) -> int:
+        """Of all its files."""
+        return sum(file.tail.offset for file in self.files.values())
 
     @property
     def backlog_bytes(self) -> int:

@@ -23,7 +23,7 @@ class Tail:
         self.path = path
         self.offset = 0  # bytes read, up to and with a newline
         self.changed_at: float | None = None  # by time.monotonic, when the file was last written to
-        self._mark = b""  # the last bytes before `offset`
+        self.mark = b""  # the last bytes before `offset`
         self._seen: tuple[int, int, int] | None = None
         self._modified_at: float | None = None
 
@@ -39,12 +39,12 @@ class Tail:
             return Lines([], False)
         self._see_change(state.st_mtime)
         with self.path.open("rb", buffering=0) as file:
-            if not self.offset or self._before(file.fileno()) != self._mark:
+            if not self.offset or self._before(file.fileno()) != self.mark:
                 self.offset = 0
             start = self.offset
             block = _whole_lines(file.fileno(), start)
             self.offset += len(block)
-            self._mark = self._before(file.fileno())
+            self.mark = self._before(file.fileno())
         # At the end, and until the file changes, there is no need to look again.
         self._seen = seen if len(block) < CHUNK_BYTES // 2 else None
         return Lines(block.split(b"\n")[:-1], not start)
