@@ -1,13 +1,15 @@
 """What was read of a run, kept in the user's cache folder, so that the next monitor need not parse it again.
 
-One file per run: checksum, length of the header, a JSON header, then the columns of every table as little-endian bytes.
-There are no locks: a file is replaced at once, the last monitor's is kept, and each is right about what it says it read.
+One file per run: checksum, length of the header, a JSON header, the columns of every table as little-endian bytes.
+There are no locks: a file is replaced at once, the last monitor's is kept, and each says how far it has read.
 """
 
 import contextlib
+import gc
 import hashlib
 import json
 import os
+import signal
 import struct
 import tempfile
 import zlib
@@ -57,6 +59,8 @@ def load(run: Run) -> bool:
 
 def read_run(folder: Path) -> bytes:
     """Everything in a run's folder, read by a process of its own and packed for `unpack`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the monitor
+    gc.freeze()  # as the command does
     run = Run(folder, folder.name)
     while run.refresh():
         pass

@@ -1,13 +1,16 @@
 """The runs below some folders, found and followed while they come, grow and go."""
 
+import contextlib
 import itertools
+import multiprocessing
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from cpc.monitor import cache
 from cpc.monitor.finder import run_folders
@@ -15,9 +18,6 @@ from cpc.monitor.legible import legible
 from cpc.monitor.run import Run
 from cpc.monitor.tail import CHUNK_BYTES
 from cpc.monitor.view import RUN_COLOURS
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
 
 POLL_SECONDS = 0.25
 FIND_SECONDS = 3.0
@@ -172,25 +172,15 @@ class Library:
         self._find_at = time.monotonic() + max(FIND_SECONDS, (time.monotonic() - begun) / _SEARCH_SHARE)
 
     def _read_elsewhere(self, runs: Sequence[Run]) -> None:
-        """Let a process per core parse runs, where that is worth starting them; `_refresh` takes what they have read."""
+        """Let a process per core parse runs, where that is worth it; `_refresh` takes what they have read."""
         num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         if min(len(runs), num_cores) < 2 or sum(run.backlog_bytes for run in runs) < _MUCH_BYTES:
             return
-        import multiprocessing  # with ProcessPoolExecutor a tenth of the time of the command's start
-        import signal
-        from concurrent.futures import ProcessPoolExecutor
-
-        processes = ProcessPoolExecutor(
-            min(len(runs), num_cores, _MAX_PROCESSES),
-            multiprocessing.get_context("spawn"),
-            initializer=signal.signal,
-            initargs=(signal.SIGINT, signal.SIG_IGN),  # Ctrl-C is for the monitor
-        )
-        try:
+        num_processes = min(len(runs), num_cores, _MAX_PROCESSES)
+        processes = ProcessPoolExecutor(num_processes, multiprocessing.get_context("spawn"))
+        with contextlib.suppress(OSError):  # no memory for a process: `_refresh` reads the others
             for run in runs:
                 self._elsewhere[run.name] = processes.submit(cache.read_run, run.folder)
-        except OSError as error:  # no memory for a process: `_refresh` reads the others
-            print(f"cpc monitor reads in one process: {error}", file=sys.stderr)
         processes.shutdown(wait=False)  # they end when all is read
 
     def _save(self, run: Run) -> None:

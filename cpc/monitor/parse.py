@@ -63,6 +63,7 @@ def _decoded(line: bytes) -> Any:
 
 
 def key_of(steps: tuple[Any, ...], directions: tuple[Any, ...], width: int | None, *names: Any) -> Key:
+    """What tells a table apart; ValueError if its columns are none. `width`: number of steps k, None without them."""
     words = tuple(map(legible, names))
     if width is None:
         return Key(words, (0,), ("",))
