@@ -9,7 +9,7 @@ is filled with zeros and the optimiser goes through all of it.
 
 import argparse
 import json
-import sys
+from typing import Any
 
 import torch
 
@@ -40,6 +40,7 @@ def measure(method: str, num_classes: int, num_sampled: int, dim: int, num_queri
     keep_freed_memory()
     prepare_processor()
     torch.manual_seed(0)
+    optimiser_class: Any
     objective, is_sparse, optimiser_class = METHODS[method]
     table = ClassTable(num_classes, dim, has_sparse_gradients=is_sparse)
     drawing = (LogUniform(num_classes), num_sampled) if objective == "sampled_softmax" else ()
@@ -100,4 +101,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

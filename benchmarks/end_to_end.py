@@ -13,6 +13,7 @@ import json
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -23,13 +24,17 @@ from benchmarks.noise import write_noise
 from benchmarks.processes import Variant, alternate
 from cpc.allocator import keep_freed_memory
 from cpc.checkpoint import build
+from cpc.losses import Contrastive
 from cpc.model import CPC
 from cpc.pretraining.command import pretrain
 from cpc.processor import prepare_processor
 
 CONFIG = Path(__file__).parents[1] / "configs" / "cpu_small.yaml"
 NUM_WARMUP_STEPS, NUM_STEPS = 20, 120
-PRECISIONS = {"float32": ("32-true", "float32"), "bf16": ("bf16-mixed", "bf16")}  # the trainer's, and the loss's
+PRECISIONS: dict[str, tuple[str, Any]] = {
+    "float32": ("32-true", "float32"),
+    "bf16": ("bf16-mixed", "bf16"),
+}  # the trainer's, and the loss's
 
 
 def real_loop(precision: str) -> float:
@@ -40,7 +45,7 @@ def real_loop(precision: str) -> float:
         config = yaml.safe_load(CONFIG.read_text())
         config["run_dir"] = f"{folder}/run"
         config["eval_every_steps"] = config["checkpoint_every_steps"] = NUM_STEPS
-        config["model"]["compute"] = compute
+        config["model"]["loss"]["init_args"]["compute"] = compute
         config["data"]["init_args"]["manifest"] = str(corpus)
         config["trainer"] |= {"max_steps": NUM_STEPS, "precision": trainer_precision, "accelerator": "cpu"}
         config["trainer"]["callbacks"].append({"class_path": "benchmarks.stopwatch.Stopwatch"})
@@ -53,7 +58,8 @@ def bare_step(precision: str) -> float:
     """Mean seconds of a step on a batch at hand."""
     _, compute = PRECISIONS[precision]
     config = yaml.safe_load(CONFIG.read_text())
-    model = CPC(*(build(config["model"][part]) for part in ("encoder", "context", "predictor")), compute=compute)
+    encoder, context, predictor = (build(config["model"][part]) for part in ("encoder", "context", "predictor"))
+    model = CPC(encoder, context, predictor, Contrastive(compute=compute))
     x = torch.randn(config["data"]["init_args"]["batch_size"], config["data"]["init_args"]["window_samples"])
     optimiser = torch.optim.Adam(model.parameters(), 1e-4, fused=True)
 

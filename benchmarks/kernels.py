@@ -23,7 +23,6 @@ import argparse
 import itertools
 import json
 import math
-import sys
 from collections.abc import Callable
 
 import torch
@@ -44,7 +43,8 @@ NUM_CLASSES, DIM, NUM_SAMPLED, TEMPERATURE = 8, 6, 3, 0.4
 def digit_pairs() -> tuple[Tensor, Tensor]:
     pixels = F.normalize(torch.tensor(load_digits().data, dtype=torch.float32), dim=1)
     generator = torch.Generator().manual_seed(0)
-    return pixels[torch.randint(len(pixels), (2, NUM_PAIRS), generator=generator)].unbind(0)
+    first, second = pixels[torch.randint(len(pixels), (2, NUM_PAIRS), generator=generator)]
+    return first, second
 
 
 def kernel_errors() -> dict[str, dict[str, float]]:
@@ -70,7 +70,7 @@ def kernel_errors() -> dict[str, dict[str, float]]:
         ),
     }
     found = {
-        name: {str(size): error(lambda seed, size=size, make=make: make(size, seed), scale) for size in SIZES}  # type: ignore[misc]
+        name: {str(size): error(lambda seed, size=size, make=make: make(size, seed), scale) for size in SIZES}
         for name, (make, scale) in makers.items()
     }
     # alpha (x . y)^2 + beta by least squares over the pairs, as the paper fits it
@@ -170,4 +170,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -91,6 +91,7 @@ class AbsoluteSoftmax(ClassTableLoss):
         """Among the candidates drawn."""
         if self.sampler is None:
             return self.exact(queries, targets)
+        assert self.num_sampled is not None and self.hits is not None  # noqa: PT018
         self._refresh()
         h = self.table.normalised(queries)
         draw = self.sampler.sample(h.detach(), self.num_sampled, targets, self.hits, generator)

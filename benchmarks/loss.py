@@ -11,7 +11,6 @@ oneDNN instead of MKL). Ours runs as `cpc` starts it.
 
 import argparse
 import json
-import sys
 
 import torch
 import torch.nn.functional as F
@@ -136,4 +135,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -10,7 +10,6 @@ as it is expected. Points are `cpc.losses.class_loss`, lines the closed form (k 
 import argparse
 import json
 import math
-import sys
 from pathlib import Path
 
 import torch
@@ -83,7 +82,8 @@ def chart(points: dict[str, list[float]], lines: dict[str, list[float]]) -> str:
         path = " L".join("{:.1f} {:.1f}".format(*place(*each)) for each in zip(NUMS_DRAWN, line, strict=True))
         parts.append(f'<path d="M{path}" stroke="{colour}" fill="none" stroke-width="1.5"/>')
         for each in zip(NUMS_DRAWN, points[name], strict=True):
-            parts.append('<circle cx="{:.1f}" cy="{:.1f}" r="3.5" fill="{}"/>'.format(*place(*each), colour))
+            x, y = place(*each)
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>')
         y = top + 20 + 22 * list(lines).index(name)
         parts.append(f'<circle cx="{width - right + 18}" cy="{y - 4}" r="3.5" fill="{colour}"/>')
         parts.append(f'<text x="{width - right + 28}" y="{y}">{name}</text>')
@@ -109,4 +109,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -15,7 +15,6 @@ import argparse
 import json
 import math
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -125,7 +124,7 @@ def times(num_classes: int, rounds: int, generator: torch.Generator) -> dict[str
         ]
         print(f"{num_classes:7} {name:22} wall {columns[0]}   processor {columns[1]}   lowest {columns[2]}", flush=True)
     ids = torch.randperm(num_classes, generator=generator)[:110]
-    moved = medians({name: lambda s=s: s.update(ids, scene.classes[ids]) for name, s in samplers.items()}, rounds)  # type: ignore[misc]
+    moved = medians({name: lambda s=s: s.update(ids, scene.classes[ids]) for name, s in samplers.items()}, rounds)
     for name, seconds in moved.items():
         print(f"{num_classes:7} {name:22} {1e3 * seconds.wall:8.3f} ms for an update of 110 classes", flush=True)
     return found
@@ -204,4 +203,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -29,6 +29,7 @@ from cpc.monitor.view import AS_TRAINED, View
 TICK_SECONDS = 0.75
 SMOOTHING = (1, 5, 21, 101)
 MAX_CONFIGS = 12  # compared side by side
+MUCH_BYTES = 16 << 20  # to read, of which the page says how much is left
 HEIGHT = "340px"
 INDEX = """<!doctype html>
 <html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}</head>
@@ -49,6 +50,7 @@ STORES: dict[str, dict[str, Any]] = {  # and what each begins with
     "markup-of-charts": {},
     "answered": {},  # when the server last spoke
 }
+SETTINGS = ("focus", "split", "strategy", "unit", "smoothing", "log_x", "log_y")  # of a `View`, by their controls
 _CHART = {"type": "chart", "name": ALL}
 _CALLBACKS = "/_dash-update-component"
 
@@ -73,7 +75,7 @@ def build_app(library: Library) -> Dash:
 
 
 def _refuse_what_no_page_asks(app: Dash) -> None:
-    """Where Dash would answer 500, and print a traceback: paths of no file, calls of no callback, values of no kind."""
+    """Where Dash would answer 500, and print a traceback: unknown paths, unknown callbacks, values of other types."""
     app.server.register_error_handler(DependencyException, lambda _: flask.Response("404: no such file\n", 404))
 
     @app.server.before_request
@@ -90,8 +92,8 @@ def _refuse_what_no_page_asks(app: Dash) -> None:
             return error
         if flask.request.path != _CALLBACKS:
             raise error
-        told = legible(f"{type(error).__name__}: {error}").splitlines()[0]
-        print(f"cpc monitor: a call of the page could not be answered: {told}", file=sys.stderr)
+        reason = legible(f"{type(error).__name__}: {error}").splitlines()[0]
+        print(f"cpc monitor: a call of the page could not be answered: {reason}", file=sys.stderr)
         return flask.Response("400: values that no page sends; load the page again\n", 400)
 
 
@@ -108,13 +110,7 @@ def _page() -> html.Div:
                     html.H2("Runs"),
                     html.Div(
                         [
-                            dcc.Input(
-                                id="search",
-                                type="search",
-                                placeholder="search names and badges",
-                                debounce=0.3,
-                                value="",
-                            ),
+                            dcc.Input("", "search", id="search", placeholder="search names and badges", debounce=0.3),
                             html.Button("show all found", id="show-all"),
                             html.Button("hide all found", id="hide-all"),
                         ],
@@ -171,7 +167,7 @@ def _chart_section(name: str) -> html.Section:
     )
     # Its height is kept from the first moment: what is in sight is drawn first.
     figure = {"className": "figure", "style": {"minHeight": HEIGHT}, "role": "img", "aria-labelledby": f"alt-{name}"}
-    # Stays when its table is drawn anew, and with it how far the reader has scrolled.
+    # The table in it is drawn again and again; this part stays, and with it how far the reader has scrolled.
     values = _scrolling(f"values-{name}", f"Values of the chart {name}")
     return html.Section(
         [
@@ -268,31 +264,18 @@ def _draw_charts(app: Dash, library: Library) -> None:
             "in_view": Input("in-view", "data"),
             "zoom": Input("zoom", "data"),
             "drawn_as": State("drawn", "data"),
-            "settings": {
-                "focus": Input("focus", "value"),
-                "split": Input("split", "value"),
-                "strategy": Input("strategy", "value"),
-                "unit": Input("unit", "value"),
-                "smoothing": Input("smoothing", "value"),
-                "log_x": Input("log-x", "value"),
-                "log_y": Input("log-y", "value"),
-                "theme": Input("theme-now", "data"),
-            },
+            "settings": {name: Input(name.replace("_", "-"), "value") for name in SETTINGS},
+            "theme": Input("theme-now", "data"),
         },
         prevent_initial_call=True,
     )
     def draw(
-        revision: int | None,
-        hidden: list[str],
-        in_view: list[str],
-        zoom: list[int | float] | None,
-        drawn_as: dict[str, str],
-        settings: dict[str, Any],
+        hidden: list[str], in_view: list[str], zoom: Any, drawn_as: dict[str, str], settings: Any, **now: Any
     ) -> Any:
         nothing = [no_update] * len(drawn.NAMES), no_update, no_update
-        if revision is None or settings["theme"] is None:
+        if None in now.values():  # the page has only begun
             return nothing
-        asked = json.dumps((revision, hidden, zoom, settings))
+        asked = json.dumps((hidden, zoom, settings, now))
         with library.lock:
             runs = [run for name, run in library.runs.items() if name not in hidden]
             # A browser needs a sixth of a second for a chart of a hundred runs: those out of sight can wait.
@@ -301,10 +284,9 @@ def _draw_charts(app: Dash, library: Library) -> None:
             ]
             if not wanted:
                 return nothing
-            names = [run.name for run in runs]
-            settings["focus"] = settings["focus"] if settings["focus"] in names else next(iter(names), None)
             settings |= {"log_x": bool(settings["log_x"]), "log_y": bool(settings["log_y"])}
-            view = View(**settings, x_range=(float(zoom[0]), float(zoom[1])) if zoom else None)
+            x_range = (float(zoom[0]), float(zoom[1])) if zoom else None
+            view = View(**settings, theme=now["theme"], x_range=x_range)
             found = library.of_sound(runs, functools.partial(drawn.charts, view=view))
             configs = _configs(runs)
         markup = {f"words-{chart.name}": words(chart, chart.name) for chart in found}
@@ -316,9 +298,9 @@ def _draw_charts(app: Dash, library: Library) -> None:
 def _notice(library: Library, rows: Sequence[Row]) -> str:
     sentences = []
     if library.has_stopped:
-        sentences.append("The monitor itself has stopped: nothing new will appear; start it anew.")
-    elif library.progress:
-        return library.progress
+        sentences.append("The monitor itself has stopped: nothing new will appear; start it again.")
+    elif (backlog := sum(run.backlog_bytes for run in library.runs.values())) > MUCH_BYTES:
+        sentences.append(f"Reading: {backlog / 1e6:.1f} MB are still to come.")
     if not rows:
         roots = legible(", ".join(map(str, library.roots)))
         sentences.append(
@@ -326,12 +308,10 @@ def _notice(library: Library, rows: Sequence[Row]) -> str:
         )
     else:
         sentences.append(f"{len(rows)} run{'s' if len(rows) > 1 else ''}.")
-    with_notes = [row.name for row in rows if row.notes]
-    if with_notes:
-        names = ", ".join(with_notes[:5])
+    if names := ", ".join([row.name for row in rows if row.notes][:5]):
         sentences.append(f"There is something to know of the files of {names}: see what the badges say.")
-    listed = {row.name for row in rows}
-    sentences += [f"{name} {told}." for name, told in library.troubles.items() if name not in listed]
+    if library.trouble:
+        sentences.append(f"{library.trouble}.")
     return " ".join(sentences)
 
 

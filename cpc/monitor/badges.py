@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cpc.monitor.kinds import HEALTH
-from cpc.monitor.newest import current
+from cpc.monitor.kinds import EVENT, HEALTH
 from cpc.monitor.run import Run
 from cpc.monitor.table import Table
 
@@ -44,9 +43,8 @@ def badges(run: Run, now_seconds: float) -> list[Badge]:
 
     `now_seconds` is of `time.monotonic`.
     """
-    last_event = run.events[-1] if run.events else {}
-    ending = last_event.get("event", "")
-    told = last_event.get("message", "")
+    last_event = next((table.last for table in run.tables(EVENT)), {})
+    ending, told = last_event.get("event", ""), last_event.get("message", "")
     found = []
     if run.is_deleted:
         found.append(Badge("deleted", "its folder is gone; what had been read is still shown, in part"))
@@ -62,7 +60,7 @@ def badges(run: Run, now_seconds: float) -> list[Badge]:
         if silence > patience:
             slow = "; its usual pace is not known yet" if interval is None else ""
             found.append(Badge("stale", f"no record for {words_of_seconds(silence)}, and no word of an end{slow}"))
-    tables = current(run)
+    tables = run.current()
     standstills = [stalled_for(table) for table in tables if table.key.names[0] == "train"]
     found += [Badge("stalled", standstill) for standstill in standstills if standstill]
     for name, text in (
@@ -74,7 +72,7 @@ def badges(run: Run, now_seconds: float) -> list[Badge]:
             advice = "more candidates (batch size, num_negatives) would show more"
             found.append(Badge(name, f"{text}: {'; '.join(flagged)}: {advice}"))
     if ending in ("interrupted", "finished"):
-        found.append(Badge(ending, f"at step {last_event['step']}"))
+        found.append(Badge(ending, f"at step {run.tables(EVENT)[0].last_mean('step'):.0f}"))
     return found
 
 
@@ -85,7 +83,7 @@ def stalled_for(table: Table) -> str:
     than two standard errors of the difference, and it lies more than 0.3 nats below the ceiling.
     A run that has learnt all it can is stalled too: the word says that going on as before will not change much.
     """
-    bound = table.mean("mi_bound_nats")
+    bound = table.means["mi_bound_nats"]
     if len(bound) < STALLED_RECORDS:
         return ""
     quarter = len(bound) // 4
@@ -98,7 +96,7 @@ def stalled_for(table: Table) -> str:
     is_below = float(table.last_mean("mi_ceiling_nats") - bound[-1]) > SATURATION_NATS
     if rise >= max(STALLED_NATS, 2 * noise) or not is_below:
         return ""
-    steps = table.mean("step")
+    steps = table.means["step"]
     return (
         f"log N - L of training changed by {rise:+.3f} nats over the last {steps[-1] - steps[-2 * quarter]:.0f} steps"
     )
@@ -119,7 +117,7 @@ def silence_seconds(run: Run, now_seconds: float) -> float:
 
 def _not_finite(run: Run) -> list[str]:
     found = []
-    for table in current(run):
+    for table in run.current():
         words, num_rows = table.key.step_words, table.last.get("num_rows", [])
         losses = zip(words, num_rows, table.last.get("loss_nats", []), strict=False)
         broken = [word for word, rows, loss in losses if loss is None and rows]
@@ -132,16 +130,12 @@ def _not_finite(run: Run) -> list[str]:
 
 
 def _flagged(table: Table, name: str) -> list[str]:
-    """Steps that the last record flags; what it does not say of saturation is worked out."""
-    flags = table.last.get(name)
-    if flags is None and name == "saturated":
-        pairs = zip(table.last.get("mi_bound_nats", []), table.last.get("mi_ceiling_nats", []), strict=False)
-        flags = [b is not None and c is not None and c - b < SATURATION_NATS for b, c in pairs]
-    return [words for words, flag in zip(table.key.step_words, flags or [], strict=False) if flag]
+    """Steps that the last record flags."""
+    return [words for words, flag in zip(table.key.step_words, table.last.get(name, []), strict=False) if flag]
 
 
 def _usual_interval_seconds(run: Run) -> float | None:
     """Between two lines of health.jsonl; None where there are fewer."""
-    times = np.array([time for table in run.tables(HEALTH) for time in table.mean("time_unix_seconds")[-20:]])
+    times = np.array([time for table in run.tables(HEALTH) for time in table.means["time_unix_seconds"][-20:]])
     times = times[np.isfinite(times)]
     return float(np.median(np.diff(times))) if len(times) > 1 else None

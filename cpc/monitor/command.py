@@ -1,5 +1,6 @@
 """`cpc monitor`: serve the page, or write it into a file."""
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -27,8 +28,8 @@ def monitor(
         prometheus: serve the latest values at /metrics as well.
 
     Raises:
-        ValueError: if a root is not a folder, the port is in use, the token is too short, there is no run to export, or
-            the extra is not installed.
+        ValueError: if a root is not a folder, the port is in use, the token is too short, there is no run to export,
+            or the extra is not installed.
     """
     try:
         from cpc.monitor.app import build_app
@@ -39,15 +40,15 @@ def monitor(
     except ImportError as error:
         raise ValueError(f"cpc monitor {NEEDS} ({error})") from error
 
+    gc.freeze()  # what is imported stays; searching it for garbage would take a quarter of the time of reading records
     library = Library(runs)
     if export is not None:
-        try:
-            library.read_all(lambda progress: print(progress, flush=True) if progress else None)
-            write_export(export, library)
-        finally:
-            library.close()
-        for name, trouble in library.troubles.items():
-            print(f"{name} {trouble}", file=sys.stderr)
+        library.read_all()
+        write_export(export, library)
+        for run in library.runs.values():
+            if run.trouble:
+                print(f"{run.name} {run.trouble}", file=sys.stderr)
+        library.close()
         print(f"{len(library.runs)} runs written to {export}")
         return
     app = build_app(library).server

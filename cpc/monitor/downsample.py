@@ -7,20 +7,12 @@ import numpy as np
 
 
 def extremes(values: np.ndarray, max_points: int) -> np.ndarray:
-    """Indices of the points to draw, in order: first, last, and each bucket's lowest, highest and first NaN.
+    """Indices of the points of `[n]` to draw, in order: first, last, and each bucket's lowest, highest and first NaN.
 
     Buckets hold equally many points, and are narrower than what a screen tells apart when `max_points` is about four
     times the pixels; unlike averages, extremes keep spikes and the gaps where a value is not finite.
-
-    Args:
-        values: `[n]`.
-        max_points: at most so many indices, besides the two ends.
-
-    Raises:
-        ValueError: if `max_points` is below 3.
     """
-    if max_points < 3:
-        raise ValueError(f"max_points={max_points} must be at least 3: a bucket keeps up to three points")
+    assert max_points >= 3, "a bucket keeps up to three points"
     num = len(values)
     if num <= max_points:
         return np.arange(num)
@@ -38,17 +30,11 @@ def extremes(values: np.ndarray, max_points: int) -> np.ndarray:
 
 
 def moving_mean(values: np.ndarray, width: int) -> np.ndarray:
-    """The mean over the `width` records around each, fewer at the ends; what is NaN stays NaN, and counts for no other.
+    """The mean over the `width` records around each of `[n]` or `[n, K]`, fewer at the ends.
 
-    Args:
-        values: `[n]` or `[n, K]`.
-        width: odd; 1 changes nothing.
-
-    Raises:
-        ValueError: on an even or negative width.
+    A NaN stays, and does not enter other means.
     """
-    if width < 1 or width % 2 == 0:
-        raise ValueError(f"width={width} must be odd and at least 1")
+    assert width % 2 == 1, "odd: as many records before as after"
     if width == 1 or not len(values):
         return values
     is_finite = np.isfinite(values)

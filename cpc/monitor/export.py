@@ -47,9 +47,9 @@ def write_export(path: Path, library: Library) -> None:
     style, own_style, draw = (
         assets.joinpath(name).read_text(encoding="utf-8") for name in ("monitor.css", "export.css", "export.js")
     )
-    sections = "".join(_sections(library))  # first: the table's notes tell what could not be drawn
+    sections = "".join(_sections(library))  # first: the notes in the table say what could not be drawn
     rows = overview(library)
-    told = _folded("What the badges say", html(reasons(rows)))
+    badges = _folded("What the badges say", html(reasons(rows)))
     header, options = differences(list(library.runs.values()))
     differing = html(node("div", [scroll(table(header, options), "Options that differ")], class_="config"))
     with write_atomically(path) as new:
@@ -57,7 +57,7 @@ def write_export(path: Path, library: Library) -> None:
             f"{HEAD}<style>{style}{own_style}</style><script>{get_plotlyjs()}</script></head>\n<body><main>\n"
             f"<h1>cpc monitor</h1>"
             f"<p class='caption'>{len(rows)} runs, as of {time.strftime('%Y-%m-%d %H:%M:%S %Z')}.</p>\n"
-            f"{html(scroll(run_table(rows, is_live=False), 'Table of runs'))}{told}\n{sections}"
+            f"{html(scroll(run_table(rows, is_live=False), 'Table of runs'))}{badges}\n{sections}"
             f"{_folded('Configurations: where they differ', differing) if options else ''}</main>\n"
             f'<script type="application/json" id="graph-config">{json.dumps(GRAPH_CONFIG)}</script>\n'
             f"<script>{draw}</script></body></html>\n",
@@ -71,9 +71,8 @@ def _sections(library: Library) -> Iterator[str]:
     strategies = dict.fromkeys(table.key.names[1] for table in tables if table.key.names[0] != "train")
     yield _records(library, "training records", "training", View(), NAMES)
     for strategy in strategies:
-        name, view = f"held-out-{strategy}", View(split="held-out", strategy=strategy)
-        of_bound = ("bound", "loss", "accuracy", "steps", "heat")
-        yield _records(library, f"held-out records, negatives {strategy}", name, view, of_bound)
+        heading, view = f"held-out records, negatives {strategy}", View(split="held-out", strategy=strategy)
+        yield _records(library, heading, f"held-out-{strategy}", view, ("bound", "loss", "accuracy", "steps", "heat"))
 
 
 def _records(library: Library, heading: str, name: str, view: View, names: Sequence[str]) -> str:
@@ -85,17 +84,15 @@ def _records(library: Library, heading: str, name: str, view: View, names: Seque
     share = replace(view, max_points=max(MIN_POINTS, BY_RUN_POINTS // len(runs)))
     folded = []
     for number, run in enumerate(runs):
-        grid = _grid(library, [run], replace(share, focus=run.name), by_run, f"{name}-{number}")
+        grid = _grid(library, [run], share, by_run, f"{name}-{number}")
         if grid:
             folded.append(_folded(f"every step k of {run.name}", grid, is_open=run is runs[0]))
     return f"<section><h2>{escape(heading)}</h2>{shared}{''.join(folded)}</section>"
 
 
 def _grid(library: Library, runs: Sequence[Run], view: View, names: Sequence[str], records: str) -> str:
-    found = library.of_sound(runs, partial(charts, view=view))
-    drawn = [
-        _section(chart, f"{chart.name}-{records}") for chart in found if chart.name in names and not chart.is_empty
-    ]
+    found = library.of_sound(runs, partial(charts, view=view, names=names))
+    drawn = [_section(chart, f"{chart.name}-{records}") for chart in found if not chart.is_empty]
     return f"<div class='grid'>{''.join(drawn)}</div>" if drawn else ""
 
 

@@ -44,6 +44,11 @@ class Series(NamedTuple):
     error: np.ndarray | None = None  # `[n]`, half the width of a band around it
     is_reference: bool = False  # a ceiling or chance: thin, never smoothed
 
+    def at(self, kept: np.ndarray) -> "Series":
+        """Some of its points."""
+        error = None if self.error is None else self.error[kept]
+        return self._replace(steps=self.steps[kept], values=self.values[kept], error=error)
+
 
 class Chart(NamedTuple):
     """A figure with its words and the table of its values."""
@@ -80,24 +85,11 @@ def line_chart(
     max_points = min(max(view.max_points // max(1, len(series)), MIN_POINTS_OF_SERIES), MAX_POINTS_OF_SERIES)
     series = [each for each in series if len(each.steps)]
     shown = [_in_view(each, view) for each in series]
-    is_many = len(shown) > MANY
-    bands, lines = [], []
-    for each in shown:
-        kept = extremes(each.values, max_points)
-        steps, values = each.steps[kept], each.values[kept]
-        # A mean of neighbours has another error than they.
-        if each.error is not None and not is_many and view.smoothing == 1:
-            bands.append(_band(each.name, each.colour, steps, values, each.error[kept]))
-        lines.append(
-            named(each.name, "step %{x}")
-            | {
-                "mode": "lines" if len(steps) > 1 else "markers",
-                "x": encoded(steps),
-                "y": encoded(values),
-                "line": {"color": each.colour, "width": 1.2 if each.is_reference or is_many else 2, "dash": each.dash},
-                "marker": {"color": each.colour},
-            }
-        )
+    few_points = [each.at(extremes(each.values, max_points)) for each in shown]
+    # The mean of neighbours has another error than they have.
+    has_bands = len(shown) <= MANY and view.smoothing == 1
+    bands = [_band(each) for each in few_points if has_bands and each.error is not None]
+    lines = [_line(each, 1.2 if each.is_reference or len(shown) > MANY else 2.0) for each in few_points]
     is_log = view.log_y and may_be_log
     axes = {"yaxis": axis(y_title, view, is_log=is_log, revision=f"{view.unit} {is_log}")}
     axes["yaxis"]["rangemode"] = "tozero" if from_zero else "normal"
@@ -123,14 +115,9 @@ def heat_map(
     """
     last = [(f"step {steps[-1]:.0f} (last)", values[-1])] if len(steps) else []
     inside = _is_in_view(steps, view)
-    steps, values = steps[inside], values[inside]
-    width = -(-len(steps) // MAX_COLUMNS) or 1
-    starts = np.arange(0, len(steps), width)
-    if len(starts):
-        counts = np.add.reduceat(np.isfinite(values), starts).astype(float)
-        sums = np.add.reduceat(np.where(np.isfinite(values), values, 0.0), starts)
-        values = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
-        steps = steps[np.minimum(starts + width - 1, len(steps) - 1)]
+    width = -(-int(inside.sum()) // MAX_COLUMNS) or 1
+    thinned = slice(width // 2, None, width)
+    steps, values = steps[inside][thinned], moving_mean(values[inside], width | 1)[thinned]
     cells = {
         "type": "heatmap",
         "x": encoded(steps),
@@ -231,26 +218,35 @@ def _is_in_view(steps: np.ndarray, view: View) -> np.ndarray:
 
 def _in_view(series: Series, view: View) -> Series:
     values = series.values if series.is_reference else moving_mean(series.values, view.smoothing)
-    inside = _is_in_view(series.steps, view)
-    error = None if series.error is None else series.error[inside]
-    return series._replace(steps=series.steps[inside], values=values[inside], error=error)
+    if view.x_range is None and not view.log_x:  # all of it, without a copy
+        return series._replace(values=values)
+    return series._replace(values=values).at(_is_in_view(series.steps, view))
 
 
-def _band(name: str, colour: str, steps: np.ndarray, values: np.ndarray, error: np.ndarray) -> dict[str, Any]:
-    is_known = np.isfinite(values) & np.isfinite(error)
-    x, y, e = steps[is_known], values[is_known], error[is_known]
-    return {
-        "type": "scatter",
+def _line(series: Series, width: float) -> dict[str, Any]:
+    return named(series.name, "step %{x}") | {
+        "mode": "lines" if len(series.steps) > 1 else "markers",
+        "x": encoded(series.steps),
+        "y": encoded(series.values),
+        "line": {"color": series.colour, "width": width, "dash": series.dash},
+        "marker": {"color": series.colour},
+    }
+
+
+def _band(series: Series) -> dict[str, Any]:
+    assert series.error is not None
+    known = series.at(np.isfinite(series.values) & np.isfinite(series.error))
+    x, y, e = known.steps, known.values, known.error
+    return named(series.name, "") | {
+        "name": f"{escape(series.name)}, standard error",
         "mode": "lines",
         "x": encoded(np.concatenate([x, x[::-1]])),
         "y": encoded(np.concatenate([y + e, (y - e)[::-1]])),
         "fill": "toself",
-        "fillcolor": colour + _FADED,
+        "fillcolor": series.colour + _FADED,
         "line": {"width": 0},
         "hoverinfo": "skip",
         "showlegend": False,
-        "legendgroup": escape(name),
-        "name": f"{escape(name)}, standard error",
     }
 
 

@@ -4,17 +4,17 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cpc.monitor.kinds import EVENTS_FILE, KINDS
+from cpc.monitor.kinds import KINDS
 
 MAX_DEPTH = 6
-_MARKS_OF_A_RUN = {*(kind.file for kind in KINDS), EVENTS_FILE}
+_MARKS_OF_A_RUN = {kind.file for kind in KINDS}
 
 
 def run_folders(roots: Sequence[Path]) -> Iterator[Path]:
     """Folders with records, each once, six levels below a root at most.
 
-    What lies within a run is its own affair, save for a root: a stray file of records there must not hide the runs
-    below. Links are followed after everything else, so that `latest -> run7` is no second run, and never twice.
+    Folders within a run are not searched, except in a root: a stray file of records there must not hide the runs below.
+    Links are followed after everything else, so that `latest -> run7` is not a second run, and never twice.
     """
     seen: set[tuple[int, int]] = set()
     at_hand = [(root, 0) for root in reversed(roots)]

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import multiprocessing
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,17 +12,19 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from cpc.monitor import cache
 from cpc.monitor.finder import run_folders
 from cpc.monitor.legible import legible
-from cpc.monitor.run import Run, index_run
+from cpc.monitor.run import Run
+from cpc.monitor.tail import CHUNK_BYTES
+from cpc.monitor.view import RUN_COLOURS
 
 POLL_SECONDS = 0.25
 FIND_SECONDS = 3.0
 DELETED_SECONDS = 86_400.0  # for which a run whose folder is gone stays on the page
-MAX_PROCESSES = 8
-_MUCH_BYTES = 16 << 20  # a backlog worth processes of its own
 _RETRY_SECONDS = 10.0
-_OWN = "cpc monitor"  # whose own trouble it is, among those of the runs
+_MAX_PROCESSES = 8
+_MUCH_BYTES = 50 << 20  # of new runs: worth processes that parse them
 _SEARCH_SHARE = 0.05  # of the time at most: a walk over a large or slow disk comes less often
 
 Found = TypeVar("Found")
@@ -30,13 +33,13 @@ Found = TypeVar("Found")
 class Library:
     """Runs by name; whoever reads them holds `lock`.
 
-    Nothing that goes wrong with one run ends the following of the others: it stands in `troubles`.
+    Nothing that goes wrong with one run ends the following of the others: the run says what it is.
 
     Args:
         roots: run folders, or folders somewhere below which runs lie (six levels down at most).
 
     Raises:
-        ValueError: if one of them is no folder.
+        ValueError: if one of them is not a folder.
     """
 
     def __init__(self, roots: Sequence[Path]) -> None:
@@ -45,17 +48,17 @@ class Library:
                 raise ValueError(f"{legible(root)} is not a folder: name run folders, or folders that hold some")
         self.roots = [root.resolve() for root in roots]
         self.runs: dict[str, Run] = {}
-        self._places: dict[str, int] = {}  # of each name in the palette: a run that leaves recolours no other
+        self._places: dict[str, int] = {}  # by name, in the palette: a run that leaves recolours no other
         # Counts what a reader might want to draw again; from where no earlier monitor, whose page is still open, was.
         self.revision = time.time_ns() // 1000
-        self.progress = ""  # of a long first index, in words
-        self.troubles: dict[str, str] = {}  # by run, or folder that could not become one: what keeps it from being read
-        self.unshown: dict[str, str] = {}  # by run: what keeps it from being shown, until it has news
+        self.trouble = ""  # what keeps it from looking for runs
         self.lock = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._retry_at: dict[str, float] = {}
         self._find_at = 0.0
+        self._elsewhere: dict[str, Future[bytes]] = {}  # by name, runs that another process reads for now
+        self._has_news: set[str] = set()  # names of runs whose caches may be worth writing
+        self._can_save = True
 
     @property
     def has_stopped(self) -> bool:
@@ -64,35 +67,29 @@ class Library:
 
     def start(self) -> None:
         """Follow in the background until `close`."""
-        self._thread = threading.Thread(target=self._follow, name=_OWN, daemon=True)
+        self._thread = threading.Thread(target=self._follow, name="cpc monitor", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop following, and let go of all caches."""
+        """Stop following, and keep what was read for the next monitor."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        with self.lock:
-            for run in self.runs.values():
-                run.close()
+        for future in self._elsewhere.values():
+            future.cancel()
+        for run in self.runs.values():
+            if run.num_bytes_read != run.num_bytes_cached and run.name not in self._elsewhere:
+                self._save(run)
 
-    def read_all(self, tell: Callable[[str], None] = lambda progress: None) -> None:
-        """Find the runs and read all that they hold.
-
-        Args:
-            tell: called with the progress in words.
-        """
-        self._find(tell)
-        while self._refresh():
-            pass
+    def read_all(self) -> None:
+        """Find the runs and read all that they hold."""
+        self._find()
+        while self._refresh() or self._elsewhere:
+            if self._elsewhere:
+                time.sleep(0.01)
 
     def of_sound(self, runs: Sequence[Run], use: Callable[[Sequence[Run]], Found]) -> Found:
-        """What comes of using runs; should that fail, of those that can be used, while `unshown` tells of the others.
-
-        Args:
-            runs: of this library.
-            use: of any of the runs.
-        """
+        """What `use` makes of runs; should it fail, what it makes of those that it can use. The others say why not."""
         try:
             return use(runs)
         except Exception:  # whatever a file may make of a run, the others stay on the page
@@ -102,17 +99,20 @@ class Library:
                     use([run])
                     sound.append(run)
                 except Exception as error:
-                    self.unshown[run.name] = legible(f"cannot be shown: {type(error).__name__}: {error}")
+                    run.trouble = run.trouble or _in_words("cannot be shown", error)
             return use(sound)
 
     def _follow(self) -> None:
         while not self._stop.is_set():
             if time.monotonic() >= self._find_at:
                 try:
-                    self._find(self._set_progress)
-                    self.troubles.pop(_OWN, None)
+                    self._find()
+                    trouble = ""
                 except Exception as error:  # a page that stays open for days must not freeze without a word
-                    self._tell_trouble(_OWN, "cannot look for runs", error)
+                    trouble = _in_words("cpc monitor cannot look for runs", error)
+                with self.lock:
+                    self.revision += trouble != self.trouble
+                    self.trouble = trouble
             if not self._refresh():
                 self._stop.wait(POLL_SECONDS)
 
@@ -120,67 +120,77 @@ class Library:
         """Read on in every run, a little."""
         is_news = False
         for name, run in list(self.runs.items()):
-            if self._stop.is_set() or self._retry_at.get(name, 0.0) > time.monotonic():
+            if self._stop.is_set() or run.retry_at > time.monotonic():
+                continue
+            reader = self._elsewhere.get(name)
+            if reader and not reader.done():
                 continue
             with self.lock:
-                is_new = False
                 try:
-                    is_new = run.refresh() or name in self.troubles
+                    if reader:
+                        del self._elsewhere[name]
+                        if reader.exception() is None:  # else the run is read here
+                            cache.unpack(reader.result(), run)
+                    is_new = run.refresh() or run.retry_at > 0 or reader is not None
                     if is_new:
-                        self.troubles.pop(name, None)
-                        self.unshown.pop(name, None)
+                        run.trouble, run.retry_at = "", 0.0
                 except Exception as error:  # the other runs go on
-                    self._tell_trouble(name, "cannot be read, or its columns not written", error)
-                    self._retry_at[name] = time.monotonic() + _RETRY_SECONDS
+                    before, run.trouble = run.trouble, _in_words("cannot be read", error)
+                    is_new = run.trouble != before
+                    run.retry_at = time.monotonic() + _RETRY_SECONDS
                 if run.deleted_at is not None and time.monotonic() - run.deleted_at > DELETED_SECONDS:
-                    run.close()
-                    for by_name in (self.runs, self.troubles, self.unshown, self._retry_at):
-                        by_name.pop(name, None)
+                    del self.runs[name]
                     is_new = True
-                self.revision += is_new
                 is_news |= is_new
+            if is_new:
+                self._has_news.add(name)
+            elif name in self._has_news:  # and it is read to its end
+                self._has_news.remove(name)
+                if run.num_bytes_read > 1.1 * run.num_bytes_cached + CHUNK_BYTES:
+                    self._save(run)
+        with self.lock:  # once for all runs: the page draws no more often while many are read
+            self.revision += is_news
         return is_news
 
-    def _find(self, tell: Callable[[str], None]) -> None:
+    def _find(self) -> None:
         begun = time.monotonic()
         self._find_at = begun + FIND_SECONDS  # also if the search fails
         known = {run.folder for run in self.runs.values()}
-        new = [folder for folder in run_folders(self.roots) if folder not in known]
-        self._find_at = time.monotonic() + max(FIND_SECONDS, (time.monotonic() - begun) / _SEARCH_SHARE)
-        with self.lock:
-            for gone in self.troubles.keys() - self.runs.keys() - {_OWN, *map(self._name, new)}:
-                del self.troubles[gone]
-        if not new:
-            return
-        try:
-            _index_in_parallel([folder for folder in new if _wants_a_process(folder)], tell, self._stop)
-        except Exception as error:  # a killed process, or no memory for one: `refresh` reads what they have left
-            tell(legible(f"indexing without processes of its own, which failed: {error}"))
-        for number, folder in enumerate(new):
+        new: list[Run] = []
+        for folder in run_folders(self.roots):
             if self._stop.is_set():
                 return
-            if len(new) > 20:
-                tell(f"opening run {number + 1} of {len(new)}")
-            name = self._name(folder)
-            with self.lock:
-                try:
-                    self.runs[name] = Run(folder, name, self._places.setdefault(name, len(self._places)))
-                    self.troubles.pop(name, None)
+            if folder not in known:
+                name = self._name(folder)
+                place = self._places.setdefault(name, len(self._places))
+                new.append(Run(folder, name, RUN_COLOURS[place % len(RUN_COLOURS)]))
+                cache.load(new[-1])
+                with self.lock:
+                    self.runs[name] = new[-1]
                     self.revision += 1
-                except Exception as error:  # tried again by the next search
-                    self._tell_trouble(name, "cannot be opened", error)
-        tell("")
+        self._read_elsewhere([run for run in new if run.backlog_bytes > CHUNK_BYTES])
+        self._find_at = time.monotonic() + max(FIND_SECONDS, (time.monotonic() - begun) / _SEARCH_SHARE)
 
-    def _tell_trouble(self, name: str, what: str, error: Exception) -> None:
-        with self.lock:
-            told = legible(f"{what}: {type(error).__name__}: {error}")
-            self.revision += told != self.troubles.get(name)
-            self.troubles[name] = told
+    def _read_elsewhere(self, runs: Sequence[Run]) -> None:
+        """Let a process per core parse runs, where that is worth it; `_refresh` takes what they have read."""
+        num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if min(len(runs), num_cores) < 2 or sum(run.backlog_bytes for run in runs) < _MUCH_BYTES:
+            return
+        num_processes = min(len(runs), num_cores, _MAX_PROCESSES)
+        processes = ProcessPoolExecutor(num_processes, multiprocessing.get_context("spawn"))
+        with contextlib.suppress(OSError):  # no memory for a process: `_refresh` reads the others
+            for run in runs:
+                self._elsewhere[run.name] = processes.submit(cache.read_run, run.folder)
+        processes.shutdown(wait=False)  # they end when all is read
 
-    def _set_progress(self, progress: str) -> None:
-        with self.lock:
-            self.progress = progress
-            self.revision += 1
+    def _save(self, run: Run) -> None:
+        if run.is_deleted or not self._can_save:
+            return
+        try:
+            cache.save(run)
+        except OSError as error:
+            self._can_save = False
+            print(f"cpc monitor keeps no cache, each start reads all records: {legible(error)}", file=sys.stderr)
 
     def _name(self, folder: Path) -> str:
         """Short, and its own: below its root; with the root's name, in full, or numbered, where that is taken."""
@@ -192,29 +202,5 @@ class Library:
         return next(name for name in candidates if name not in self.runs)
 
 
-def _wants_a_process(folder: Path) -> bool:
-    try:
-        with contextlib.closing(Run(folder, folder.name)) as run:
-            # A process cannot leave temporary columns behind.
-            return run.backlog_bytes > _MUCH_BYTES and not run.is_temporary
-    except OSError:  # will be met again, and told
-        return False
-
-
-def _index_in_parallel(folders: list[Path], tell: Callable[[str], None], stop: threading.Event) -> None:
-    """Parsing JSON is what takes the time: a process per processor."""
-    if not folders:
-        return
-    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with ProcessPoolExecutor(
-        min(len(folders), num_cores, MAX_PROCESSES), multiprocessing.get_context("spawn")
-    ) as processes:
-        futures: list[Future[None]] = [processes.submit(index_run, folder) for folder in folders]
-        for number, future in enumerate(futures):
-            tell(f"indexing run {number + 1} of {len(folders)}")
-            while not future.done() and not stop.is_set():
-                stop.wait(0.05)
-            if stop.is_set():
-                processes.shutdown(cancel_futures=True)
-                return
-            future.exception()  # of one run: `Run.refresh` will meet it again, and say so
+def _in_words(what: str, error: Exception) -> str:
+    return legible(f"{what}: {type(error).__name__}: {error}")

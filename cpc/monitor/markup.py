@@ -56,11 +56,7 @@ def scroll(content: Node, label: str) -> Node:
 
 
 def run_table(
-    rows: Sequence[Row],
-    hidden: Sequence[str] = (),
-    sort_by: str = "",
-    descending: bool = False,
-    is_live: bool = True,
+    rows: Sequence[Row], hidden: Sequence[str] = (), sort_by: str = "", descending: bool = False, is_live: bool = True
 ) -> Node:
     """The table of runs; on the live page buttons show, hide and sort, by `data-show` or `data-sort`."""
 
@@ -68,9 +64,9 @@ def run_table(
         name, class_ = COLUMNS[column], "text" if column == "name" else ""
         if not is_live:
             return node("th", name, scope="col", class_=class_)
-        state = 0 if sort_by != column else 1 + descending
-        button = node("button", name + ("", " \u2191", " \u2193")[state], id=f"sort-{column}", data_sort=column)
-        order = ("none", "ascending", "descending")[state]
+        order = "none" if sort_by != column else "descending" if descending else "ascending"
+        arrow = {"none": "", "ascending": " \u2191", "descending": " \u2193"}[order]
+        button = node("button", name + arrow, id=f"sort-{column}", data_sort=column)
         return node("th", [button], scope="col", class_=class_, aria_sort=order)
 
     def first(row: Row) -> Node:

@@ -3,14 +3,13 @@
 import time
 from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from cpc.monitor.badges import NAMES, badges
 from cpc.monitor.kinds import BOUND, KINDS, PROBE
 from cpc.monitor.library import Library
-from cpc.monitor.newest import current
 from cpc.monitor.run import Run
 
 
@@ -18,9 +17,7 @@ def exposition(library: Library) -> bytes:
     """Prometheus' text format: gauges `cpc_*`, labelled by run; unknown values are left out."""
     with library.lock:
         families = library.of_sound(list(library.runs.values()), _families)
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(families))
-    return generate_latest(registry)
+    return generate_latest(_Collected(families))
 
 
 class _Collected(Collector):
@@ -32,37 +29,29 @@ class _Collected(Collector):
 
 
 def _families(runs: Sequence[Run]) -> list[GaugeMetricFamily]:
-    """Of runs that are deleted, the badge alone: their values are not the latest of anything."""
-    tables = [
-        (run.name, kind, table)
-        for run in runs
-        if not run.is_deleted
-        for kind in KINDS
-        for table in (current(run) if kind is BOUND else run.tables(kind))
-    ]
+    """A deleted run has its badges alone: its values are no longer the latest."""
     step = GaugeMetricFamily("cpc_step", "optimiser steps at the last training record", labels=["run"])
-    for run_name, kind, table in tables:
-        if kind is BOUND and table.key.names[0] == "train":
-            step.add_metric([run_name], table.last_mean("step"))
-    found = [step]
-    for kind in KINDS:
-        labels = ["run", *kind.key, *(("direction", "k") if kind.per_step else ())]
-        for name, text in kind.numbers.items():
-            family = GaugeMetricFamily(f"cpc_{'probe_' * (kind is PROBE)}{name}", text, labels=labels)
-            found.append(family)
-            for run_name, of, table in tables:
-                if of is not kind or (value := table.last.get(name)) is None:
-                    continue
-                names = [run_name, *table.key.names]
-                if not kind.per_step:
-                    family.add_metric(names, value)
-                    continue
-                for direction, k, each in zip(table.key.directions, table.key.steps, value, strict=True):
-                    if each is not None:
-                        family.add_metric([*names, direction, str(k)], each)
     badge = GaugeMetricFamily("cpc_badge", "1 where the badge applies to the run, else 0", labels=["run", "badge"])
     for run in runs:
         now = {each.name for each in badges(run, time.monotonic())}
         for name in NAMES:
             badge.add_metric([run.name, name], float(name in now))
-    return [*found, badge]
+    present = [run for run in runs if not run.is_deleted]
+    found = [step, badge]
+    for kind in KINDS:
+        tables = [(run, table) for run in present for table in (run.current() if kind is BOUND else run.tables(kind))]
+        if kind is BOUND:
+            for run, table in tables:
+                if table.key.names[0] == "train":
+                    step.add_metric([run.name], table.last_mean("step"))
+        labels = ["run", *kind.key, *(("direction", "k") if kind.per_step else ())]
+        for name, text in kind.numbers.items():
+            family = GaugeMetricFamily(f"cpc_{'probe_' * (kind is PROBE)}{name}", text, labels=labels)
+            found.append(family)
+            for run, table in tables:
+                values = table.last.get(name)
+                places = zip(table.key.directions, map(str, table.key.steps), strict=True) if kind.per_step else [()]
+                for place, value in zip(places, values or () if kind.per_step else [values], strict=False):
+                    if value is not None:
+                        family.add_metric([run.name, *table.key.names, *place], value)
+    return found

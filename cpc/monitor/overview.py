@@ -10,7 +10,6 @@ from cpc.monitor.figure import number
 from cpc.monitor.kinds import HEALTH, PROBE
 from cpc.monitor.legible import legible
 from cpc.monitor.library import Library
-from cpc.monitor.newest import bound_table
 from cpc.monitor.run import Run
 from cpc.monitor.view import Unit, View
 
@@ -46,7 +45,7 @@ class Row(NamedTuple):
 
 def overview(library: Library, unit: Unit = "nats") -> list[Row]:
     """A row for every run, in the order in which they were found."""
-    return [_row(library, run, unit) for run in library.runs.values()]
+    return [_row(run, unit) for run in library.runs.values()]
 
 
 def arranged(rows: Sequence[Row], search: str = "", sort_by: str = "name", descending: bool = False) -> list[Row]:
@@ -61,18 +60,6 @@ def arranged(rows: Sequence[Row], search: str = "", sort_by: str = "name", desce
     return known + [row for row in found if sort_by not in row.cells]
 
 
-def notes(library: Library, run: Run) -> list[str]:
-    """What the reader should know of the run's files."""
-    found = [*run.notes.values(), *run.unreadable.values()]
-    if run.where_columns_are:
-        found.append(run.where_columns_are)
-    found += [told[run.name] for told in (library.troubles, library.unshown) if run.name in told]
-    num_problems = sum(run.num_problems.values())
-    if num_problems:
-        found.append(f"{num_problems} lines could not be used: {'; '.join(run.problems)}")
-    return found
-
-
 def differences(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of a table of the options that are not the same in all runs; empty where an option is missing."""
     configs = [run.config() for run in runs]
@@ -81,11 +68,11 @@ def differences(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     return ["option", *(run.name for run in runs)], [row for row in rows if len(set(row[1:])) > 1]
 
 
-def _row(library: Library, run: Run, unit: Unit) -> Row:
+def _row(run: Run, unit: Unit) -> Row:
     now = time.monotonic()
     try:
         cells = {column: cell for column, cell in _cells(run, unit, now).items() if math.isfinite(cell[0])}
-        return Row(run.name, run.colour, badges(run, now), cells, notes(library, run))
+        return Row(run.name, run.colour, badges(run, now), cells, run.notes)
     except Exception as error:  # one run must not take the others off the page
         return Row(run.name, run.colour, [], {}, [legible(f"cannot be shown: {type(error).__name__}: {error}")])
 
@@ -93,10 +80,10 @@ def _row(library: Library, run: Run, unit: Unit) -> Row:
 def _cells(run: Run, unit: Unit, now: float) -> dict[str, tuple[float, str]]:
     cells = {}
     for column, view in (("bound", View(unit=unit)), ("held_out", View(unit=unit, split="held-out"))):
-        table = bound_table(run, view)
+        table = run.bound(view)
         if table is not None:
             names = ("mi_bound_nats", "standard_error_nats", "mi_ceiling_nats")
-            bound, error, ceiling = (table.last_mean(name) * view.per_nat for name in names)
+            bound, error, ceiling = (view.factor(name) * table.last_mean(name) for name in names)
             known = f" \u00b1 {error:.2g}" if math.isfinite(error) else ""
             cells[column] = bound, f"{number(bound)}{known} of {number(ceiling)}, {table.key.names[1]}"
             if column == "bound":

@@ -3,7 +3,6 @@
 from typing import Any
 
 from cpc.monitor.figure import GREY, Chart, axis, layout, named, number
-from cpc.monitor.newest import current
 from cpc.monitor.run import Run
 from cpc.monitor.table import Table
 from cpc.monitor.view import RUN_COLOURS, View
@@ -19,7 +18,7 @@ _BAR = {"symbol": "line-ew", "size": 18, "line": {"width": 2, "color": GREY}}
 
 def profile_chart(run: Run | None, view: View) -> Chart:
     """The splits and strategies of the run in focus side by side over the steps k."""
-    tables = [] if run is None else current(run)
+    tables = [] if run is None else run.current()
     drawn: list[dict[str, Any]] = []
     columns: dict[str, dict[str, str]] = {}
     for place, table in enumerate(tables):
@@ -28,11 +27,7 @@ def profile_chart(run: Run | None, view: View) -> Chart:
         errors = {"type": "data", "array": _last(table, "standard_error_nats", view), "thickness": 1.5}
         for label, field, looks in (
             (f"{curve}: ceiling", "mi_ceiling_nats", {"marker": _BAR, "showlegend": False}),
-            (
-                f"{curve}: Gaussians",
-                "information_for_gaussians_nats",
-                {"marker": points | {"symbol": "diamond-open"}},
-            ),
+            (f"{curve}: Gaussians", "information_for_gaussians_nats", {"marker": points | {"symbol": "diamond-open"}}),
             (curve, "mi_bound_nats", {"marker": points, "error_y": errors}),
         ):
             values = _last(table, field, view)
@@ -45,14 +40,14 @@ def profile_chart(run: Run | None, view: View) -> Chart:
         "xaxis": axis("step k", view, is_log=False, revision="profile") | {"type": "category", "fixedrange": True},
         "yaxis": axis(f"log N - L ({view.unit})", view, is_log=False, revision=view.unit) | {"fixedrange": True},
     }
-    title = f"What N candidates can show: {'a run' if run is None else run.name}"
+    title = f"What N candidates can show: {'no run' if run is None else run.name}"
     steps = dict.fromkeys(word for cells in columns.values() for word in cells)
     rows = [[step, *(cells.get(step, "") for cells in columns.values())] for step in steps]
-    told = "; ".join(f"{name}: {', '.join(cells.values())}" for name, cells in columns.items())
+    in_words = "; ".join(f"{name}: {', '.join(cells.values())}" for name, cells in columns.items())
     figure = {"data": drawn, "layout": layout(view, len(drawn)) | axes}
-    return Chart("profile", title, CAPTION, f"{title}. {told}.", figure, ["step k", *columns], rows)
+    return Chart("profile", title, CAPTION, f"{title}. {in_words}.", figure, ["step k", *columns], rows)
 
 
 def _last(table: Table, field: str, view: View) -> list[float | None]:
     values = table.last.get(field) or [None] * len(table.key.steps)
-    return [None if value is None else value * view.per_nat for value in values]
+    return [None if value is None else view.factor(field) * value for value in values]

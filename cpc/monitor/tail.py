@@ -1,66 +1,68 @@
 """Following a file that grows by whole lines, and may be cut, replaced or deleted at any time."""
 
-import hashlib
 import os
+import time
 from pathlib import Path
 from typing import NamedTuple
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 1 << 20
 _MARK_BYTES = 512
 
 
 class Lines(NamedTuple):
-    """Whole lines, in order; `starts_anew`: of another file than was read before, whose lines are to be forgotten."""
+    """Whole lines, in order; `from_start`: the file's first ones, so that those read before are to be forgotten."""
 
     lines: list[bytes]
-    starts_anew: bool
+    from_start: bool
 
 
 class Tail:
-    """Reads on from where it stopped.
+    """Reads on from where it stopped; the bytes before that place tell whether it is still the same file."""
 
-    Args:
-        path: the file.
-        offset: bytes read before, up to and with a newline.
-        mark: what `mark` was then: a digest of the bytes before `offset`, by which the file is known again.
-    """
-
-    def __init__(self, path: Path, offset: int = 0, mark: str = "") -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.offset = offset
-        self.mark = mark
-        self.modified_at = 0.0  # unix seconds by the file's own clock, when last read
+        self.offset = 0  # bytes read, up to and with a newline
+        self.changed_at: float | None = None  # by time.monotonic, when the file was last written to
+        self.mark = b""  # the last bytes before `offset`
         self._seen: tuple[int, int, int] | None = None
+        self._modified_at: float | None = None
 
     def read(self) -> Lines:
-        """Whole lines since the last call, about 4 MB at most; a torn last line waits for its newline.
+        """Whole lines since the last call, about 1 MB at most; a torn last line waits for its newline.
 
         Raises:
             FileNotFoundError: if there is no file (any more).
         """
+        state = os.stat(self.path)
+        seen = (state.st_ino, state.st_size, state.st_mtime_ns)
+        if seen == self._seen:
+            return Lines([], False)
+        self._see_change(state.st_mtime)
         with self.path.open("rb", buffering=0) as file:
-            state = os.fstat(file.fileno())
-            seen = (state.st_ino, state.st_size, state.st_mtime_ns)
-            self.modified_at = state.st_mtime
-            if seen == self._seen:
-                return Lines([], False)
-            starts_anew = state.st_size < self.offset or self._mark_at(file.fileno(), self.offset) != self.mark
-            if starts_anew:
+            if not self.offset or self._before(file.fileno()) != self.mark:
                 self.offset = 0
-            block = _whole_lines(file.fileno(), self.offset)
+            start = self.offset
+            block = _whole_lines(file.fileno(), start)
             self.offset += len(block)
-            self.mark = self._mark_at(file.fileno(), self.offset)
-            # At the end, and until the file changes, there is no need to look again.
-            self._seen = seen if len(block) < CHUNK_BYTES // 2 else None
-        return Lines(block.split(b"\n")[:-1], starts_anew)
+            self.mark = self._before(file.fileno())
+        # At the end, and until the file changes, there is no need to look again.
+        self._seen = seen if len(block) < CHUNK_BYTES // 2 else None
+        return Lines(block.split(b"\n")[:-1], not start)
 
-    def _mark_at(self, file: int, offset: int) -> str:
-        start = max(0, offset - _MARK_BYTES)
-        return hashlib.sha256(os.pread(file, offset - start, start)).hexdigest()[:16] if offset else ""
+    def _before(self, file: int) -> bytes:
+        start = max(0, self.offset - _MARK_BYTES)
+        return os.pread(file, self.offset - start, start) if self.offset else b""
+
+    def _see_change(self, modified_at: float) -> None:
+        """Clocks differ between machines: the file's is asked for its age once, then our own counts."""
+        if modified_at != self._modified_at:
+            age = max(0.0, time.time() - modified_at) if self._modified_at is None else 0.0
+            self.changed_at = time.monotonic() - age
+            self._modified_at = modified_at
 
 
 def _whole_lines(file: int, offset: int) -> bytes:
-    """Up to 4 MB that end with a newline; more where a single line is longer."""
+    """Up to 1 MB that ends with a newline; more where a single line is longer."""
     size = CHUNK_BYTES
     while True:
         block = os.pread(file, size, offset)

@@ -8,18 +8,10 @@ Split = Literal["training", "held-out"]
 Unit = Literal["nats", "bits"]
 Theme = Literal["light", "dark", "page"]
 AS_TRAINED = "as trained"
-# Okabe and Ito's colour-blind-safe hues, at luminances that stand out from white and from near-black alike.
+# Okabe and Ito's colour-blind-safe hues, at luminances that can be seen on white and on near-black.
 RUN_COLOURS = (
-    "#2079b8",
-    "#d55e00",
-    "#00906a",
-    "#bf6597",
-    "#c08500",
-    "#3b9ed0",
-    "#8a6ad0",
-    "#a5622a",
-    "#5b8f22",
-    "#c2465c",
+    *("#2079b8", "#d55e00", "#00906a", "#bf6597", "#c08500"),
+    *("#3b9ed0", "#8a6ad0", "#a5622a", "#5b8f22", "#c2465c"),
 )
 MAX_POINTS = 24_000  # a browser redraws so many every second without effort
 
@@ -28,32 +20,20 @@ MAX_POINTS = 24_000  # a browser redraws so many every second without effort
 class View:
     """Settings of all charts.
 
-    Attributes:
-        focus: the run whose steps k are shown.
-        split: records of training, or of held-out evaluations.
-        strategy: `as trained`, or the name of a strategy that was evaluated.
-        unit: of information.
-        smoothing: records averaged; odd, 1 for none.
-        log_x: steps on a logarithmic axis.
-        log_y: the same for losses, norms, speeds and variances; bounds and accuracies may be zero and stay linear.
-        x_range: first and last step shown; None: all.
-        theme: for the colours of text and grid.
-        max_points: in a chart, at most; more where there are very many series.
-
     Raises:
         ValueError: if a setting is none of these: what a browser sends may be anything.
     """
 
-    focus: str | None = None
+    focus: str | None = None  # the run whose steps k are shown; None: the first
     split: Split = "training"
-    strategy: str = AS_TRAINED
-    unit: Unit = "nats"
-    smoothing: int = 1
+    strategy: str = AS_TRAINED  # or the name of a strategy that was evaluated
+    unit: Unit = "nats"  # of information
+    smoothing: int = 1  # records averaged; odd, 1 for none
     log_x: bool = False
-    log_y: bool = False
-    x_range: tuple[float, float] | None = None
+    log_y: bool = False  # of losses, norms, speeds and variances; bounds and accuracies may be zero and stay linear
+    x_range: tuple[float, float] | None = None  # first and last step shown; None: all
     theme: Theme = "light"
-    max_points: int = MAX_POINTS
+    max_points: int = MAX_POINTS  # in a chart; more where there are very many series
 
     def __post_init__(self) -> None:
         chosen = ((self.split, Split), (self.unit, Unit), (self.theme, Theme))
@@ -61,9 +41,10 @@ class View:
         is_range = self.x_range is None or (len(self.x_range) == 2 and all(map(math.isfinite, self.x_range)))
         is_smoothing = type(self.smoothing) is int and self.smoothing >= 1 and self.smoothing % 2 == 1
         if not (is_choice and is_range and is_smoothing):
-            raise ValueError(f"{self} is no view: load the page again")
+            raise ValueError(f"{self} is not a view: load the page again")
 
-    @property
-    def per_nat(self) -> float:
-        """Units of information in a nat."""
-        return 1 / math.log(2) if self.unit == "bits" else 1.0
+    def factor(self, field: str) -> float:
+        """What a record's field is multiplied by to be shown: nats in the unit asked for, accuracies in per cent."""
+        if field.endswith("_nats"):
+            return 1 / math.log(2) if self.unit == "bits" else 1.0
+        return 100.0 if field.endswith("accuracy") else 1.0

@@ -29,3 +29,9 @@ def library(runs: Path) -> Iterator["Library"]:
     library.read_all()
     yield library
     library.close()
+
+
+@pytest.fixture(autouse=True)
+def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's cache is none of the tests' business."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))

@@ -34,7 +34,6 @@ def found(
     run = Run(folder, "run")
     run.refresh()
     named = {badge.name: badge.reason for badge in badges(run, time.monotonic() + after_seconds)}
-    run.close()
     return named
 
 
@@ -53,9 +52,6 @@ def test_saturated_names_strategy_and_steps(tmp_path: Path) -> None:
     flags = {"mi_bound_nats": near, "saturated": [True, False, False, False]}
     reason = found(tmp_path / "a", [bound_record(50, **flags)])["saturated"]
     assert "train mixed at k = 1:" in reason
-    record = bound_record(50, mi_bound_nats=near)
-    del record["saturated"]
-    assert "train mixed at k = 1:" in found(tmp_path / "b", [record])["saturated"]  # worked out
 
 
 def test_biased_is_what_the_record_says(tmp_path: Path) -> None:
@@ -129,7 +125,6 @@ def test_another_clock_makes_no_run_stale(tmp_path: Path) -> None:
             run.refresh()
         assert "stale" not in {badge.name for badge in badges(run, time.monotonic())}
         assert silence_seconds(run, time.monotonic() + 30) == pytest.approx(30, abs=5)
-        run.close()
 
 
 def test_what_was_written_long_ago_is_stale_at_once(tmp_path: Path) -> None:
@@ -141,7 +136,6 @@ def test_what_was_written_long_ago_is_stale_at_once(tmp_path: Path) -> None:
     run.refresh()
     (badge,) = badges(run, time.monotonic())
     assert "no record for 3 d" in badge.reason
-    run.close()
 
 
 def test_badges_are_those_of_the_strategy_that_is_trained_now(tmp_path: Path) -> None:
@@ -160,7 +154,6 @@ def test_deleted(tmp_path: Path) -> None:
     shutil.rmtree(folder)
     run.refresh()
     assert "deleted" in {badge.name for badge in badges(run, time.monotonic())}
-    run.close()
 
 
 def test_lengths_of_time_in_words() -> None:

@@ -19,6 +19,8 @@ pytest.importorskip("playwright.sync_api", reason="the group 'dev' is not instal
 
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
+from cpc.monitor import app as app_module
+from cpc.monitor import library as library_module
 from cpc.monitor.app import build_app
 from cpc.monitor.export import write_export
 from cpc.monitor.figure import MANY
@@ -28,6 +30,7 @@ from cpc.monitor.server import Server
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
 SECONDS = 1000  # of playwright's milliseconds
+TICK_SECONDS = 0.3
 PATIENCE = 120 * SECONDS  # for a machine that is busy with other things
 
 expect.set_options(timeout=PATIENCE)
@@ -42,23 +45,43 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write_run(tmp_path / "runs" / "one", level=1.0)
-    write_run(tmp_path / "runs" / "two", level=2.0)
-    return tmp_path / "runs"
+def two_runs(folder: Path) -> Path:
+    write_run(folder / "one", level=1.0)
+    write_run(folder / "two", level=2.0)
+    return folder
 
 
-@pytest.fixture
-def address(folder: Path) -> Iterator[str]:
+@contextlib.contextmanager
+def serving(folder: Path, port: int = 0) -> Iterator[Server]:
     library = Library([folder])
     library.read_all()
-    server = Server(build_app(library).server, port=0)
+    server = Server(build_app(library).server, port=port)
     library.start()
     server.start()
-    yield server.url
-    server.close()
-    library.close()
+    try:
+        yield server
+    finally:
+        server.close()
+        library.close()
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs that no test changes."""
+    return two_runs(tmp_path_factory.mktemp("browser") / "runs")
+
+
+@pytest.fixture(scope="module")
+def address(unchanged: Path) -> Iterator[str]:
+    with serving(unchanged) as server:
+        yield server.url
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page asks, and runs are looked for, more often than a reader needs."""
+    monkeypatch.setattr(app_module, "TICK_SECONDS", TICK_SECONDS)
+    monkeypatch.setattr(library_module, "FIND_SECONDS", TICK_SECONDS)
 
 
 @pytest.fixture
@@ -130,12 +153,14 @@ def zoom_in(page: Page, name: str, change: str, until_it_is: str) -> None:
     raise AssertionError(f"in vain: {until_it_is}")
 
 
-def test_what_a_reader_sees_of_two_runs(address: str, opened: Callable[..., Page], folder: Path) -> None:
+def test_what_a_reader_sees_of_two_runs_and_does_with_them(
+    address: str, opened: Callable[..., Page], unchanged: Path
+) -> None:
     page = opened(address)
     until(page, f"{figure('bound')}._fullData.length >= 3")
     lines = drawn(page, "bound")
     for name in ("one", "two"):
-        records = [r for r in read_records(folder / name / "bound.jsonl") if r["split"] == "train"]
+        records = [r for r in read_records(unchanged / name / "bound.jsonl") if r["split"] == "train"]
         expected = [sum(r["mi_bound_nats"]) / 4 for r in records]
         assert lines[name] == pytest.approx(expected, rel=1e-4)
     assert lines["ceiling log N = 4.85"] == pytest.approx([math.log(NUM_CANDIDATES)] * 40, rel=1e-4)
@@ -147,37 +172,7 @@ def test_what_a_reader_sees_of_two_runs(address: str, opened: Callable[..., Page
     expect(page.get_by_role("region", name="Table of runs").get_by_role("row")).to_have_count(3)
     page.get_by_text("Configurations: where they differ").click()
     expect(page.get_by_role("row", name="model.learning_rate 0.001 0.002")).to_be_visible()
-
-
-def test_new_points_come_by_themselves_and_the_zoom_stays(
-    address: str, opened: Callable[..., Page], folder: Path
-) -> None:
-    page = opened(address)
-    until(page, f"{figure('loss')}._fullData.length >= 2")
-    page.evaluate("window.isSamePage = true")
-    zoom = "{'xaxis.range[0]': 1000, 'xaxis.range[1]': 3000}"
-    zoom_in(page, "loss", zoom, f"{figure('bound')}._fullLayout.xaxis.range[0] === 1000")  # every chart follows
-    button = page.get_by_role("checkbox", name="show two")
-    button.focus()
-    for step in (2050, 2100, 2150):
-        add_step(folder / "one", step)
-        until(page, f"{figure('bound')}._fullData.find(t => t.name === 'one').x.at(-1) === {step}")
-    assert page.evaluate("window.isSamePage")
-    assert x_range(page, "bound") == x_range(page, "loss") == [1000, 3000]
-    expect(button).to_be_focused()  # the table was drawn anew under a reader who uses the keyboard
-    expect(page.get_by_role("row", name=re.compile("^show one one .*2150"))).to_be_visible()
-    write_run(folder / "before")  # and with a row above
-    expect(page.get_by_role("region", name="Table of runs").get_by_role("row")).to_have_count(4)
-    expect(page.locator("#runs tbody tr").first).to_contain_text("before")
-    expect(button).to_be_focused()
-    box = page.evaluate(f"() => {{ const r = {figure('bound')}.getBoundingClientRect(); return [r.left, r.top]; }}")
-    page.mouse.dblclick(box[0] + 200, box[1] + 120)
-    until(page, f"{figure('loss')}._fullLayout.xaxis.range[0] < 900")
-
-
-def test_a_zoom_between_two_records_is_no_dead_end(address: str, opened: Callable[..., Page]) -> None:
-    page = opened(address)
-    until(page, f"{figure('loss')}._fullData.length >= 2")
+    # A zoom between two records is not a dead end.
     zoom = "{'xaxis.range[0]': 1010, 'xaxis.range[1]': 1020, 'yaxis.range[0]': 50, 'yaxis.range[1]': 60}"
     zoom_in(page, "loss", zoom, f"{figure('bound')}._fullLayout.xaxis.range[0] === 1010")
     until(page, f"{figure('bound')}._fullData.find(t => t.name === 'one').x.length === 2")
@@ -187,33 +182,7 @@ def test_a_zoom_between_two_records_is_no_dead_end(address: str, opened: Callabl
         until(page, f"{figure(name)}._fullLayout.xaxis.range[0] < 900")
         until(page, f"{figure(name)}._fullData.find(t => t.name === 'one').x.length === 40")
     until(page, f"{figure('loss')}._fullLayout.yaxis.range[1] < 50")
-
-
-def test_a_page_whose_server_is_gone_says_so(browser: Browser, folder: Path) -> None:
-    library = Library([folder])
-    library.read_all()
-    server = Server(build_app(library).server, port=0)
-    server.start()
-    page = browser.new_page()
-    page.goto(server.url)
-    alarm = page.get_by_role("alert")
-    expect(page.get_by_role("region", name="Table of runs").get_by_role("row")).to_have_count(3)
-    expect(alarm).to_have_count(0)
-    port = server.port
-    server.close()
-    expect(alarm).to_contain_text("No answer from cpc monitor since")
-    assert page.evaluate("document.documentElement.hasAttribute('data-silent')")
-    again = Server(build_app(library).server, port=port)
-    again.start()
-    expect(alarm).to_have_count(0)
-    page.close()
-    again.close()
-    library.close()
-
-
-def test_settings_search_sort_and_hide(address: str, opened: Callable[..., Page]) -> None:
-    page = opened(address)
-    until(page, f"{figure('bound')}._fullData.length >= 3")
+    # Settings, search, order, and runs hidden.
     nats = drawn(page, "bound")["two"][-1]
     page.get_by_text("bits", exact=True).click()
     until(page, f"{figure('bound')}._fullLayout.yaxis.title.text === 'log N - L (bits)'")
@@ -238,17 +207,64 @@ def test_settings_search_sort_and_hide(address: str, opened: Callable[..., Page]
     until(page, f"{figure('bound')}._fullLayout.font.color === '#e6e8ec'")
 
 
+def test_runs_that_come_grow_and_go_under_a_reader_whose_zoom_stays(
+    opened: Callable[..., Page], tmp_path: Path
+) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    with serving(folder) as server:
+        page = opened(server.url)
+        expect(page.get_by_role("status")).to_contain_text("No run below")
+        two_runs(folder)
+        until(page, f"{figure('loss')}._fullData.length >= 2")
+        page.evaluate("window.isSamePage = true")
+        zoom = "{'xaxis.range[0]': 1000, 'xaxis.range[1]': 3000}"
+        zoom_in(page, "loss", zoom, f"{figure('bound')}._fullLayout.xaxis.range[0] === 1000")  # every chart follows
+        button = page.get_by_role("checkbox", name="show two")
+        button.focus()
+        for step in (2050, 2100, 2150):
+            add_step(folder / "one", step)
+            until(page, f"{figure('bound')}._fullData.find(t => t.name === 'one').x.at(-1) === {step}")
+        assert page.evaluate("window.isSamePage")
+        assert x_range(page, "bound") == x_range(page, "loss") == [1000, 3000]
+        expect(button).to_be_focused()  # the table was drawn anew under a reader who uses the keyboard
+        expect(page.get_by_role("row", name=re.compile("^show one one .*2150"))).to_be_visible()
+        write_run(folder / "before")  # and with a row above
+        expect(page.get_by_role("region", name="Table of runs").get_by_role("row")).to_have_count(4)
+        expect(page.locator("#runs tbody tr").first).to_contain_text("before")
+        expect(button).to_be_focused()
+        box = page.evaluate(f"() => {{ const r = {figure('bound')}.getBoundingClientRect(); return [r.left, r.top]; }}")
+        page.mouse.dblclick(box[0] + 200, box[1] + 120)
+        until(page, f"{figure('loss')}._fullLayout.xaxis.range[0] < 900")
+        shutil.rmtree(folder / "two")
+        expect(page.locator(".badge.deleted")).to_be_visible()
+        assert len(drawn(page, "bound")["two"]) == 40
+        page.close()  # before its server: no answer is an error
+
+
+def test_a_page_whose_server_is_gone_says_so(browser: Browser, unchanged: Path) -> None:
+    page = browser.new_page()
+    page.clock.install()
+    alarm = page.get_by_role("alert")
+    with serving(unchanged) as server:
+        page.goto(server.url)
+        expect(page.get_by_role("region", name="Table of runs").get_by_role("row")).to_have_count(3)
+        expect(alarm).to_have_count(0)
+    page.clock.run_for(7 * SECONDS)
+    expect(alarm).to_contain_text("No answer from cpc monitor since")
+    assert page.evaluate("document.documentElement.hasAttribute('data-silent')")
+    with serving(unchanged, server.port):
+        expect(alarm).to_have_count(0)
+        page.close()
+
+
 def test_of_many_runs_the_charts_in_sight_are_drawn(opened: Callable[..., Page], tmp_path: Path) -> None:
     for number in range(MANY + 1):
         write_run(tmp_path / "runs" / f"run{number:02}", num_records=4)
-    library = Library([tmp_path / "runs"])
-    library.read_all()
-    server = Server(build_app(library).server, port=0)
-    server.start()
-    try:
+    with serving(tmp_path / "runs") as server:
         page = opened(server.url)
         until(page, f"{figure('bound')}._fullData.length === {MANY + 2}")  # and the ceiling
-        page.wait_for_timeout(3 * SECONDS)
+        page.wait_for_timeout(1 * SECONDS)  # several ticks
         assert page.evaluate(f"() => {figure('rate')}._fullData.length") == 0
         page.evaluate(f"() => {figure('rate')}.scrollIntoView()")
         until(page, f"{figure('rate')}._fullData.length === {MANY + 1}")
@@ -256,9 +272,6 @@ def test_of_many_runs_the_charts_in_sight_are_drawn(opened: Callable[..., Page],
         until(page, f"{figure('rate')}._fullData.length === {MANY}")
         until(page, f"{figure('bound')}._fullData.length === {MANY + 1}")  # few enough: all, wherever they are
         page.close()  # before its server: no answer is an error
-    finally:
-        server.close()
-        library.close()
 
 
 def test_a_phone_in_the_dark(address: str, opened: Callable[..., Page]) -> None:
@@ -268,30 +281,8 @@ def test_a_phone_in_the_dark(address: str, opened: Callable[..., Page]) -> None:
     assert page.evaluate(f"() => {figure('bound')}.getBoundingClientRect().width") < 390
 
 
-def test_an_empty_folder_waits_for_a_run_and_a_deleted_one_leaves_the_page_up(
-    opened: Callable[..., Page], tmp_path: Path
-) -> None:
-    (tmp_path / "later").mkdir()
-    library = Library([tmp_path / "later"])
-    server = Server(build_app(library).server, port=0)
-    library.start()
-    server.start()
-    try:
-        page = opened(server.url)
-        expect(page.get_by_role("status")).to_contain_text("No run below")
-        write_run(tmp_path / "later" / "first")
-        until(page, f"{figure('bound')}._fullData.length >= 2")
-        shutil.rmtree(tmp_path / "later" / "first")
-        expect(page.locator(".badge.deleted")).to_be_visible()
-        assert len(drawn(page, "bound")["first"]) == 40
-        page.close()  # before its server: no answer is an error
-    finally:
-        server.close()
-        library.close()
-
-
-def test_the_export_opens_from_a_file(opened: Callable[..., Page], folder: Path, tmp_path: Path) -> None:
-    library = Library([folder])
+def test_the_export_opens_from_a_file(opened: Callable[..., Page], unchanged: Path, tmp_path: Path) -> None:
+    library = Library([unchanged])
     library.read_all()
     write_export(tmp_path / "page.html", library)
     library.close()

@@ -44,7 +44,7 @@ def test_a_bucket_without_a_number_keeps_its_gap() -> None:
 def test_few_points_all_stay_and_too_few_are_refused() -> None:
     assert extremes(np.arange(5.0), 5).tolist() == [0, 1, 2, 3, 4]
     assert extremes(np.zeros(0), 5).tolist() == []
-    with pytest.raises(ValueError, match="max_points=2 must be at least 3"):
+    with pytest.raises(AssertionError, match="a bucket keeps up to three points"):
         extremes(np.arange(5.0), 2)
 
 
@@ -63,5 +63,5 @@ def test_moving_mean_is_that_of_a_loop(width: int, shape: tuple[int, ...]) -> No
 
 
 def test_an_even_width_is_refused() -> None:
-    with pytest.raises(ValueError, match="width=4 must be odd"):
+    with pytest.raises(AssertionError, match="odd"):
         moving_mean(np.zeros(3), 4)

@@ -1,6 +1,7 @@
 """Folders with and without runs, and runs that come and go."""
 
 import os
+import re
 import shutil
 import threading
 import time
@@ -13,6 +14,7 @@ pytest.importorskip("dash", reason="the extra 'dashboard' is not installed")
 
 from benchmarks.made_runs import add_step, bound_record, health_record, probe_record, write_run
 from cpc.data.store.records import append_record
+from cpc.monitor import app as app_module
 from cpc.monitor import library as library_module
 from cpc.monitor.app import _notice
 from cpc.monitor.export import write_export
@@ -21,7 +23,6 @@ from cpc.monitor.legible import legible
 from cpc.monitor.library import Library
 from cpc.monitor.metrics import exposition
 from cpc.monitor.overview import overview
-from cpc.monitor.run import CACHE_FOLDER, Run
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 15.0) -> None:
@@ -72,45 +73,6 @@ def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
             Library([root])
 
 
-def test_large_runs_are_indexed_by_processes_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library_module, "_MUCH_BYTES", 1000)
-    for name in ("a", "b"):
-        write_run(tmp_path / name)
-    library, told = Library([tmp_path]), list[str]()
-    library._find(told.append)
-    assert told[:2] == ["indexing run 1 of 2", "indexing run 2 of 2"]
-    assert all(run.backlog_bytes == 0 and run.tables(BOUND)[0].num_rows == 40 for run in library.runs.values())
-    library.close()
-
-
-class Deadly:
-    """Ends the process that receives it, as the kernel does when memory runs out."""
-
-    def __call__(self, folder: Path) -> None:
-        raise AssertionError
-
-    def __reduce__(self) -> tuple[Callable[[int], None], tuple[int]]:
-        return os._exit, (1,)
-
-
-def test_runs_are_read_without_processes_when_those_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library_module, "_MUCH_BYTES", 1000)
-    monkeypatch.setattr(library_module, "index_run", Deadly())
-    write_run(tmp_path / "a")
-    library = Library([tmp_path])
-    library.read_all()
-    assert library.runs["a"].tables(BOUND)[0].num_rows == 40
-    library.close()
-
-
-def test_processes_are_for_columns_that_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library_module, "_MUCH_BYTES", 1000)
-    write_run(tmp_path / "own")
-    (write_run(tmp_path / "held") / CACHE_FOLDER).touch()  # a file in the way
-    assert library_module._wants_a_process(tmp_path / "own")
-    assert not library_module._wants_a_process(tmp_path / "held")
-
-
 def test_a_file_that_cannot_be_read_leaves_the_rest_of_its_run(runs: Path) -> None:
     library = Library([runs])
     library.read_all()
@@ -122,33 +84,14 @@ def test_a_file_that_cannot_be_read_leaves_the_rest_of_its_run(runs: Path) -> No
     assert not library._refresh()  # told once
     (row,) = (row for row in overview(library) if row.name == "first")
     assert any("bound.jsonl cannot be read" in note and "Is a directory" in note for note in row.notes)
-    assert library.runs["first"].tables(BOUND)[0].num_rows == 40
+    assert library.runs["first"].tables(BOUND)[0].means["step"].size == 40
     assert library.runs["first"].tables(HEALTH)[0].last_mean("step") == 2050
     path.rmdir()
     away.rename(path)
     add_step(runs / "first", 2100)
     library.read_all()
     assert not any(row.notes for row in overview(library))
-    assert library.runs["first"].tables(BOUND)[0].num_rows == 41
-    library.close()
-
-
-def test_a_run_that_cannot_be_opened_is_told_and_tried_again(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(folder: Path, name: str, place: int) -> Run:
-        if name == "first":
-            raise OSError("No space left on device")
-        return Run(folder, name, place)
-
-    library = Library([runs])
-    monkeypatch.setattr(library_module, "Run", refused)
-    library.read_all()
-    assert list(library.runs) == ["deeper/second"]
-    told = "first cannot be opened: OSError: No space left on device"
-    assert told in _notice(library, overview(library))
-    monkeypatch.setattr(library_module, "Run", Run)
-    library.read_all()
-    assert set(library.runs) == {"first", "deeper/second"}
-    assert library.troubles == {}
+    assert library.runs["first"].tables(BOUND)[0].means["step"].size == 41
     library.close()
 
 
@@ -166,11 +109,23 @@ def test_an_error_in_one_run_or_in_the_search_ends_nothing(runs: Path, monkeypat
         patched.setattr(library_module, "run_folders", broken)
         library.start()
         add_step(runs / "deeper" / "second", 9000)
-        eventually(lambda: library.troubles.keys() == {"first", "cpc monitor"})
+        eventually(lambda: bool(library.trouble and library.runs["first"].trouble))
+        told = _notice(library, overview(library))
+        assert "cpc monitor cannot look for runs: ZeroDivisionError: unforeseen." in told
+        assert "something to know of the files of first" in told
         eventually(lambda: library.runs["deeper/second"].tables(BOUND)[0].last_mean("step") == 9000)
-    eventually(lambda: library.troubles == {})
+    eventually(lambda: not library.trouble and not library.runs["first"].trouble)
     assert not library.has_stopped
     library.close()
+
+
+def test_the_page_says_how_much_is_still_to_be_read(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app_module, "MUCH_BYTES", 1000)
+    library = Library([runs])
+    library._find()
+    assert re.fullmatch(r"Reading: 0\.\d MB are still to come\. 2 runs\.", _notice(library, overview(library)))
+    library.read_all()
+    assert _notice(library, overview(library)) == "2 runs."
 
 
 def test_a_monitor_that_no_longer_follows_says_so(library: Library) -> None:
@@ -190,7 +145,7 @@ def test_a_run_that_cannot_be_shown_leaves_the_others(library: Library, monkeypa
     assert "cannot be shown: ZeroDivisionError: unforeseen" in by_name["first"].notes
     assert by_name["deeper/second"].cells["step"][0] == 2000
     assert b'cpc_step{run="deeper/second"} 2000' in exposition(library)
-    assert library.unshown == {"first": "cannot be shown: ZeroDivisionError: unforeseen"}
+    assert [run.trouble for run in library.runs.values()] == ["", "cannot be shown: ZeroDivisionError: unforeseen"]
 
 
 def test_types_that_nobody_foresaw_are_left_out_everywhere(runs: Path, tmp_path: Path) -> None:
@@ -218,7 +173,7 @@ def test_types_that_nobody_foresaw_are_left_out_everywhere(runs: Path, tmp_path:
     assert 'cpc_mi_bound_nats{direction="",k="1",run="first",split="train",strategy="mixed"}' in text
     assert 'cpc_loss_nats{direction="",k="1",run="first",split="train"' not in text
     write_export(tmp_path / "page.html", library)
-    assert library.unshown == {}
+    assert not any(run.trouble for run in library.runs.values())
     library.close()
 
 
@@ -256,5 +211,5 @@ def test_a_deleted_run_leaves_after_a_day_without_recolouring_others(
     write_run(folder)
     library.read_all()
     assert {name: run.colour for name, run in library.runs.items()} == colours
-    assert library.runs[first].tables(BOUND)[0].num_rows == 40
+    assert library.runs[first].tables(BOUND)[0].means["step"].size == 40
     library.close()

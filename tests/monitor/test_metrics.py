@@ -14,7 +14,6 @@ from benchmarks.made_runs import bound_record
 from cpc.data.store.records import append_record, read_records
 from cpc.monitor.library import Library
 from cpc.monitor.metrics import exposition
-from cpc.monitor.newest import bound_table
 from cpc.monitor.view import View
 
 BOARD = Path(__file__).parents[2] / "docs" / "grafana.json"
@@ -71,6 +70,6 @@ def test_a_change_of_strategy_or_steps_leaves_one_sample_per_label_set(library: 
     assert {(each["strategy"], each["k"]) for each in of_training if each["run"] == "first"} == {
         ("mixed_excluding", k) for k in "123"
     }
-    of_first = bound_table(library.runs["first"], View())
+    of_first = library.runs["first"].bound(View())
     assert of_first is not None
     assert (of_first.key.names, of_first.last_mean("step")) == (("train", "mixed_excluding"), 2100)

@@ -13,7 +13,7 @@ def test_lines_come_once_and_a_torn_one_when_it_is_whole(tmp_path: Path) -> None
     path = tmp_path / "bound.jsonl"
     path.write_bytes(b"one\ntwo\nthr")
     tail = Tail(path)
-    assert tail.read() == Lines([b"one", b"two"], False)
+    assert tail.read() == Lines([b"one", b"two"], True)
     assert tail.read() == Lines([], False)
     with path.open("ab") as file:
         file.write(b"ee\nfour\n")
@@ -74,17 +74,6 @@ def test_a_cut_in_the_middle_of_reading_loses_nothing_whole(tmp_path: Path, monk
     with path.open("ab") as file:
         file.write(b"o\n")
     assert tail.read() == Lines([b"two"], False)
-
-
-def test_reading_goes_on_where_another_process_stopped(tmp_path: Path) -> None:
-    path = tmp_path / "bound.jsonl"
-    path.write_bytes(b"one\ntwo\n")
-    before = Tail(path)
-    before.read()
-    with path.open("ab") as file:
-        file.write(b"three\n")
-    assert Tail(path, before.offset, before.mark).read() == Lines([b"three"], False)
-    assert Tail(path, before.offset, "of another file").read() == Lines([b"one", b"two", b"three"], True)
 
 
 def test_long_files_come_in_parts_and_lines_longer_than_a_part_whole(

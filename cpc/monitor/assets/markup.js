@@ -1,7 +1,7 @@
 // Shows the tables and lists that the server writes as nodes [tag, attributes, words or nodes] (markup.py). What stays
 // the same stays in place, with its focus, its scroll position and a click that has only begun.
 (function () {
-  const shown = {}; // by the id of the part: what stands in it, as JSON
+  const shown = {}; // by the id of the part: its content, as JSON
 
   function fill(parent, content) {
     if (typeof content === "string") {
@@ -22,7 +22,7 @@
     while (parent.children.length > content.length) parent.lastElementChild.remove();
   }
 
-  // The child that stands there, or is moved or made to stand there.
+  // The child at that place; moved or made if it is not there.
   function elementAt(parent, place, tag, id) {
     const there = parent.children[place];
     if (there && there.localName === tag && there.id === (id || "")) return there;

@@ -61,7 +61,7 @@ window.dash_clientside.monitor = {
     if (!isSilent) return alarm.remove();
     alarm.textContent =
       `No answer from cpc monitor since ${new Date(last).toLocaleTimeString()}: it has ended, is out of reach, or asks ` +
-      "for another token. What stands here is from then.";
+      "for another token. This page shows what was known then.";
     document.body.prepend(alarm);
   }, 1000);
 })();
