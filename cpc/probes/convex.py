@@ -3,6 +3,7 @@
 n examples, D feature dim, R dims of the coordinates that the problem is solved in, Y classes.
 """
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,7 @@ from torch import Tensor
 MOST_WHITENED_DIMS = 4096  # an eigendecomposition of so many takes half a minute
 _BLOCK_ROWS = 4096
 _KEPT_BYTES = 1_000_000_000  # of standardised features; more are standardised again in every pass
-_MEMORY = 20  # pairs that L-BFGS keeps
+_MEMORY = 10  # pairs that L-BFGS keeps
 _MOST_PASSES = 400
 
 
@@ -26,7 +27,7 @@ class Solution:
     """Class scores x W' + b of standardised features.
 
     Attributes:
-        weight: W, `[Y, R]`, float64.
+        weight: W, `[Y, R]`.
         bias: b, `[Y]`, float64.
         num_passes: over the features that it took.
     """
@@ -68,7 +69,7 @@ class Coordinates:
         if num < dim and num <= MOST_WHITENED_DIMS:
             self._enter_row_space()
         elif 4 * num * dim <= _KEPT_BYTES:
-            self._kept = torch.cat([self._standardised(rows) for rows in self._row_blocks(None)])
+            self._kept = self._standardised(rows)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -78,18 +79,19 @@ class Coordinates:
         """R."""
         return self._x.shape[1] if self._kept is None else self._kept.shape[1]
 
-    def blocks(self, which: Int[np.ndarray, " m"] | None = None) -> Iterator[tuple[slice, Float[Tensor, "m R"]]]:
-        """Some thousand examples at a time, of all or of those chosen, and which places they have among these."""
-        begin = 0
-        for rows in self._row_blocks(which):
-            if self._kept is None:
-                block = self._standardised(rows)
-            elif which is None:
-                block = self._kept[begin : begin + len(rows)]
-            else:
-                block = self._kept[torch.from_numpy(which[begin : begin + len(rows)])]
-            yield slice(begin, begin + len(rows)), block
-            begin += len(rows)
+    def part(self, which: Int[np.ndarray, " m"]) -> "Coordinates":
+        """These examples alone, in the same coordinates, kept in memory; the spectrum stays that of all."""
+        part = copy.copy(self)
+        part.__dict__["spectrum"] = self.spectrum
+        part._rows = self._rows[which]
+        part._kept = self._standardised(part._rows) if self._kept is None else self._kept[torch.from_numpy(which)]
+        return part
+
+    def blocks(self) -> Iterator[tuple[slice, Float[Tensor, "m R"]]]:
+        """Some thousand examples at a time, and which places they have."""
+        for begin in range(0, len(self), _BLOCK_ROWS):
+            places = slice(begin, begin + _BLOCK_ROWS)
+            yield places, self._standardised(self._rows[places]) if self._kept is None else self._kept[places]
 
     @cached_property
     def spectrum(self) -> tuple[Float[Tensor, " R"], Float[Tensor, "R R"] | None]:
@@ -100,13 +102,13 @@ class Coordinates:
         for _, x in self.blocks():
             moments.addmm_(x.T, x)
         values, vectors = torch.linalg.eigh(moments.double().cpu() / len(self))
-        return values.clamp(min=0), vectors
+        return values.clamp(min=0), vectors.float()
 
     def in_features(self, weight: Float[Tensor, "Y R"]) -> Float[Tensor, "Y D"]:
         """Weights of the standardised features."""
         if self._basis is None:
             return weight
-        of_examples = weight @ self._basis.double()  # [Y, n]
+        of_examples = weight.double() @ self._basis  # [Y, n]
         found = torch.zeros(len(weight), self._x.shape[1], dtype=torch.float64)
         for begin in range(0, len(self), _BLOCK_ROWS):
             x = self._standardised(self._rows[begin : begin + _BLOCK_ROWS])
@@ -114,17 +116,12 @@ class Coordinates:
         return found
 
     def _enter_row_space(self) -> None:
-        x = torch.cat([self._standardised(rows) for rows in self._row_blocks(None)])
+        x = self._standardised(self._rows)
         values, vectors = torch.linalg.eigh((x @ x.T).double().cpu())
         keep = values > values[-1] * 1e-9  # float32 products know no smaller ones
         root, vectors = values[keep].sqrt(), vectors[:, keep]
         self._basis = rearrange(vectors / root, "n r -> r n")  # [R, n]; times the examples: B
         self._kept = (vectors * root).float().to(self.device)
-
-    def _row_blocks(self, which: Int[np.ndarray, " m"] | None) -> Iterator[np.ndarray]:
-        rows = self._rows if which is None else self._rows[which]
-        for begin in range(0, len(rows), _BLOCK_ROWS):
-            yield rows[begin : begin + _BLOCK_ROWS]
 
     def _standardised(self, rows: np.ndarray) -> Float[Tensor, "m D"]:
         return (torch.from_numpy(self._x[rows]).to(self.device).float() - self._mean) * self._scale
@@ -136,7 +133,6 @@ def solve(
     num_classes: int,
     l2: float,
     start: Solution | None = None,
-    which: Int[np.ndarray, " m"] | None = None,
     least_progress: float = 1e-6,
 ) -> Solution:
     """Minimise sum of cross-entropies + l2 / 2 |W|^2, the objective of scikit-learn's `C = 1 / l2`.
@@ -151,34 +147,31 @@ def solve(
         num_classes: Y.
         l2: weight of the penalty.
         start: where to begin; the labels' frequencies if not given.
-        which: solve for these examples alone.
         least_progress: relative, of the objective in a step; with less the search ends.
     """
-    labels = labels if which is None else labels[which]
     num, dim, device = len(labels), coordinates.dim, coordinates.device
     moments, vectors = coordinates.spectrum
     root = (moments + l2 * num_classes / num + 1e-9).sqrt()
     targets = torch.from_numpy(labels).to(device)
     if start is None:
         frequencies = np.bincount(labels, minlength=num_classes).clip(0.5) / num
-        start = Solution(torch.zeros(num_classes, dim, dtype=torch.float64), torch.from_numpy(frequencies).log())
+        start = Solution(torch.zeros(num_classes, dim), torch.from_numpy(frequencies).log())
     num_passes = 0
 
-    def weight_of(whitened: Tensor) -> Tensor:
-        return whitened / root if vectors is None else (whitened / root) @ vectors.T
+    def weight_of(rotated: Tensor) -> Float[Tensor, "Y R"]:
+        return rotated.float() if vectors is None else rotated.float() @ vectors.T
 
     def objective(parameters: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal num_passes
         num_passes += 1
         flat = torch.from_numpy(parameters)
-        weight = weight_of(flat[num_classes:].view(num_classes, dim))
-        mean_loss, of_weight, of_bias = _loss_and_slopes(coordinates, which, targets, weight, flat[:num_classes])
-        of_weight += l2 / num * weight
-        of_whitened = (of_weight if vectors is None else of_weight @ vectors) / root
-        mean_loss += l2 / (2 * num) * weight.square().sum().item()
-        return mean_loss, torch.cat([of_bias, of_whitened.flatten()]).numpy()
+        rotated = flat[num_classes:].view(num_classes, dim) / root  # W E, as long as W
+        mean_loss, of_weight, of_bias = _loss_and_slopes(coordinates, targets, weight_of(rotated), flat[:num_classes])
+        of_rotated = (of_weight if vectors is None else of_weight @ vectors).double() + l2 / num * rotated
+        mean_loss += l2 / (2 * num) * rotated.square().sum().item()
+        return mean_loss, torch.cat([of_bias, (of_rotated / root).flatten()]).numpy()
 
-    whitened = (start.weight if vectors is None else start.weight @ vectors) * root
+    whitened = (start.weight if vectors is None else start.weight @ vectors).double() * root
     found = minimize(
         objective,
         torch.cat([start.bias, whitened.flatten()]).numpy(),
@@ -187,27 +180,26 @@ def solve(
         options={"maxcor": _MEMORY, "ftol": least_progress, "gtol": 1e-7, "maxfun": _MOST_PASSES},
     ).x
     flat = torch.from_numpy(found)
-    return Solution(weight_of(flat[num_classes:].view(num_classes, dim)), flat[:num_classes], num_passes)
+    return Solution(weight_of(flat[num_classes:].view(num_classes, dim) / root), flat[:num_classes], num_passes)
 
 
 def _loss_and_slopes(
     coordinates: Coordinates,
-    which: np.ndarray | None,
     targets: Int[Tensor, " m"],
     weight: Float[Tensor, "Y R"],
     bias: Float[Tensor, " Y"],
 ) -> tuple[float, Float[Tensor, "Y R"], Float[Tensor, " Y"]]:
     """Mean cross-entropy of the examples and its derivatives."""
     device = coordinates.device
-    weight32, bias32 = weight.float().to(device), bias.float().to(device)
+    weight, bias32 = weight.to(device), bias.float().to(device)
     total = torch.zeros((), dtype=torch.float64, device=device)
-    of_weight, of_bias = torch.zeros_like(weight32), torch.zeros_like(bias, device=device)
-    for places, x in coordinates.blocks(which):
-        log_probabilities = torch.addmm(bias32, x, weight32.T).log_softmax(1)
+    of_weight, of_bias = torch.zeros_like(weight), torch.zeros_like(bias, device=device)
+    for places, x in coordinates.blocks():
+        log_probabilities = torch.addmm(bias32, x, weight.T).log_softmax(1)
         target = rearrange(targets[places], "m -> m 1")
         total -= log_probabilities.gather(1, target).sum(dtype=torch.float64)
         slopes = log_probabilities.exp_().scatter_add_(1, target, -torch.ones_like(target, dtype=x.dtype))
         of_weight.addmm_(slopes.T, x)
         of_bias += slopes.sum(0, dtype=torch.float64)
     num = len(targets)
-    return total.item() / num, of_weight.double().cpu() / num, of_bias.cpu() / num
+    return total.item() / num, of_weight.cpu() / num, of_bias.cpu() / num

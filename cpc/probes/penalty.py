@@ -37,17 +37,20 @@ def choose_l2(
         num_classes: Y.
     """
     thin = np.arange(0, len(labels), -(-len(labels) // MOST_EXAMPLES))
-    folds = [(kept, held_out) for kept, held_out in _folds(thin, labels, groups) if len(held_out)]
+    folds = [
+        (coordinates.part(kept), labels[kept], coordinates.part(held_out), labels[held_out])
+        for kept, held_out in _folds(thin, labels, groups)
+        if len(held_out)
+    ]
     if not folds:
         return WITHOUT_CHOICE
     found: list[Solution | None] = [None] * len(folds)
     best, best_score, num_worse = PENALTIES[0], -np.inf, 0
     for penalty in PENALTIES:
         scores = []
-        for index, (kept, held_out) in enumerate(folds):
-            l2 = penalty * len(kept)
-            solution = solve(coordinates, labels, num_classes, l2, found[index], kept, _LEAST_PROGRESS)
-            scores.append(_log_likelihood(coordinates, labels, held_out, solution))
+        for index, (kept, kept_labels, held_out, held_out_labels) in enumerate(folds):
+            solution = solve(kept, kept_labels, num_classes, penalty * len(kept), found[index], _LEAST_PROGRESS)
+            scores.append(_log_likelihood(held_out, held_out_labels, solution))
             found[index] = solution
         score = np.concatenate(scores).mean()
         if score > best_score:
@@ -74,12 +77,12 @@ def _folds(
 
 
 def _log_likelihood(
-    coordinates: Coordinates, labels: Int[np.ndarray, " n"], which: Int[np.ndarray, " m"], solution: Solution
-) -> Float[np.ndarray, " m"]:
-    """Of the examples chosen."""
+    coordinates: Coordinates, labels: Int[np.ndarray, " n"], solution: Solution
+) -> Float[np.ndarray, " n"]:
+    """Of every example."""
     weight, bias = (each.float().to(coordinates.device) for each in (solution.weight, solution.bias))
     of_label = []
-    for places, x in coordinates.blocks(which):
-        target = rearrange(torch.from_numpy(labels[which[places]]).to(coordinates.device), "m -> m 1")
+    for places, x in coordinates.blocks():
+        target = rearrange(torch.from_numpy(labels[places]).to(coordinates.device), "m -> m 1")
         of_label.append(torch.addmm(bias, x, weight.T).log_softmax(1).gather(1, target)[:, 0].double().cpu())
     return torch.cat(of_label).numpy()

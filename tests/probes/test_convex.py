@@ -65,7 +65,7 @@ def test_whitened_coordinates_need_fewer_passes(monkeypatch: pytest.MonkeyPatch)
 def test_a_part_is_solved_as_if_it_were_all() -> None:
     x, labels = problem(300, 12)
     rows, which = np.arange(0, 300, 2), np.arange(5, 140)
-    found = solve(coordinates_of(x, rows), labels[rows], NUM_CLASSES, 3.0, which=which, least_progress=1e-12)
+    found = solve(coordinates_of(x, rows).part(which), labels[rows[which]], NUM_CLASSES, 3.0, least_progress=1e-12)
     alone = solve(coordinates_of(x, rows[which]), labels[rows[which]], NUM_CLASSES, 3.0, least_progress=1e-12)
     np.testing.assert_allclose(found.weight, alone.weight, atol=1e-3)
 
