@@ -110,10 +110,6 @@ def test_evaluate(run_dir: Path, corpus: Path, capsys: pytest.CaptureFixture[str
 
 def test_probe_with_every_baseline(run_dir: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = [
-        "--num_epochs",
-        "2",
-        "--min_steps",
-        "50",
         "--supervised_seconds",
         "1",
         "--task",
