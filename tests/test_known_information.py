@@ -15,6 +15,7 @@ from cpc.predictors import Bilinear
 K, B, T = 4, 32, 32
 
 
+@pytest.mark.slow
 def test_vector_ar1_bound_reaches_the_optimum_and_never_the_truth() -> None:
     """Per step within 0.15 nats of what the best critic reads at this N, and not above the truth by 3 s.e."""
     process = VectorAR1(coefficient=0.8, dim=4)

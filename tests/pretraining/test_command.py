@@ -770,6 +770,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_an_error_in_a_loader_process_ends_training(tmp_path: Path, manifest: Path) -> None:
     """Workers heed no signal: at the exit they would be waited for without end."""
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(SMALL))
@@ -802,6 +803,7 @@ def test_the_lock_of_a_process_that_is_gone_is_told_and_taken(
     assert not (finished / "lock").exists()
 
 
+@pytest.mark.slow
 def test_a_terminal_that_is_closed_finds_the_step_saved(
     start_waiting: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
