@@ -1,9 +1,10 @@
 """g_enc on log-mel frames: what MFCC knows is there from the start, and two layers turn it into latents.
 
-B batch, S samples, T latents, M mel bands, D latent dim.
+B batch, S samples, T latents, F frames a latent sees, M mel bands, D latent dim.
 """
 
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -13,26 +14,29 @@ from cpc.data.audio.spectral import LogMel
 class MelEncoder(LogMel):
     """Log-mel frames, standardised by band, through two linear layers with a ReLU between them.
 
-    Frames are those of `LogMel`: 25 ms every 10 ms by default, so that the first two steps of a prediction see samples
-    that the context has seen; `skip_steps` of the loss leaves them out. Bands are standardised by the statistics that
-    `initialise_from` takes once from data. Every latent is a function of its own window.
+    Frames are those of `LogMel`: 25 ms every 10 ms by default. A latent sees `num_frames` of them, its own in the
+    middle. The first `num_frames + 1` steps of a prediction see samples that the context has seen; `skip_steps` of the
+    loss leaves out some. Bands are standardised by the statistics that `initialise_from` takes once from data. Every
+    latent is a function of its own window, with zeros outside the waveform.
 
     Args:
         dim: width of the latents.
         hidden_dim: width of the layer between.
+        num_frames: that a latent sees, odd.
         num_mels: bands.
         sample_rate_hz: rate of the waveforms.
         hop_samples: distance of latents.
         window_samples: length of a frame's window.
 
     Raises:
-        ValueError: if a width is below 1; as `LogMel`.
+        ValueError: if a width is below 1, or `num_frames` is not odd; as `LogMel`.
     """
 
     def __init__(
         self,
         dim: int = 256,
         hidden_dim: int = 512,
+        num_frames: int = 1,
         num_mels: int = 80,
         sample_rate_hz: int = 16000,
         hop_samples: int = 160,
@@ -41,9 +45,13 @@ class MelEncoder(LogMel):
         super().__init__(num_mels, sample_rate_hz, hop_samples, window_samples)
         if min(dim, hidden_dim) < 1:
             raise ValueError(f"dim={dim} and hidden_dim={hidden_dim} must be at least 1")
+        if num_frames < 1 or num_frames % 2 == 0:
+            raise ValueError(f"num_frames={num_frames} must be odd: a latent's own frame is in the middle")
         self.dim = dim
         self.hidden_dim = hidden_dim
-        self.layers = nn.Sequential(nn.Linear(num_mels, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, dim))
+        self.num_frames = num_frames
+        self.receptive_field_samples += (num_frames - 1) * hop_samples
+        self.layers = nn.Sequential(nn.Linear(num_frames * num_mels, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, dim))
         self.band_mean: Tensor
         self.band_std: Tensor
         self.register_buffer("band_mean", torch.zeros(num_mels))
@@ -55,7 +63,8 @@ class MelEncoder(LogMel):
         Raises:
             ValueError: if `x` is shorter than one hop.
         """
-        return self.layers((super().forward(x) - self.band_mean) / self.band_std)
+        frames = (super().forward(x, self.num_frames // 2) - self.band_mean) / self.band_std
+        return self.layers(rearrange(frames.unfold(1, self.num_frames, 1), "b t m f -> b t (f m)"))
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B S"]) -> None:
