@@ -73,14 +73,14 @@ def main() -> None:
     prepare_processor()
     state = machine_state(keep_freed_memory())
     print("  ".join(f"{name} {value}" for name, value in state.items()))
-    predictors: dict[str, nn.Module] = {
+    predictors: dict[str, Any] = {
         "bilinear": Bilinear(NUM_STEPS),
         "shared": TransformerPredictor(NUM_STEPS, dropout=0.0, shared_across_steps=True),
         "per step": TransformerPredictor(NUM_STEPS, dropout=0.0),
     }
     for each in predictors.values():
         each.connect(CONTEXT_DIM, LATENT_DIM)
-    predictors["per step, batched"] = Batched(predictors["per step"])  # type: ignore[arg-type]
+    predictors["per step, batched"] = Batched(predictors["per step"])
     c = torch.randn(BATCH_SIZE, NUM_LATENTS, CONTEXT_DIM, requires_grad=True)
     torch.testing.assert_close(predictors["per step, batched"](c), predictors["per step"](c))
     gradient = torch.randn(NUM_STEPS, BATCH_SIZE, NUM_LATENTS, LATENT_DIM)
