@@ -57,10 +57,12 @@ class Predictor(nn.Module):
         num_steps: K.
         context_dim: width of the contexts; None before `connect`.
         latent_dim: width of the queries, that of the latents; None before `connect`.
+        reads_past_contexts: whether a query at t reads contexts before t, not c_t alone.
     """
 
     context_dim: int | None = None
     latent_dim: int | None = None
+    reads_past_contexts: bool = False
 
     def __init__(self, num_steps: int) -> None:
         super().__init__()
@@ -102,8 +104,7 @@ class Bilinear(Predictor):
 
     def __init__(self, num_steps: int = 12, dropout: float = 0.0) -> None:
         super().__init__(num_steps)
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout={dropout} must be a probability below 1")
+        check_dropout(dropout)
         self.dropout = dropout
 
     @property
@@ -126,41 +127,61 @@ class Bilinear(Predictor):
 
 
 class TransformerPredictor(Predictor):
-    """One causal transformer layer and one linear head per step, after Riviere et al. 2020 (arXiv:2002.02848).
+    """A causal transformer layer, then a linear head per step: a layer per step, or one layer shared by all.
 
-    Theirs (CPC_audio) normalises after each addition and learns a vector per distance up to a fixed length; this one
-    shares the pre-norm, rotary layer of `cpc.contexts.CausalTransformer`, and takes any length. A query attends to all
-    contexts up to its own, within the sequence given: to stream, hand in the past contexts again.
+    A layer per step is that of Riviere et al. 2020 (arXiv:2002.02848), the shared one the multi-head form of
+    Kharitonov et al. 2020 (arXiv:2007.00991). Theirs (CPC_audio) normalise after each addition and learn a vector per
+    distance up to a fixed length; this one has the pre-norm, rotary layer of `cpc.contexts.CausalTransformer`, and
+    takes any length. A query attends to all contexts up to its own, within the sequence given: to stream, hand in the
+    past contexts again.
 
     Args:
         num_steps: K, the furthest step predicted.
         num_heads: attention heads; twice their number must divide the context width.
         feedforward_dim: width of the hidden feed-forward layer.
         dropout: probability of dropping an attention weight or a hidden feed-forward unit.
+        shared_across_steps: one layer for all steps: a K-th of the layers' time and parameters.
 
     Raises:
-        ValueError: if `num_steps` is below 1; on `connect`, if the heads do not divide the context width evenly.
+        ValueError: if `num_steps` is below 1, or `dropout` is not a probability below 1; on `connect`, if the heads do
+            not divide the context width evenly, or `feedforward_dim` is below 1.
     """
 
+    reads_past_contexts = True
+
     def __init__(
-        self, num_steps: int = 12, num_heads: int = 8, feedforward_dim: int = 2048, dropout: float = 0.1
+        self,
+        num_steps: int = 12,
+        num_heads: int = 8,
+        feedforward_dim: int = 2048,
+        dropout: float = 0.1,
+        shared_across_steps: bool = False,
     ) -> None:
         super().__init__(num_steps)
+        check_dropout(dropout)
         self.num_heads = num_heads
         self.feedforward_dim = feedforward_dim
         self.dropout = dropout
+        self.shared_across_steps = shared_across_steps
 
     def forward(self, c: Float[Tensor, "B T C"]) -> Float[Tensor, "K B T D"]:
         """Queries of all steps."""
-        hidden = torch.stack([layer(c)[0] for layer in self.layers])  # [K, B, T, C]
         # Normalised, so that scores start at variance 1 whatever the scale of the contexts; W_k learns the rest.
-        hidden = nn.functional.layer_norm(hidden, hidden.shape[-1:])
-        return torch.einsum("kbtc,kdc->kbtd", hidden, self.heads.weights)
+        hidden = [F.layer_norm(layer(c)[0], c.shape[-1:]) for layer in self.layers]
+        if self.shared_across_steps:
+            return self.heads(hidden[0])
+        return torch.einsum("kbtc,kdc->kbtd", torch.stack(hidden), self.heads.weights)
 
     def _allocate(self, context_dim: int, latent_dim: int) -> None:
         self.layers = nn.ModuleList(
             TransformerLayer(context_dim, self.num_heads, self.feedforward_dim, self.dropout)
-            for _ in range(self.num_steps)
+            for _ in range(1 if self.shared_across_steps else self.num_steps)
         )
         self.heads = Bilinear(self.num_steps)
         self.heads.connect(context_dim, latent_dim)
+
+
+def check_dropout(dropout: float) -> None:
+    """Refuse what is no probability, or drops everything."""
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout={dropout} must be a probability below 1")

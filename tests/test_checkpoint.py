@@ -60,12 +60,17 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("context", [GRU(8), LSTM(8, num_layers=2), CausalTransformer(8, num_heads=2)])
-@pytest.mark.parametrize("predictor", [Bilinear(2), TransformerPredictor(2, num_heads=2)])
+@pytest.mark.parametrize(
+    "predictor", [Bilinear(2), TransformerPredictor(2, 2), TransformerPredictor(2, 2, shared_across_steps=True)]
+)
 def test_every_part_describes_itself(context: nn.Module, predictor: nn.Module, tmp_path: Path) -> None:
     """Each __init__ argument is kept under its own name, or as a part: what `describe` relies on."""
     description = describe(CPC(AudioEncoder(dim=8), build(describe(context)), build(describe(predictor))))
     rebuilt = build(json.loads(json.dumps(description)))
     assert describe(rebuilt) == description
+    cpc.save_pretrained(rebuilt, tmp_path)
+    x = torch.randn(2, 1600)
+    assert torch.equal(cpc.load_pretrained(tmp_path)(x).queries[""], rebuilt.eval()(x).queries[""])
 
 
 @pytest.mark.parametrize("encoder", [AudioEncoder(8), LogMel(), MFCC(), VectorEncoder(3)])

@@ -4,16 +4,21 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from oracles import transformer_layer
 
 import cpc
-from cpc.contexts import GRU
-from cpc.encoders import VectorEncoder
+from cpc.contexts import GRU, PixelCNN
+from cpc.contexts.transformer import TransformerLayer
+from cpc.data.batch import Batch
+from cpc.encoders import TinyTrunk, VectorEncoder
+from cpc.encoders.patches import PatchEncoder
 from cpc.predictors import Bilinear, Predictor, TransformerPredictor
 
 K, C, D = 3, 8, 5
 BUILD: dict[str, Callable[[], Predictor]] = {
     "bilinear": lambda: Bilinear(K),
     "transformer": lambda: TransformerPredictor(K, num_heads=2, feedforward_dim=16),
+    "shared transformer": lambda: TransformerPredictor(K, num_heads=2, feedforward_dim=16, shared_across_steps=True),
 }
 
 
@@ -55,7 +60,14 @@ def test_bilinear_weights_are_a_view_that_can_be_set() -> None:
 
 
 @pytest.mark.parametrize(("context_dim", "latent_dim"), [(16, 16), (256, 512), (512, 64)])
-@pytest.mark.parametrize("build", [Bilinear, lambda: TransformerPredictor(12, 8, 64)])
+@pytest.mark.parametrize(
+    "build",
+    [
+        Bilinear,
+        lambda: TransformerPredictor(12, 8, 64),
+        lambda: TransformerPredictor(12, 8, 64, shared_across_steps=True),
+    ],
+)
 def test_training_starts_at_about_log_n(build: Callable[[], Predictor], context_dim: int, latent_dim: int) -> None:
     """Unit variance per channel, the largest that the initialisation is made for: E[L] = log N + variance / 2."""
     predictor = build()
@@ -89,16 +101,86 @@ def test_causal_by_perturbation(predictor: Predictor) -> None:
     assert (after[:, :, 4] != before[:, :, 4]).any(-1).all()
 
 
-def test_transformer_queries_see_the_past_and_its_layers_differ() -> None:
-    predictor = TransformerPredictor(K, num_heads=2, feedforward_dim=16).eval()
-    predictor.connect(C, D)
-    predictor.double().eval()
+def test_who_reads_the_past(predictor: Predictor) -> None:
     c = contexts()
     before = predictor(c)
     changed = c.clone()
     changed[:, 0] += torch.randn(C)
-    assert (predictor(changed)[:, :, 6] != before[:, :, 6]).any(-1).all()
+    has_changed = (predictor(changed)[:, :, 6] != before[:, :, 6]).any(-1)
+    assert has_changed.all() if predictor.reads_past_contexts else not has_changed.any()
     assert not torch.allclose(before[0], before[1])
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_transformer_against_loops_over_steps_built_apart(shared: bool) -> None:
+    """Layers of their own, moved into the predictor by name; attention, norms and heads by loops in float64."""
+    predictor = TransformerPredictor(K, num_heads=2, feedforward_dim=16, shared_across_steps=shared)
+    predictor.connect(C, D)
+    predictor.double().eval()
+    layers = [TransformerLayer(C, num_heads=2, feedforward_dim=16).double() for _ in range(1 if shared else K)]
+    heads = torch.randn(K, D, C, dtype=torch.float64)
+    state = {f"layers.{i}.{name}": each for i, layer in enumerate(layers) for name, each in layer.state_dict().items()}
+    predictor.load_state_dict(state | {"heads.linear.weight": heads.flatten(0, 1)})
+    c = contexts()
+    queries = predictor(c)
+    for k in range(K):
+        for b in range(2):
+            hidden = transformer_layer(layers[0 if shared else k], c[b])
+            for t in range(7):
+                centred = hidden[t] - hidden[t].mean()
+                expected = heads[k] @ (centred / (centred.square().mean() + 1e-5).sqrt())
+                torch.testing.assert_close(queries[k, b, t], expected)
+
+
+@pytest.mark.parametrize(("shared", "num_layers"), [(False, 12), (True, 1)])
+def test_number_of_parameters(shared: bool, num_layers: int) -> None:
+    predictor = TransformerPredictor(12, num_heads=8, feedforward_dim=96, shared_across_steps=shared)
+    predictor.connect(32, 20)
+    of_layer = 4 * 32**2 + 2 * 96 * 32 + 96 + 32 + 2 * 2 * 32  # attention, feed-forward, two norms
+    assert sum(each.numel() for each in predictor.parameters()) == num_layers * of_layer + 12 * 20 * 32
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_dropout_acts_in_training_alone(shared: bool) -> None:
+    predictor = TransformerPredictor(K, num_heads=2, feedforward_dim=16, dropout=0.5, shared_across_steps=shared)
+    without = TransformerPredictor(K, num_heads=2, feedforward_dim=16, dropout=0.0, shared_across_steps=shared)
+    for each in (predictor, without):
+        each.connect(C, D)
+        each.double()
+    without.load_state_dict(predictor.state_dict())
+    c = contexts()
+    assert not torch.equal(predictor(c), predictor(c))
+    assert torch.equal(predictor.eval()(c), without(c))
+
+
+@pytest.mark.parametrize("build", BUILD.values(), ids=BUILD)
+def test_the_loss_of_a_padded_window_ignores_its_padding(build: Callable[[], Predictor]) -> None:
+    """Predictions of valid latents attend to none of the padding behind them."""
+    model = cpc.CPC(VectorEncoder(4, dim=D), GRU(C), build()).double().eval()
+    x = torch.randn(3, 9, 4, dtype=torch.float64)
+    batch = Batch.of(x)._replace(num_valid=torch.tensor([9, 5, 9]))
+    other = x.clone()
+    other[1, 5:] = 10 * torch.randn(4, 4)
+    assert not torch.equal(model(x).queries[""], model(other).queries[""])
+    torch.testing.assert_close(model.loss(batch).loss_nats, model.loss(batch._replace(x=other)).loss_nats)
+
+
+@pytest.mark.parametrize("build", BUILD.values(), ids=BUILD)
+def test_along_the_columns_of_a_grid(build: Callable[[], Predictor]) -> None:
+    """Each direction's queries know the lines of patches before theirs, as it counts them, and none after."""
+    context = PixelCNN(C, 2, 4, ("down", "up", "right", "left"))
+    model = cpc.CPC(PatchEncoder(TinyTrunk(D, 1, (4, 1), (8, 8), "layer"), 8, 8), context, build()).double().eval()
+    x = torch.rand(1, 1, 40, 40, dtype=torch.float64)  # 5 x 5 patches
+    before = model(x).queries
+    for image, directions in ((x, ("down", "up")), (x.mT, ("right", "left"))):
+        changed = image.clone()
+        changed[:, :, 16:24] = torch.rand(8, 40)  # the third line of patches
+        after = model(changed if image is x else changed.mT).queries
+        for direction in directions:
+            has_changed = (before[direction] != after[direction]).any(-1)  # [K, S, T]
+            assert has_changed[..., :3].tolist() == [[[False, False, True]] * 5] * K
+    of_directions = [list(predictor.parameters())[-1] for predictor in model.predictors]
+    assert len({float(weights.detach().sum()) for weights in of_directions}) == 4, "a predictor for each direction"
 
 
 def test_permuting_the_batch_permutes_the_queries(predictor: Predictor) -> None:
@@ -162,4 +244,7 @@ def test_no_steps(build: Callable[[int], Predictor]) -> None:
 
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match="dim=10 does not fall into num_heads=8"):
-        TransformerPredictor(3).connect(10, 4)
+        cpc.CPC(VectorEncoder(4, dim=D), GRU(10), TransformerPredictor(3))
+    for build in (Bilinear, TransformerPredictor):
+        with pytest.raises(ValueError, match=r"dropout=1\.0 must be a probability below 1"):
+            build(3, dropout=1.0)

@@ -96,6 +96,12 @@ class Modality(ABC):
                 f"predicted as {self.predicts}: choose "
                 + ("Contrastive" if self.predicts == "latents" else "ClassTableLoss, as configs/text do")
             )
+        if self.is_continuous and getattr(model.predictor, "reads_past_contexts", False):  # one's own may leave it out
+            raise ValueError(
+                f"model.predictor is {type(model.predictor).__name__}, which reads past contexts, but batches of "
+                f"{self.name} go on where the last one ended, and only the state of the context is carried on: choose "
+                "cpc.predictors.Bilinear"
+            )
 
     def check_encoder(self, encoder: Any) -> None:
         """Refuse an encoder of other observations.

@@ -1,45 +1,16 @@
-import math
-
 import pytest
 import torch
-from torch import Tensor
-from torch.nn.functional import layer_norm
+from oracles import transformer_layer
 
 from cpc.contexts import CausalTransformer
 from cpc.contexts.transformer import TransformerLayer, attend, rotate
-
-
-def attention_by_loops(layer: TransformerLayer, x: Tensor, window: int | None) -> Tensor:
-    """One sequence `[T, C]`; positions as complex rotations, softmax over an explicit list of keys."""
-    num_latents, dim = x.shape
-    head_dim = dim // layer.num_heads
-    normed = layer_norm(x, (dim,), layer.attention_norm.weight, layer.attention_norm.bias)
-    query, key, value = (normed @ layer.query_key_value.weight.T).split(dim, -1)
-    attended = torch.zeros_like(x)
-    for head in range(layer.num_heads):
-        channels = slice(head * head_dim, (head + 1) * head_dim)
-
-        def turned(vectors: Tensor, t: int, channels: slice = channels) -> Tensor:
-            pairs = torch.complex(*vectors[t, channels].chunk(2))
-            angles = torch.tensor([t * 10000 ** (-2 * i / head_dim) for i in range(head_dim // 2)], dtype=x.dtype)
-            return pairs * torch.polar(torch.ones_like(angles), angles)
-
-        for t in range(num_latents):
-            members = [s for s in range(t + 1) if window is None or s >= t - window]
-            scores = [(turned(query, t) * turned(key, s).conj()).real.sum() / math.sqrt(head_dim) for s in members]
-            weights = torch.stack(scores).softmax(0)
-            attended[t, channels] = weights @ value[members, channels]
-    x = x + attended @ layer.output.weight.T
-    norm_weight, norm_bias, widen_weight, widen_bias, narrow_weight, narrow_bias = layer.feedforward.parameters()
-    normed = layer_norm(x, (dim,), norm_weight, norm_bias)
-    return x + (normed @ widen_weight.T + widen_bias).clamp(min=0) @ narrow_weight.T + narrow_bias
 
 
 @pytest.mark.parametrize("window", [None, 1, 4])
 def test_layer_against_loops(window: int | None) -> None:
     layer = TransformerLayer(12, num_heads=3, feedforward_dim=7, window=window).double()
     x = torch.randn(2, 10, 12, dtype=torch.float64)
-    expected = torch.stack([attention_by_loops(layer, each, window) for each in x])
+    expected = torch.stack([transformer_layer(layer, each, window) for each in x])
     torch.testing.assert_close(layer(x)[0], expected)
 
 

@@ -58,6 +58,13 @@ PARTS = {
     "data.manifest": "corpus",
 }
 
+TRANSFORMER = [  # in place of SMALL's predictor
+    "--model.predictor=cpc.predictors.TransformerPredictor",
+    "--model.predictor.init_args.num_steps=3",
+    "--model.predictor.init_args.num_heads=2",
+    "--model.predictor.init_args.feedforward_dim=16",
+]
+
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory: pytest.TempPathFactory, write_audio: Callable[..., Path]) -> Path:
@@ -141,8 +148,18 @@ def test_every_strategy_is_measured_on_the_batches_it_means(run: Callable[..., P
     assert mixed_excluding["num_candidates"][0] == pytest.approx(1 + 20 * np.mean(others))
 
 
-def test_cpc_evaluate_repeats_the_runs_own_measurement(run: Callable[..., Path], manifest: Path) -> None:
-    folder = run("--data.sampler=same_speaker", "--model.loss.negatives=same_speaker", "--data.speakers_per_batch=2")
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--data.sampler=same_speaker", "--model.loss.negatives=same_speaker", "--data.speakers_per_batch=2"],
+        TRANSFORMER,
+    ],
+    ids=["same-speaker batches", "transformer"],
+)
+def test_cpc_evaluate_repeats_the_runs_own_measurement(
+    run: Callable[..., Path], manifest: Path, options: list[str]
+) -> None:
+    folder = run(*options)
     of_the_run = read_config(folder)["provenance"]["held_out"]
     measured = evaluate(folder, manifest, num_batches=2)
     assert measured["window_samples"] == 3200
@@ -322,8 +339,9 @@ def break_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
             "--model.loss.auxiliary_negatives.mixed_excluding=0.5",
         ],
         ["--model.context.init_args.num_layers=2", "--model.context.init_args.dropout=0.3", "--model.schedule=cosine"],
+        [*TRANSFORMER, "--model.predictor.init_args.shared_across_steps=true"],
     ],
-    ids=["same-speaker batches", "gradient accumulation", "dropout"],
+    ids=["same-speaker batches", "gradient accumulation", "dropout", "predictor with dropout"],
 )
 def test_a_broken_run_continues_bit_for_bit(
     run: Callable[..., Path], break_at: Callable[[int], None], tmp_path: Path, options: list[str]

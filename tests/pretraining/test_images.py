@@ -305,8 +305,13 @@ def test_held_out_images_without_labels_leave_the_probe_without_a_result(
     [
         ["--trainer.precision=bf16-mixed", "--model.loss.compute=bf16", "--trainer.gradient_clip_val=1.0"],
         ["--model.encoder.init_args.trunk.init_args.num_channels=1", "--data.augmentation=v2"],
+        [
+            "--model.predictor=cpc.predictors.TransformerPredictor",
+            "--model.predictor.init_args.num_steps=2",
+            "--model.predictor.init_args.num_heads=2",
+        ],
     ],
-    ids=["bfloat16", "grey"],
+    ids=["bfloat16", "grey", "transformer"],
 )
 def test_other_parts_train_and_are_measured(run: Callable[..., Path], options: list[str], source: Path) -> None:
     folder = run(*options)
