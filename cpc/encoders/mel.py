@@ -63,12 +63,12 @@ class MelEncoder(LogMel):
         Raises:
             ValueError: if `x` is shorter than one hop.
         """
-        frames = (super().forward(x, self.num_frames // 2) - self.band_mean) / self.band_std
+        frames = (self.log_energies(x, self.num_frames // 2) - self.band_mean) / self.band_std
         return self.layers(rearrange(frames.unfold(1, self.num_frames, 1), "b t m f -> b t (f m)"))
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B S"]) -> None:
         """Take mean and deviation of every band from these waveforms."""
-        std, mean = torch.std_mean(super().forward(x), (0, 1))
+        std, mean = torch.std_mean(self.log_energies(x), (0, 1))
         self.band_mean.copy_(mean)
         self.band_std.copy_(std.clamp(min=1e-3))

@@ -75,16 +75,16 @@ class LogMel(WaveformEncoder):
                 "window_samples"
             )
 
-    def forward(self, x: Float[Tensor, "B S"], num_beyond: int = 0) -> Float[Tensor, "B T M"]:
+    def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T M"]:
         """Log mel energies of waveforms standardised by the corpus statistics.
-
-        Args:
-            x: waveforms.
-            num_beyond: frames before the waveform and after it that are given too.
 
         Raises:
             ValueError: if `x` is shorter than one hop.
         """
+        return self.log_energies(x)
+
+    def log_energies(self, x: Float[Tensor, "B S"], num_beyond: int = 0) -> Float[Tensor, "B T+2*num_beyond M"]:
+        """The same, with frames before the waveform and after it."""
         before = (self.fft_samples - self.window_samples) // 2 + (self.window_samples - self.hop_samples) // 2
         after, beyond = self.fft_samples - self.hop_samples - before, num_beyond * self.hop_samples
         x = pad(self._standardise(x), (before + beyond, after + beyond))
