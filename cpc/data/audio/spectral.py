@@ -83,7 +83,7 @@ class LogMel(WaveformEncoder):
         """
         return self.log_energies(x)
 
-    def log_energies(self, x: Float[Tensor, "B S"], num_beyond: int = 0) -> Float[Tensor, "B T+2*num_beyond M"]:
+    def log_energies(self, x: Float[Tensor, "B S"], num_beyond: int = 0) -> Float[Tensor, "B T_beyond M"]:
         """The same, with frames before the waveform and after it."""
         before = (self.fft_samples - self.window_samples) // 2 + (self.window_samples - self.hop_samples) // 2
         after, beyond = self.fft_samples - self.hop_samples - before, num_beyond * self.hop_samples
