@@ -4,6 +4,7 @@ B batch, S samples, T latents, F frames a latent sees, M mel bands, D latent dim
 """
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -23,13 +24,15 @@ class MelEncoder(LogMel):
         dim: width of the latents.
         hidden_dim: width of the layer between.
         num_frames: that a latent sees, odd.
+        dropout: probability of dropping a unit of the layer between, while training.
         num_mels: bands.
         sample_rate_hz: rate of the waveforms.
         hop_samples: distance of latents.
         window_samples: length of a frame's window.
 
     Raises:
-        ValueError: if a width is below 1, or `num_frames` is not odd; as `LogMel`.
+        ValueError: if a width is below 1, `num_frames` is not odd, or `dropout` is not a probability below 1; as
+            `LogMel`.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class MelEncoder(LogMel):
         dim: int = 256,
         hidden_dim: int = 512,
         num_frames: int = 1,
+        dropout: float = 0.0,
         num_mels: int = 80,
         sample_rate_hz: int = 16000,
         hop_samples: int = 160,
@@ -49,9 +53,13 @@ class MelEncoder(LogMel):
             raise ValueError(f"num_frames={num_frames} must be odd: a latent's own frame is in the middle")
         self.dim = dim
         self.hidden_dim = hidden_dim
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout={dropout} must be a probability below 1")
         self.num_frames = num_frames
+        self.dropout = dropout
         self.receptive_field_samples += (num_frames - 1) * hop_samples
-        self.layers = nn.Sequential(nn.Linear(num_frames * num_mels, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, dim))
+        self.hidden = nn.Linear(num_frames * num_mels, hidden_dim)
+        self.projection = nn.Linear(hidden_dim, dim)
         self.band_mean: Tensor
         self.band_std: Tensor
         self.register_buffer("band_mean", torch.zeros(num_mels))
@@ -64,7 +72,8 @@ class MelEncoder(LogMel):
             ValueError: if `x` is shorter than one hop.
         """
         frames = (self.log_energies(x, self.num_frames // 2) - self.band_mean) / self.band_std
-        return self.layers(rearrange(frames.unfold(1, self.num_frames, 1), "b t m f -> b t (f m)"))
+        seen = rearrange(frames.unfold(1, self.num_frames, 1), "b t m f -> b t (f m)")
+        return self.projection(F.dropout(self.hidden(seen).relu(), self.dropout, self.training))
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B S"]) -> None:

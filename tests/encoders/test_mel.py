@@ -22,7 +22,7 @@ def test_latents_are_two_layers_on_standardised_frames(num_frames: int) -> None:
     frames = (spectra(torch.cat([silence, x, silence], 1)).double() - mean) / std
     latents = encoder(x).double()
     assert latents.shape == (3, encoder.num_latents(4000), 5)
-    first, _, second = encoder.layers.double()
+    first, second = encoder.hidden.double(), encoder.projection.double()
     for t in range(latents.shape[1]):
         expected = second(first(frames[:, t : t + num_frames].flatten(1)).clamp(min=0))
         torch.testing.assert_close(latents[:, t], expected, atol=1e-4, rtol=1e-4)
@@ -39,7 +39,16 @@ def test_a_latent_sees_its_own_window_alone(num_frames: int, reach: int) -> None
     assert first + encoder.receptive_field_samples - 160 <= seen.max() < first + encoder.receptive_field_samples
 
 
-@pytest.mark.parametrize("widths", [{"dim": 0}, {"hidden_dim": 0}, {"num_frames": 0}, {"num_frames": 4}])
-def test_widths_that_cannot_be_are_refused(widths: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "widths", [{"dim": 0}, {"hidden_dim": 0}, {"num_frames": 0}, {"num_frames": 4}, {"dropout": 1.0}]
+)
+def test_widths_that_cannot_be_are_refused(widths: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be"):
-        MelEncoder(**widths)
+        MelEncoder(**widths)  # type: ignore[arg-type]
+
+
+def test_units_are_dropped_while_training_alone() -> None:
+    torch.manual_seed(0)
+    encoder, x = MelEncoder(dim=4, hidden_dim=6, dropout=0.5), torch.randn(1, 3200)
+    assert not torch.equal(encoder(x), encoder(x))
+    assert torch.equal(encoder.eval()(x), encoder(x))
