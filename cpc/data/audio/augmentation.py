@@ -1,0 +1,179 @@
+"""Which changes of waveforms training makes, and how each window draws them.
+
+S samples.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from cpc.data.audio.waveform_changes import (
+    COLOURS,
+    Waveform,
+    add_noise,
+    drop_band,
+    drop_time,
+    keep_band,
+    made_noise,
+    reverberate,
+    room_response,
+    shift_pitch,
+)
+
+_DIRECT_DB = (0.0, 12.0)  # direct sound against reverberation: from the far end of a room to beside the speaker
+_NARROWEST_HZ = 10.0  # ten of the frequencies that a second of noise is made of
+_LARGEST_PITCH_CENTS = 1200.0
+
+
+@dataclass(kw_only=True)
+class WaveformAugmentation:
+    """Changes of training windows, in this order (after Kharitonov et al. 2020, arXiv:2007.00991); null: not that one.
+
+    Every window draws its own. Two numbers are a range, one is the largest amount; draws from both are uniform.
+
+    Args:
+        applied_to: `past`: contexts come from changed waveforms, the latents they are to find from unchanged ones, at
+            the cost of encoding both; `both`: all come from changed ones.
+        pitch_cents: pitch is raised or lowered by at most this.
+        noise_snr_db: range of the ratio of signal to added noise.
+        noise: `white`, `pink` or `brown`; or recordings: a manifest, or a folder that holds `manifest.csv`.
+        noise_band_hz: only this band of the noise is added; the paper's best is 80 to 240.
+        reverb_ms: range of reverberation times (RT60) of synthetic rooms.
+        band_drop_hz: a band at most this wide is filtered out, anywhere.
+        time_drop_ms: zeros for at most this long, anywhere.
+
+    Raises:
+        ValueError: naming the option that is out of range or has no effect.
+    """
+
+    applied_to: Literal["past", "both"] = "past"
+    pitch_cents: float | None = None
+    noise_snr_db: tuple[float, float] | None = None
+    noise: str = "white"
+    noise_band_hz: tuple[float, float] | None = None
+    reverb_ms: tuple[float, float] | None = None
+    band_drop_hz: float | None = None
+    time_drop_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.applied_to not in ("past", "both"):
+            raise ValueError(f"`augmentation.applied_to`={self.applied_to!r} is not one of 'past', 'both'")
+        self._check_amount("pitch_cents", _LARGEST_PITCH_CENTS)
+        self._check_amount("band_drop_hz")
+        self._check_amount("time_drop_ms")
+        self._check_range("noise_snr_db")
+        self._check_range("noise_band_hz", 0)
+        self._check_range("reverb_ms", 1)
+        if not isinstance(self.noise, str) or not self.noise:
+            raise ValueError(
+                f"`augmentation.noise`={self.noise!r} must be one of {', '.join(COLOURS)}, or name recordings"
+            )
+        if self.noise_snr_db is None and (self.noise != "white" or self.noise_band_hz is not None):
+            raise ValueError(
+                "`augmentation.noise` and `augmentation.noise_band_hz` have no effect without "
+                "`augmentation.noise_snr_db`: give a range such as [5, 15]"
+            )
+        if self.noise_band_hz is not None and self.noise_band_hz[1] - self.noise_band_hz[0] < _NARROWEST_HZ:
+            raise ValueError(
+                f"`augmentation.noise_band_hz`={list(self.noise_band_hz)} must be at least {_NARROWEST_HZ:g} Hz wide"
+            )
+        changes = (self.pitch_cents, self.noise_snr_db, self.reverb_ms, self.band_drop_hz, self.time_drop_ms)
+        if all(change is None for change in changes):
+            raise ValueError(
+                "`augmentation` changes nothing: give pitch_cents, noise_snr_db, reverb_ms, band_drop_hz or "
+                "time_drop_ms, or leave it out"
+            )
+
+    @property
+    def recordings(self) -> str | None:
+        """Where noise was recorded; None: it is made, or there is none."""
+        return None if self.noise in COLOURS else self.noise
+
+    def check(self, sample_rate_hz: int, window_samples: int) -> None:
+        """Refuse what is beyond the highest frequency there is, or longer than a window.
+
+        Raises:
+            ValueError: naming the option.
+        """
+        half, window_ms = sample_rate_hz / 2, 1000 * window_samples / sample_rate_hz
+        highest_hz = None if self.noise_band_hz is None else self.noise_band_hz[1]
+        for name, value, limit in (
+            ("band_drop_hz", self.band_drop_hz, f"below {half:g}, half the encoder's sample rate"),
+            ("noise_band_hz", highest_hz, f"below {half:g}, half the encoder's sample rate"),
+            ("time_drop_ms", self.time_drop_ms, f"below {window_ms:g}, the length of a window"),
+        ):
+            if value is not None and value >= (window_ms if name == "time_drop_ms" else half):
+                raise ValueError(f"`augmentation.{name}`: {value:g} must be {limit}")
+
+    def _check_amount(self, name: str, largest: float = math.inf) -> None:
+        amount: Any = getattr(self, name)
+        if amount is not None and not (_is_number(amount) and 0 < amount <= largest):
+            limit = f", at most {largest:g}" if largest < math.inf else ""
+            raise ValueError(f"`augmentation.{name}`={amount!r} must be a positive number{limit}, or null")
+
+    def _check_range(self, name: str, least: float = -math.inf) -> None:
+        given: Any = getattr(self, name)
+        if given is None:
+            return
+        is_pair = isinstance(given, list | tuple) and len(given) == 2 and all(map(_is_number, given))
+        if not (is_pair and least <= given[0] <= given[1]):
+            limit = f" from {least:g} on" if least > -math.inf else ""
+            raise ValueError(f"`augmentation.{name}`={given!r} must be two numbers{limit}, lower first, or null")
+        setattr(self, name, tuple(given))
+
+
+class Augmenter:
+    """Changes a waveform as a key decides, and nothing else: not the order of windows, the process or the rank.
+
+    Args:
+        options: which changes.
+        sample_rate_hz: of waveforms and noise.
+        recordings: `PackedAudio` of noise, if the options name some.
+    """
+
+    def __init__(self, options: WaveformAugmentation, sample_rate_hz: int, recordings: Any = None) -> None:
+        self.options = options
+        self.sample_rate_hz = sample_rate_hz
+        self.recordings = recordings
+        if recordings is not None and not recordings.num_samples.any():
+            raise ValueError(f"`augmentation.noise`={options.noise!r} holds no audio that can be read")
+
+    def __call__(self, x: Waveform, key: int) -> Waveform:
+        """The waveform changed; each change has draws of its own, so that one more leaves the others as they were."""
+        options, rate = self.options, self.sample_rate_hz
+        of_pitch, of_noise, of_reverb, of_band, of_time = (np.random.default_rng((key, change)) for change in range(5))
+        if options.pitch_cents is not None:
+            x = shift_pitch(x, of_pitch.uniform(-options.pitch_cents, options.pitch_cents), rate)
+        if options.noise_snr_db is not None:
+            snr_db = of_noise.uniform(*options.noise_snr_db)
+            x = add_noise(x, self._noise(len(x), of_noise), snr_db)
+        if options.reverb_ms is not None:
+            rt60_ms, direct_db = of_reverb.uniform(*options.reverb_ms), of_reverb.uniform(*_DIRECT_DB)
+            x = reverberate(x, room_response(rt60_ms, direct_db, rate, of_reverb))
+        if options.band_drop_hz is not None:
+            width = of_band.uniform(0, options.band_drop_hz)
+            low = of_band.uniform(0, rate / 2 - width)
+            x = drop_band(x, low, low + width, rate)
+        if options.time_drop_ms is not None:
+            num_samples = min(len(x), round(of_time.uniform(0, options.time_drop_ms) / 1000 * rate))
+            x = drop_time(x, int(of_time.integers(0, len(x) - num_samples + 1)), num_samples)
+        return x
+
+    def _noise(self, num_samples: int, rng: np.random.Generator) -> Waveform:
+        """Made or recorded; of a recording that is too short, again and again."""
+        rate, band = self.sample_rate_hz, self.options.noise_band_hz
+        size = max(num_samples, rate)  # a second, so that the narrowest band holds some of it
+        if self.recordings is None:
+            noise = made_noise(size, self.options.noise, rate, rng)
+        else:
+            lengths = self.recordings.num_samples
+            file = int(rng.choice(np.flatnonzero(lengths)))
+            start = int(rng.integers(0, max(lengths[file] - size, 0) + 1))
+            noise = np.resize(self.recordings.read(file, start, size), size)
+        return (noise if band is None else keep_band(noise, *band, rate))[:num_samples]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
