@@ -109,7 +109,7 @@ class Corpus(DrawnCorpus):
         try:
             recordings = pack(read_manifest(options.recordings), rate, self.cache_dir, skip_bad=self.skip_bad)
         except ValueError as error:
-            raise ValueError(f"`augmentation.noise`={options.noise!r}: {error}") from error
+            raise ValueError(f"data.augmentation.noise={options.noise!r}: {error}") from error
         return Augmenter(options, rate, recordings)
 
     def windows(self, split: str | None, *, is_training: bool = False) -> WindowDataset:

@@ -106,7 +106,7 @@ def _stretched(x: Waveform, num_samples: int, sample_rate_hz: int) -> Waveform:
     """
     hop, overlap, reach = (max(1, round(each * sample_rate_hz)) for each in (_SEGMENT, _OVERLAP, _REACH))
     speed, size = len(x) / num_samples, hop + overlap
-    padded = np.pad(x, reach + size)
+    padded = np.pad(x, (reach + size, reach + 2 * size))  # enough down to an octave below
     energy = np.concatenate([[0], np.square(padded, dtype=np.float64).cumsum()])
     fade = np.linspace(0, 1, overlap, dtype=np.float32)
     # Each is equally early at its beginning as late at its end.
