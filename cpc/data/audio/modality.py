@@ -54,8 +54,6 @@ class Audio(Drawn):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(window_samples=self.window_samples)
-        if isinstance(self.augmentation, dict):  # of a config.json
-            self.augmentation = WaveformAugmentation(**self.augmentation)
 
     def check(self, model: Any) -> None:
         """Also refuse windows that are too short for the model's predictions."""

@@ -12,7 +12,7 @@ from scipy import fft, signal
 COLOURS = {"white": 0.0, "pink": 0.5, "brown": 1.0}  # amplitude falls with this power of frequency
 _BAND_EDGE_HZ = 25.0  # from nothing to everything beside a dropped band
 # Segments of the time stretch, in seconds: their distance, how far they overlap, and how far each is moved to fit.
-_SEGMENT, _OVERLAP, _REACH = 0.03, 0.01, 0.006
+_SEGMENT, _OVERLAP, _REACH = 0.03, 0.01, 0.0075
 
 Waveform = Float[np.ndarray, " S"]
 
@@ -98,10 +98,10 @@ def _filtered(x: Waveform, gain: Callable[[np.ndarray], np.ndarray], sample_rate
     return fft.irfft(fft.rfft(x, size) * gains, size)[: len(x)]
 
 
-def _stretched(x: Waveform, num_samples: int, sample_rate_hz: int) -> Waveform:
+def _stretched(x: Waveform, num_samples: int, sample_rate_hz: int) -> Float[np.ndarray, " {num_samples}"]:
     """At its pitch, but in another time: WSOLA (Verhelst and Roelands 1993).
 
-    Segments of 40 ms are laid one over the other's end, each taken from within 6 ms of its place in time, from where it
+    Segments of 40 ms are laid one over the other's end, each taken from within 7.5 ms of its place in time, from where it
     correlates best with that end.
     """
     hop, overlap, reach = (max(1, round(each * sample_rate_hz)) for each in (_SEGMENT, _OVERLAP, _REACH))
