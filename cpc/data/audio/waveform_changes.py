@@ -20,7 +20,7 @@ Waveform = Float[np.ndarray, " S"]
 def shift_pitch(x: Waveform, cents: float, sample_rate_hz: int) -> Waveform:
     """Pitch and formants raised by so many cents (1200 are an octave), as SoX does it: resampled, then stretched back.
 
-    Sounds stay where they were to within half a segment's drift and the search: 10 ms at 300 cents.
+    Sounds stay where they were to within 12 ms at 300 cents: the search of the stretch, and the drift in a segment.
     """
     resampled = signal.resample(x, max(1, round(len(x) * 2 ** (-cents / 1200))))
     return _stretched(resampled, len(x), sample_rate_hz)
@@ -108,6 +108,8 @@ def _stretched(x: Waveform, num_samples: int, sample_rate_hz: int) -> Float[np.n
     speed, size = len(x) / num_samples, hop + overlap
     padded = np.pad(x, (reach + size, reach + 2 * size))  # enough down to an octave below
     energy = np.concatenate([[0], np.square(padded, dtype=np.float64).cumsum()])
+    # Without it an end is followed by what came next in `x` while that is within reach: all comes late, or early.
+    nearness = 1 - 0.2 * np.linspace(-1, 1, 2 * reach + 1) ** 2
     fade = np.linspace(0, 1, overlap, dtype=np.float32)
     # Each is equally early at its beginning as late at its end.
     firsts = np.arange(0, num_samples, hop)
@@ -117,7 +119,7 @@ def _stretched(x: Waveform, num_samples: int, sample_rate_hz: int) -> Float[np.n
     for first, begin in zip(firsts, begins, strict=True):
         fit = np.correlate(padded[begin : begin + 2 * reach + overlap], end, "valid")
         of_place = energy[begin + overlap :][: len(fit)] - energy[begin:][: len(fit)]
-        place = begin + int(np.argmax(fit / np.sqrt(of_place + 1e-9)))
+        place = begin + int(np.argmax(nearness * fit / np.sqrt(of_place + 1e-9)))
         segment = padded[place : place + size].copy()
         segment[:overlap] = segment[:overlap] * fade + end * (1 - fade)
         out[first : first + size] = segment

@@ -244,6 +244,8 @@ def _whole(batch: Batch) -> Batch:
     return batch
 
 
+# torchdata 0.11 calls a function that torch 2.14 deprecates; nothing replaces it.
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 def test_workers_and_a_resume_change_nothing(speech: Path, recordings: Path) -> None:
     data = audio(speech, **EVERYTHING, noise=str(recordings))
     taken = iter(loader(data, 0))
