@@ -37,7 +37,7 @@ class WaveformAugmentation:
         pitch_cents: pitch is raised or lowered by at most this.
         noise_snr_db: range of the ratio of signal to added noise.
         noise: `white`, `pink` or `brown`; or recordings: a manifest, or a folder that holds `manifest.csv`.
-        noise_band_hz: only this band of the noise is added; the paper's best is 80 to 240.
+        noise_band_hz: only this band of the noise is added; the paper's is 80 to 240.
         reverb_ms: range of reverberation times (RT60) of synthetic rooms.
         band_drop_hz: a band at most this wide is filtered out, anywhere.
         time_drop_ms: zeros for at most this long, anywhere.

@@ -101,7 +101,7 @@ def _filtered(x: Waveform, gain: Callable[[np.ndarray], np.ndarray], sample_rate
 def _stretched(x: Waveform, num_samples: int, sample_rate_hz: int) -> Float[np.ndarray, " {num_samples}"]:
     """At its pitch, but in another time: WSOLA (Verhelst and Roelands 1993).
 
-    Segments of 40 ms are laid one over the other's end, each taken from within 7.5 ms of its place in time, from where it
+    Segments of 40 ms are laid one over the other's end. Each is taken from within 7.5 ms of its place in time, where it
     correlates best with that end.
     """
     hop, overlap, reach = (max(1, round(each * sample_rate_hz)) for each in (_SEGMENT, _OVERLAP, _REACH))
