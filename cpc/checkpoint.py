@@ -339,7 +339,7 @@ def _is_of(value: Any, annotation: Any, default: Any) -> bool:
 def _with_options(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
     """Options that have options of their own, from the dictionaries that JSON has of them."""
     for name, parameter in inspect.signature(cls).parameters.items():
-        kinds = [each for each in get_args(parameter.annotation) if is_dataclass(each)]
+        kinds = [each for each in get_args(parameter.annotation) if isinstance(each, type) and is_dataclass(each)]
         if kinds and isinstance(arguments.get(name), dict):
             given = {option: _as_given(value) for option, value in arguments[name].items()}
             arguments = arguments | {name: kinds[0](**given)}
