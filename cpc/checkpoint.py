@@ -14,6 +14,7 @@ import json
 import math
 import os
 import zipfile
+from dataclasses import is_dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from types import NoneType, UnionType
@@ -79,7 +80,7 @@ def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("
         if name in arguments and not _is_of(arguments[name], parameter.annotation, parameter.default):
             raise ValueError(f"{path} takes {parameter}, not {name}={arguments[name]!r:.80}")
     try:
-        return cls(**arguments)
+        return cls(**_with_options(cls, arguments))
     except ValueError:
         raise
     except Exception as error:  # what a part does not foresee breaks it in a dozen ways
@@ -333,6 +334,16 @@ def _is_of(value: Any, annotation: Any, default: Any) -> bool:
     }
     of_value = kinds.get(get_origin(annotation) or annotation)
     return of_value is None or (isinstance(value, of_value) and isinstance(value, bool) == (annotation is bool))
+
+
+def _with_options(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Options that have options of their own, from the dictionaries that JSON has of them."""
+    for name, parameter in inspect.signature(cls).parameters.items():
+        kinds = [each for each in get_args(parameter.annotation) if isinstance(each, type) and is_dataclass(each)]
+        if kinds and isinstance(arguments.get(name), dict):
+            given = {option: _as_given(value) for option, value in arguments[name].items()}
+            arguments = arguments | {name: kinds[0](**given)}
+    return arguments
 
 
 def _as_given(value: Any) -> Any:

@@ -83,10 +83,13 @@ class CPC(nn.Module):
 
         Args:
             output: of the model for `batch.x`.
-            batch: the observations; its lengths in samples are converted to latents here, and nowhere else.
+            batch: the observations; its lengths in samples are converted to latents here, and nowhere else. Of a
+                `target` the latents are encoded here, and are those that queries find and meet.
             generator: source of the draws.
             measure: another strategy and number of negatives than in training.
         """
+        if batch.target is not None:
+            output = output._replace(latents=self.encoder(batch.target))
         return self.loss_part(output, self.in_latents(batch), generator, measure)
 
     def in_latents(self, batch: Batch) -> Batch:

@@ -19,6 +19,7 @@ class Batch(NamedTuple):
         sequence_id: `[B]` int64, the file a window comes from: windows of one file may overlap.
         group_id: `[B]` int64, the speaker, or -1 where unknown.
         labels: `[B, T]` int64 frame labels, -100 where unknown; `[B, 0]` if the data have none.
+        target: like `x`, what contexts are to predict: `x` as it was before chance changed it; None: `x` itself.
     """
 
     x: Tensor
@@ -26,6 +27,7 @@ class Batch(NamedTuple):
     sequence_id: Tensor
     group_id: Tensor
     labels: Tensor
+    target: Tensor | None = None
 
     @staticmethod
     def of(x: Tensor) -> "Batch":
@@ -35,6 +37,8 @@ class Batch(NamedTuple):
 
     def beside(self, weights: Tensor) -> "Batch":
         """On the device of `weights`, and floating-point observations in their precision."""
-        x = self.x.to(weights) if self.x.is_floating_point() else self.x.to(weights.device)
-        num_valid, *ids = (None if field is None else field.to(weights.device) for field in self[1:])
-        return Batch(x, num_valid, *ids)  # type: ignore[arg-type]
+        there = Batch(*(None if field is None else field.to(weights.device) for field in self))  # type: ignore[arg-type]
+        if not self.x.is_floating_point():
+            return there
+        target = None if there.target is None else there.target.to(weights.dtype)
+        return there._replace(x=there.x.to(weights.dtype), target=target)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -67,8 +67,8 @@ class Modality(ABC):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Every field, by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """Every field, by name; of options that have options, a dictionary."""
+        return asdict(self)
 
     @property
     def noted(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 
 from cpc.data.audio.alignments import FrameTimes, check_alignments, read_alignments, window_labels
+from cpc.data.audio.augmentation import Augmenter, WaveformAugmentation
 from cpc.data.audio.manifest import Manifest, read_manifest
 from cpc.data.audio.pack import PackedAudio, pack
 from cpc.data.audio.windows import FrameLabels, WindowDataset
@@ -54,6 +55,7 @@ class Corpus(DrawnCorpus):
     cache_dir: str | Path | None = None
     skip_bad: bool = False
     alignments: str | Path | None = None
+    augmentation: WaveformAugmentation | None = None
 
     def __post_init__(self) -> None:
         self.manifest: Manifest = read_manifest(self.source)
@@ -96,8 +98,22 @@ class Corpus(DrawnCorpus):
         """The audio of all rows; packed here, if it is not yet."""
         return pack(self.manifest, self.geometry.sample_rate_hz, self.cache_dir, skip_bad=self.skip_bad)
 
+    @cached_property
+    def augmenter(self) -> Augmenter | None:
+        """Changes training's windows; recordings of noise are packed here, if they are not yet."""
+        options, rate = self.augmentation, self.geometry.sample_rate_hz
+        if options is None:
+            return None
+        if options.recordings is None:
+            return Augmenter(options, rate)
+        try:
+            recordings = pack(read_manifest(options.recordings), rate, self.cache_dir, skip_bad=self.skip_bad)
+        except ValueError as error:
+            raise ValueError(f"data.augmentation.noise={options.noise!r}: {error}") from error
+        return Augmenter(options, rate, recordings)
+
     def windows(self, split: str | None, *, is_training: bool = False) -> WindowDataset:
-        """The windows of a split, None of all rows, in training as ever; sequence ids are the manifest's rows."""
+        """The windows of a split, None of all rows, in training augmented; sequence ids are the manifest's rows."""
         rows = self.manifest.rows(split)
         return WindowDataset(
             self.audio.subset(rows),
@@ -107,6 +123,7 @@ class Corpus(DrawnCorpus):
             labels=self._frame_labels(rows),
             num_latents=self.geometry.num_latents(self.window_samples),
             split=split,
+            augmenter=self.augmenter if is_training else None,
         )
 
     def statistics(self, split: str | None) -> tuple[float, float]:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
+from cpc.data.audio.augmentation import WaveformAugmentation
 from cpc.data.audio.corpus import Corpus, Sampler
 from cpc.data.audio.readouts import AudioReadouts
 from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, initialisation_windows
@@ -31,7 +32,8 @@ class Audio(Drawn):
         skip_bad: go on without files that cannot be used, and say how many.
         alignments: file or folder of alignments, whose labels probes of `phones` learn; `cpc probe` looks beside the
             manifest if not given.
-        seed: of the batches.
+        augmentation: changes of training windows (`WaveformAugmentation`); null: none.
+        seed: of the batches, and of all changes.
     """
 
     name = "audio"
@@ -47,6 +49,7 @@ class Audio(Drawn):
     sampler: Sampler = "uniform"
     speakers_per_batch: int = 1
     alignments: str | None = None
+    augmentation: WaveformAugmentation | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,10 +64,12 @@ class Audio(Drawn):
                 f"a window of data.window_samples={self.window_samples} gives {num_latents} latents, but the model "
                 f"predicts {furthest} steps ahead: lengthen the window or lower model.predictor.init_args.num_steps"
             )
+        if self.augmentation is not None:
+            self.augmentation.check(model.encoder.sample_rate_hz, self.window_samples)
 
     def open(self, encoder: Any, *, to_train: bool = False) -> Corpus:
         """The manifest's audio at the encoder's rate."""
-        taken = {field.name: self.options[field.name] for field in fields(Corpus) if field.name in self.options}
+        taken = {field.name: getattr(self, field.name) for field in fields(Corpus) if hasattr(self, field.name)}
         return Corpus(self.manifest, encoder, **taken)
 
     def class_names(self, corpus: Corpus, task: str) -> list[str]:

@@ -13,12 +13,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from cpc.data.audio.augmentation import Augmenter
 from cpc.data.batch import Batch
 from cpc.data.streams.stream import Draw, digest
 from cpc.data.streams.uniform import UniformBatches
 
 # Enough for channel statistics: 32 windows of 128 latents are 4096 of each.
 NUM_INITIALISATION_WINDOWS = 32
+NUM_CHANGES = 2**20  # ways to change a window; the most samples of a file are 2^40, and draws 63 bits
 # (file index, first sample, number of latents) -> `[T]` int64 labels, -100 where unknown
 FrameLabels = Callable[[int, int, int], np.ndarray]
 
@@ -52,6 +54,7 @@ class WindowDataset(Dataset[Batch]):
         labels: frame labels of a window: called with (file, start, num_latents), returns int64 `[num_latents]`.
         num_latents: T, latents of a window without padding; needed if `labels` are given.
         split: of the corpus, for messages.
+        augmenter: changes every window as its draw decides, which then is start * NUM_CHANGES + key.
 
     Example:
         batches = UniformBatches(**window_draws(audio.num_samples, window_samples), batch_size=8, ...)
@@ -65,6 +68,7 @@ class WindowDataset(Dataset[Batch]):
     labels: FrameLabels | None = None
     num_latents: int = 0
     split: str | None = None
+    augmenter: Augmenter | None = None
 
     def __post_init__(self) -> None:
         if self.window_samples < 1:
@@ -86,20 +90,30 @@ class WindowDataset(Dataset[Batch]):
         x = np.zeros((len(windows), self.window_samples), np.float32)
         num_valid = np.zeros(len(windows), np.int64)
         labels = np.full((len(windows), 0 if self.labels is None else self.num_latents), -100, np.int64)
-        for row, (file, start) in enumerate(windows):
+        is_past = self.augmenter is not None and self.augmenter.options.applied_to == "past"
+        target = np.zeros_like(x) if is_past else None
+        for row, (file, number) in enumerate(windows):
+            start = number if self.augmenter is None else number // NUM_CHANGES
             samples = self.audio.read(file, start, self.window_samples)
             num_valid[row] = len(samples)
-            x[row, : len(samples)] = samples
+            if target is not None:
+                target[row, : len(samples)] = samples
+            x[row, : len(samples)] = samples if self.augmenter is None else self.augmenter(samples, number)
             if self.labels is not None:
                 labels[row] = self.labels(file, start, self.num_latents)
         files = [file for file, _ in windows]
         fields = (x, num_valid, self.sequence_ids[files], self.group_ids[files], labels)
-        return Batch(*map(torch.from_numpy, fields))
+        batch = Batch(*map(torch.from_numpy, fields))
+        return batch if target is None else batch._replace(target=torch.from_numpy(target))
 
     @property
     def draws(self) -> dict[str, Any]:
         """What a stream needs to know of these files, see `window_draws`."""
-        return window_draws(self.audio.num_samples, self.window_samples)
+        draws = window_draws(self.audio.num_samples, self.window_samples)
+        if self.augmenter is not None:
+            draws["num_starts"] = draws["num_starts"] * NUM_CHANGES
+            draws["made_from"] = draws["made_from"] | {"augmentation": True}
+        return draws
 
     def num_valid(self, windows: Sequence[Draw]) -> Int[Tensor, " B"]:
         """Samples of each window that are signal, without reading any."""

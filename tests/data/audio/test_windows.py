@@ -67,7 +67,7 @@ def test_one_by_one_equals_all_at_once(audio: object) -> None:
     windows = [(3, 17), (1, 0), (3, 500), (0, 4000)]
     at_once = dataset.__getitems__(windows)
     one_by_one = [dataset.__getitems__([window]) for window in windows]
-    for name in Batch._fields:
+    for name in Batch._fields[:-1]:  # nothing was changed, so there is no target
         expected = torch.cat([getattr(batch, name) for batch in one_by_one])
         torch.testing.assert_close(getattr(at_once, name), expected, rtol=0, atol=0)
     assert at_once.num_valid.tolist() == [1000, 300, 1000, 1000]
