@@ -17,7 +17,8 @@ from cpc.cli import main
 REPOSITORY = Path(__file__).parents[1]
 SMALLER = {
     "pretrain": """--model.encoder.init_args.dim 8 --model.context.init_args.dim 8 --data.window_samples 3200
-        --data.eval_batches 2 --trainer.max_steps 2 --trainer.accelerator cpu --eval_every_steps 2""",
+        --data.speakers_per_batch 2 --data.eval_batches 2 --trainer.max_steps 2 --trainer.accelerator cpu
+        --eval_every_steps 2""",
     "monitor": "--export report.html",  # the page itself would serve until it is stopped
     "evaluate": "--num_batches 2",
     "probe": "--supervised_seconds 1",
@@ -90,11 +91,11 @@ def test_every_command_works_from_a_plain_folder_to_features(
 
 
 def test_a_folder_without_speakers_takes_the_options_named(folder: Path, tmp_path: Path) -> None:
-    assert "`--trainer.callbacks null`" in own("audio")
+    assert "`--data.sampler uniform`" in own("audio")
     index, pretrain = commands()[:2]
     assert index[-2:] == ["--speaker_level", "0"]
     run(index[:-2], folder)
-    run([*pretrain, "--trainer.callbacks", "null"], folder)
+    run([*pretrain, "--data.sampler", "uniform"], folder)
     assert (tmp_path / "runs/mine/model/config.json").exists()
 
 

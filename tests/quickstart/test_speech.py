@@ -61,7 +61,7 @@ def test_quickstart_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert set(run["step_seconds"]) == {"bf16-mixed", "32-true"}
     assert report["corpus_seed"] == 63
     assert report["phones_num_steps"]["supervised"] > 0
-    assert "test frames of the corpus of seed 0. This is the corpus of seed 63:" in report["recipe_chosen_on"]
+    assert "valid split of the corpus of seed 0," in report["recipe_chosen_on"]
     page = (tmp_path / "out" / "report.html").read_text()
     assert "plotly" in page
     assert html.escape(report["recipe_chosen_on"]) in page
