@@ -21,6 +21,7 @@ from cpc.pretraining.module import Pretraining
 from cpc.pretraining.progress import Progress
 from cpc.pretraining.run_folder import STOP_SIGNALS, RunFolder, how_to_continue, only_one_process, step_of
 from cpc.pretraining.trainer import make_trainer
+from cpc.pretraining.transfer import start_from
 from cpc.probes.tracker import Tracker
 
 _KNOWN_WARNINGS = (
@@ -48,6 +49,7 @@ class PretrainCommand(LightningCLI):
         )
         parser.add_argument("--run_dir", type=str, default=None, help="the run's folder, new for a new run (required)")
         parser.add_argument("--ckpt_path", type=str, default=None, help="continue: 'last', 'best' or a .ckpt file")
+        parser.add_argument("--init_from", type=str, default=None, help="start from the weights of this run or model")
         parser.add_argument("--record_every_steps", type=int, default=50, help="record the training bound this often")
         parser.add_argument("--eval_every_steps", type=int, default=500, help="measure the held-out bound this often")
         parser.add_argument("--checkpoint_every_steps", type=int, default=500, help="save last.ckpt this often")
@@ -94,6 +96,8 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, begin
     if begin == trainer.max_steps:
         print(f"{checkpoint} is of step {begin}, the last: raise --trainer.max_steps to go on", file=sys.stderr)
         return
+    if config.init_from is not None and checkpoint is None:
+        start_from(command.model.model, config.init_from)
     for_a_new_run = config.clone()
     for_a_new_run.ckpt_path = None
     folder = RunFolder(
@@ -102,6 +106,7 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, begin
         config.eval_every_steps,
         config.checkpoint_every_steps,
         config_yaml=command.parser.dump(for_a_new_run, skip_none=False),
+        init_from=config.init_from,
     )
     trainer.callbacks += [*([Progress()] if config.trainer.enable_progress_bar else []), Tracker(), folder]
     if config.trainer.logger is None or config.trainer.logger is True:

@@ -57,6 +57,7 @@ class RunFolder(Checkpoint):
         eval_every_steps: the held-out bound is measured this often, and at the end.
         checkpoint_every_steps: `last.ckpt` is written this often, and at the end.
         config_yaml: what was asked for, written once training starts: a refused start leaves an older config alone.
+        init_from: whose weights the run started from, noted beside the model.
     """
 
     def __init__(
@@ -66,12 +67,14 @@ class RunFolder(Checkpoint):
         eval_every_steps: int,
         checkpoint_every_steps: int,
         config_yaml: str,
+        init_from: str | None = None,
     ) -> None:
         self.folder = folder
         self.record_every_steps = record_every_steps
         self.eval_every_steps = eval_every_steps
         self.checkpoint_every_steps = checkpoint_every_steps
         self.config_yaml = config_yaml
+        self.init_from = init_from
         self.best_bound_nats = -math.inf
         self.stopped_by: int | None = None  # the signal, on whatever rank
         self._asked_to_stop_by = 0  # on this one
@@ -255,6 +258,8 @@ class RunFolder(Checkpoint):
                 "data": module.data.noted,
                 "held_out": [bound.record(trainer.global_step) for bound in bounds],
             }
+            if self.init_from is not None:
+                provenance["init_from"] = self.init_from
             save_pretrained(module.model, self.folder / "model", provenance=provenance)
 
 

@@ -1,0 +1,49 @@
+"""Start from the weights of a saved model."""
+
+import sys
+from pathlib import Path
+
+from torch import nn
+
+from cpc.checkpoint import load_pretrained
+from cpc.model import CPC
+
+
+def start_from(model: CPC, folder: str | Path) -> None:
+    """Take over the encoder of a saved model, and every other part that fits whole; say on stderr which do not.
+
+    The encoder brings its statistics of inputs along: its weights have learnt from inputs standardised by these.
+
+    Args:
+        model: a new one.
+        folder: a model folder, or a run folder that holds one.
+
+    Raises:
+        ValueError: if there is no such model, its encoder does not fit, or it predicts classes.
+    """
+    if model.loss_part.predicts == "classes":
+        raise ValueError("--init_from takes models that predict latents: tokens of another corpus have other numbers")
+    packages = {
+        type(module).__module__.partition(".")[0] for module in model.modules()
+    }  # trusted: the config names them
+    saved = load_pretrained(folder, trusted_packages=("cpc", *packages))
+    for name, part in model.named_children():
+        from_part = getattr(saved, name)
+        difference = _difference(from_part, part)
+        if difference is None:
+            part.load_state_dict(from_part.state_dict())
+        elif name == "encoder":
+            raise ValueError(f"--init_from {folder}: its encoder does not fit model.encoder: {difference}")
+        else:
+            print(f"--init_from {folder}: model.{name} starts anew: {difference}", file=sys.stderr)
+    model.is_initialised.copy_(saved.is_initialised)
+
+
+def _difference(saved: nn.Module, new: nn.Module) -> str | None:
+    """The first tensor that one of them lacks, or has in another shape; None: there is none."""
+    shapes = [{name: list(tensor.shape) for name, tensor in part.state_dict().items()} for part in (saved, new)]
+    for name in shapes[0] | shapes[1]:
+        there, here = (str(of_part.get(name, "missing")) for of_part in shapes)
+        if there != here:
+            return f"{name} is {there} there, {here} here"
+    return None if type(saved) is type(new) else f"{type(saved).__name__} there, {type(new).__name__} here"
