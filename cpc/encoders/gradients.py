@@ -38,7 +38,7 @@ class GradientTrunk(nn.Module):
         receptive_field: None: a latent sees the whole of what it is given.
 
     Raises:
-        ValueError: if a number is below 1, or `num_orientations` below 2.
+        ValueError: if a number is below 1.
     """
 
     stride = 1
@@ -53,10 +53,10 @@ class GradientTrunk(nn.Module):
         num_cells: int = 4,
     ) -> None:
         super().__init__()
-        if min(dim, hidden_dim, num_channels, num_cells) < 1 or num_orientations < 2:
+        if min(dim, hidden_dim, num_channels, num_orientations, num_cells) < 1:
             raise ValueError(
-                f"dim={dim}, hidden_dim={hidden_dim}, num_channels={num_channels} and num_cells={num_cells} must be at "
-                f"least 1, and num_orientations={num_orientations} at least 2"
+                f"dim={dim}, hidden_dim={hidden_dim}, num_channels={num_channels}, num_orientations={num_orientations} "
+                f"and num_cells={num_cells} must all be at least 1"
             )
         self.dim = dim
         self.hidden_dim = hidden_dim
@@ -114,10 +114,11 @@ def by_orientation(x: Float[Tensor, "n C P Q"], num_orientations: int) -> Float[
     size, channel = (down.square() + right.square()).max(1, keepdim=True)
     angle = torch.atan2(down.gather(1, channel), right.gather(1, channel))
     place = angle * (num_orientations / (2 * math.pi))
-    orientations = rearrange(torch.arange(num_orientations, device=x.device), "o -> o 1 1")
-    apart = (place - orientations).remainder(num_orientations)
-    apart = torch.minimum(apart, num_orientations - apart)
-    return (1 - apart).clamp(min=0) * size.sqrt()
+    below = place.floor()
+    orientation, share_above = below.long() % num_orientations, place - below
+    maps = x.new_zeros(len(x), num_orientations, *size.shape[2:])
+    maps.scatter_(1, orientation, (1 - share_above) * size.sqrt())
+    return maps.scatter_add_(1, (orientation + 1) % num_orientations, share_above * size.sqrt())
 
 
 def cell_means(x: Float[Tensor, "n O p q"], num_cells: int) -> Float[Tensor, "n O h w"]:
