@@ -1,0 +1,136 @@
+"""A trunk that begins with what histograms of gradients know: two layers turn the histograms of a patch into a latent.
+
+n patches, C colour channels, P Q their sides in pixels, O orientations, h w cells of a patch, F features, D latent dim.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, reduce
+from jaxtyping import Float
+from torch import Tensor, nn
+
+_LEAST_CONTRAST = 0.05  # of standardised pixels: noise below it is not blown up to edges
+
+
+class GradientTrunk(nn.Module):
+    """Oriented gradients and colours of a patch's cells, standardised, through two layers with a ReLU between them.
+
+    After Dalal and Triggs 2005: a pixel's gradient is that of the channel where it is largest; it is shared out among
+    the two orientations and the four cells next to it; a cell's histogram is divided by the contrast of the cells
+    around it. Unlike there, gradients are signed, no cell outside the patch is looked at, and the square root is taken,
+    so that a few strong edges do not hide the others. Beside them stand each cell's brightness, the differences of its
+    colour channels and the logarithm of its contrast. All of this is fixed. `initialise_from` takes the mean and
+    deviation of every feature once from data.
+
+    The edge of a frame would count as a gradient: train with `augmentation: none`.
+
+    Args:
+        dim: D, the width of the latents.
+        hidden_dim: width of the layer between.
+        num_channels: C of the pixels.
+        num_orientations: O, of the whole circle.
+        num_cells: a side; cells stretch with the patch.
+
+    Attributes:
+        stride: 1: patches of any side from `num_cells + 2` pixels will do.
+        receptive_field: None: a latent sees the whole of what it is given.
+
+    Raises:
+        ValueError: if a number is below 1.
+    """
+
+    stride = 1
+    receptive_field: int | None = None
+
+    def __init__(
+        self,
+        dim: int = 256,
+        hidden_dim: int = 512,
+        num_channels: int = 3,
+        num_orientations: int = 16,
+        num_cells: int = 4,
+    ) -> None:
+        super().__init__()
+        if min(dim, hidden_dim, num_channels, num_orientations, num_cells) < 1:
+            raise ValueError(
+                f"dim={dim}, hidden_dim={hidden_dim}, num_channels={num_channels}, num_orientations={num_orientations} "
+                f"and num_cells={num_cells} must all be at least 1"
+            )
+        self.dim = dim
+        self.hidden_dim = hidden_dim
+        self.num_channels = num_channels
+        self.num_orientations = num_orientations
+        self.num_cells = num_cells
+        num_features = (num_orientations + num_channels + 1) * num_cells**2
+        self.layers = nn.Sequential(nn.Linear(num_features, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, dim))
+        self.feature_mean: Tensor
+        self.feature_std: Tensor
+        self.register_buffer("feature_mean", torch.zeros(num_features))
+        self.register_buffer("feature_std", torch.ones(num_features))
+
+    def forward(self, x: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n D 1 1"]:
+        """Encode patches whose pixels are standardised.
+
+        Raises:
+            ValueError: if a patch has fewer than `num_cells + 2` pixels a side.
+        """
+        latents = self.layers((self._features(x) - self.feature_mean) / self.feature_std)
+        return rearrange(latents, "n d -> n d 1 1")
+
+    @torch.no_grad()
+    def initialise_from(self, x: Float[Tensor, "n C P Q"]) -> None:
+        """Take mean and deviation of every feature from these patches.
+
+        Raises:
+            ValueError: as `forward`; if the pixels are constant or not finite.
+        """
+        std, mean = torch.std_mean(self._features(x), 0)
+        if not torch.isfinite(std).all() or (std <= 1e-12).all():
+            raise ValueError("data initialisation needs patches that are finite and not constant")
+        self.feature_mean.copy_(mean)
+        self.feature_std.copy_(std.clamp(min=1e-3))
+
+    def _features(self, x: Tensor) -> Float[Tensor, "n F"]:
+        if min(x.shape[2:]) < self.num_cells + 2:
+            raise ValueError(
+                f"{tuple(x.shape[2:])} pixels are too few for num_cells={self.num_cells}: at least "
+                f"{self.num_cells + 2} a side are needed"
+            )
+        histograms = cell_means(by_orientation(x, self.num_orientations), self.num_cells)
+        energy = reduce(histograms.square(), "n o h w -> n 1 h w", "sum")
+        contrast = F.avg_pool2d(energy, 3, 1, 1, count_include_pad=False).sqrt() + _LEAST_CONTRAST
+        colours = cell_means(x[:, :, 1:-1, 1:-1], self.num_cells)
+        brightness = reduce(colours, "n c h w -> n 1 h w", "mean")
+        of_cells = torch.cat([(histograms / contrast).sqrt(), contrast.log(), brightness, colours.diff(dim=1)], 1)
+        return of_cells.flatten(1)
+
+
+def by_orientation(x: Float[Tensor, "n C P Q"], num_orientations: int) -> Float[Tensor, "n O p q"]:
+    """Gradients of the pixels but those at the rim, each shared out between the two orientations next to its own."""
+    down = (x[:, :, 2:, 1:-1] - x[:, :, :-2, 1:-1]) / 2
+    right = (x[:, :, 1:-1, 2:] - x[:, :, 1:-1, :-2]) / 2
+    size, channel = (down.square() + right.square()).max(1, keepdim=True)
+    angle = torch.atan2(down.gather(1, channel), right.gather(1, channel))
+    place = angle * (num_orientations / (2 * math.pi))
+    below = place.floor()
+    orientation, share_above = below.long() % num_orientations, place - below
+    maps = x.new_zeros(len(x), num_orientations, *size.shape[2:])
+    maps.scatter_(1, orientation, (1 - share_above) * size.sqrt())
+    return maps.scatter_add_(1, (orientation + 1) % num_orientations, share_above * size.sqrt())
+
+
+def cell_means(x: Float[Tensor, "n O p q"], num_cells: int) -> Float[Tensor, "n O h w"]:
+    """Means of each cell, whose weights fall linearly from its middle to those of its neighbours."""
+    of_rows, of_columns = (_cell_weights(size, num_cells).to(x) for size in x.shape[2:])
+    return of_rows @ x @ of_columns.T
+
+
+def _cell_weights(size: int, num_cells: int) -> Float[Tensor, "h p"]:
+    """What each pixel counts for each cell of a side; a cell's weights add up to 1."""
+    middles = (torch.arange(num_cells) + 0.5) * (size / num_cells)
+    pixels = torch.arange(size) + 0.5
+    apart = (pixels - rearrange(middles, "h -> h 1")).abs() * (num_cells / size)
+    weights = (1 - apart).clamp(min=0)
+    return weights / weights.sum(1, keepdim=True)
