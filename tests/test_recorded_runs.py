@@ -20,6 +20,7 @@ import yaml
 from cpc.cli import main
 from cpc.data.store.records import read_records
 from cpc.pretraining.command import pretrain
+from cpc.processor import prepare_processor
 
 ROOT = Path(__file__).parent.parent
 RECORDED = Path(__file__).parent / "recorded_runs.json"
@@ -187,6 +188,7 @@ def _holds_readings(value: Any) -> bool:
 
 def record_of(kind: str, folder: Path) -> dict[str, Any]:
     """Train, then measure by the commands; corpora lie in `folder`, where this runs."""
+    prepare_processor()  # as the command does; some product is in float32 all the same
     run_dir = folder / "runs" / kind
     pretrain(small_config(kind, run_dir))
     bounds = read_records(run_dir / "bound.jsonl")
