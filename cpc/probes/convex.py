@@ -95,7 +95,7 @@ class Coordinates:
 
     @cached_property
     def spectrum(self) -> tuple[Float[Tensor, " R"], Float[Tensor, "R R"] | None]:
-        """Eigenvalues and eigenvectors of the second moments; without vectors where there are too many dimensions."""
+        """Eigenvalues and eigenvectors of the second moments; no vectors: the axes, in row space or of too many dims."""
         if self.dim > MOST_WHITENED_DIMS:
             return torch.ones(self.dim, dtype=torch.float64), None
         moments = torch.zeros(self.dim, self.dim, device=self.device)
@@ -122,6 +122,7 @@ class Coordinates:
         root, vectors = values[keep].sqrt(), vectors[:, keep]
         self._basis = rearrange(vectors / root, "n r -> r n")  # [R, n]; times the examples: B
         self._kept = (vectors * root).float().to(self.device)
+        self.__dict__["spectrum"] = values[keep] / len(x), None  # these coordinates are not correlated
 
     def _standardised(self, rows: np.ndarray) -> Float[Tensor, "m D"]:
         return (torch.from_numpy(self._x[rows]).to(self.device).float() - self._mean) * self._scale
