@@ -18,7 +18,7 @@ import docstring_parser
 
 NAMED = ("data", "task", "out")
 MAY_BE_EMPTY = ("baselines",)
-PYTHON_ONLY = ("progress", "num_workers", "num_random_models", "held_out", "supervised")
+PYTHON_ONLY = ("progress", "num_workers", "held_out", "supervised")
 METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 
 

@@ -24,7 +24,7 @@ FIND_SECONDS = 3.0
 DELETED_SECONDS = 86_400.0  # for which a run whose folder is gone stays on the page
 _RETRY_SECONDS = 10.0
 _MAX_PROCESSES = 8
-_MUCH_BYTES = 50 << 20  # of new runs: worth processes that parse them
+_MUCH_BYTES = 200 << 20  # of new runs: with fewer, processes take longer to start than they save
 _SEARCH_SHARE = 0.05  # of the time at most: a walk over a large or slow disk comes less often
 
 Found = TypeVar("Found")

@@ -18,6 +18,7 @@ from torch import Tensor
 MOST_WHITENED_DIMS = 4096  # an eigendecomposition of so many takes half a minute
 _BLOCK_ROWS = 4096
 _KEPT_BYTES = 1_000_000_000  # of standardised features; more are standardised again in every pass
+_SPECTRUM_EXAMPLES = 20_000  # at least, or eight for each dimension: it preconditions, and decides nothing
 _MEMORY = 10  # pairs that L-BFGS keeps
 _MOST_PASSES = 400
 
@@ -80,11 +81,13 @@ class Coordinates:
         return self._x.shape[1] if self._kept is None else self._kept.shape[1]
 
     def part(self, which: Int[np.ndarray, " m"]) -> "Coordinates":
-        """These examples alone, in the same coordinates, kept in memory; the spectrum stays that of all."""
+        """These examples alone, along the axes of the spectrum of all, kept in memory."""
+        moments, vectors = self.spectrum
         part = copy.copy(self)
-        part.__dict__["spectrum"] = self.spectrum
         part._rows = self._rows[which]
-        part._kept = self._standardised(part._rows) if self._kept is None else self._kept[torch.from_numpy(which)]
+        x = self._standardised(part._rows) if self._kept is None else self._kept[torch.from_numpy(which)]
+        part._kept = x if vectors is None else x @ vectors.to(x)
+        part.__dict__["spectrum"] = moments, None
         return part
 
     def blocks(self) -> Iterator[tuple[slice, Float[Tensor, "m R"]]]:
@@ -95,13 +98,14 @@ class Coordinates:
 
     @cached_property
     def spectrum(self) -> tuple[Float[Tensor, " R"], Float[Tensor, "R R"] | None]:
-        """Eigenvalues and eigenvectors of the second moments; without vectors where there are too many dimensions."""
+        """Eigenvalues and eigenvectors of the second moments; None stands for the axes (row space, too many dims)."""
         if self.dim > MOST_WHITENED_DIMS:
             return torch.ones(self.dim, dtype=torch.float64), None
         moments = torch.zeros(self.dim, self.dim, device=self.device)
+        thin = slice(None, None, max(1, len(self) // max(_SPECTRUM_EXAMPLES, 8 * self.dim)))
         for _, x in self.blocks():
-            moments.addmm_(x.T, x)
-        values, vectors = torch.linalg.eigh(moments.double().cpu() / len(self))
+            moments.addmm_(x[thin].T, x[thin])
+        values, vectors = torch.linalg.eigh(moments.double().cpu() / len(self) * thin.step)
         return values.clamp(min=0), vectors.float()
 
     def in_features(self, weight: Float[Tensor, "Y R"]) -> Float[Tensor, "Y D"]:
@@ -122,6 +126,7 @@ class Coordinates:
         root, vectors = values[keep].sqrt(), vectors[:, keep]
         self._basis = rearrange(vectors / root, "n r -> r n")  # [R, n]; times the examples: B
         self._kept = (vectors * root).float().to(self.device)
+        self.__dict__["spectrum"] = values[keep] / len(x), None  # these coordinates are not correlated
 
     def _standardised(self, rows: np.ndarray) -> Float[Tensor, "m D"]:
         return (torch.from_numpy(self._x[rows]).to(self.device).float() - self._mean) * self._scale

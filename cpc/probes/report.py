@@ -48,7 +48,7 @@ def probe(
     protocol: ProbeProtocol | None = None,
     supervised_seconds: float = 75.0,
     supervised: Mapping[str, Any] | None = None,
-    num_random_models: int = 3,
+    num_random_models: int = 1,
     held_out: Sequence[Mapping[str, Any]] | None = None,
     extraction: Extraction | None = None,
     out: str | Path | None = None,
@@ -81,7 +81,7 @@ def probe(
         protocol: how probes are trained.
         supervised_seconds: budget of the supervised baseline, per task.
         supervised: other fields of `SupervisedProtocol` that differ from the modality's recipe.
-        num_random_models: untrained models whose answers are averaged.
+        num_random_models: untrained models, of different initial weights, whose answers are averaged.
         held_out: lines of `bound.jsonl` of this checkpoint; those kept in its config.json unless given.
         extraction: how features are computed and kept.
         out: JSON file; probe.json in the model's folder if not given. A curve is drawn beside it.

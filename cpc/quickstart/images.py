@@ -72,11 +72,11 @@ nats for k = 2 of 7 rows and 1.95 for k = 6, to have a lower bound, as far as im
 photograph are not).</p>
 """
 BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random</i> is the same
-architecture, initialised from data and never trained, read like CPC (mean of 3 seeds): what the architecture gives
-away. <i>Pixels</i> are the images themselves, <i>HOG</i> hand-made histograms of oriented gradients. <i>Supervised</i>
-is the same encoder trained on the labels themselves, for as many steps as half a minute buys on this machine, twenty
-passes at most: they stand beside its figures. <i>CPC</i> is the model pretrained here, which
-has seen no label: of photographs and of digits the mean of the latents z over the grid.</p>
+architecture, initialised from data, never trained, and read like CPC: what the architecture gives away. <i>Pixels</i>
+are the images themselves, <i>HOG</i> hand-made histograms of oriented gradients. <i>Supervised</i> is the same encoder
+trained on the labels themselves, for as many steps as half a minute buys on this machine, twenty passes at most: they
+stand beside its figures. <i>CPC</i> is the model pretrained here, which has seen no label: of photographs and of digits
+the mean of the latents z over the grid.</p>
 """
 
 

@@ -53,9 +53,9 @@ rule them out: such a curve is not a bound on I(z; c). <code>mixed_excluding</co
 sequences alone, and is a lower bound as far as these are independent.</p>
 """
 BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random c</i> are
-contexts of the same architecture, initialised from data and never trained (mean of 3 seeds): what the architecture
-gives away. <i>MFCC</i> are hand-made spectral features. <i>Supervised</i> is the same architecture trained on the
-labels themselves, for as many steps as its seconds buy on this machine: they stand beside its figures. <i>CPC z</i> and
+contexts of the same architecture, initialised from data and never trained: what the architecture gives away.
+<i>MFCC</i> are hand-made spectral features. <i>Supervised</i> is the same architecture trained on the labels
+themselves, for as many steps as its seconds buy on this machine: they stand beside its figures. <i>CPC z</i> and
 <i>CPC c</i> are latents and contexts of the model pretrained here, which has seen no label.</p>
 """
 

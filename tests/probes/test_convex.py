@@ -33,7 +33,7 @@ def oracle(x: np.ndarray, labels: np.ndarray, l2: float) -> LogisticRegression:
 
 @pytest.mark.parametrize(("num", "dim"), [(300, 12), (40, 90)])
 @pytest.mark.parametrize("l2", [0.3, 30.0])
-@pytest.mark.parametrize("way", ["kept", "streamed", "not whitened"])
+@pytest.mark.parametrize("way", ["kept", "streamed", "not whitened", "whitened by a sample"])
 def test_solution_is_that_of_scikit_learn(
     num: int, dim: int, l2: float, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,6 +42,8 @@ def test_solution_is_that_of_scikit_learn(
         monkeypatch.setattr(convex, "_KEPT_BYTES", 0)
     if way == "not whitened":
         monkeypatch.setattr(convex, "MOST_WHITENED_DIMS", 3)
+    if way == "whitened by a sample":
+        monkeypatch.setattr(convex, "_SPECTRUM_EXAMPLES", 16)
     x, labels = problem(num, dim)
     coordinates = coordinates_of(x)
     assert coordinates.dim == (dim if way == "not whitened" or num > dim else num - 1)
@@ -65,9 +67,10 @@ def test_whitened_coordinates_need_fewer_passes(monkeypatch: pytest.MonkeyPatch)
 def test_a_part_is_solved_as_if_it_were_all() -> None:
     x, labels = problem(300, 12)
     rows, which = np.arange(0, 300, 2), np.arange(5, 140)
-    found = solve(coordinates_of(x, rows).part(which), labels[rows[which]], NUM_CLASSES, 3.0, least_progress=1e-12)
+    whole = coordinates_of(x, rows)
+    found = solve(whole.part(which), labels[rows[which]], NUM_CLASSES, 3.0, least_progress=1e-12)
     alone = solve(coordinates_of(x, rows[which]), labels[rows[which]], NUM_CLASSES, 3.0, least_progress=1e-12)
-    np.testing.assert_allclose(found.weight, alone.weight, atol=1e-3)
+    np.testing.assert_allclose(found.weight @ whole.spectrum[1].T, alone.weight, atol=1e-3)
 
 
 def test_it_goes_on_from_a_start() -> None:
@@ -96,17 +99,22 @@ def test_the_penalty_is_the_best_of_an_exhaustive_cross_validation() -> None:
         scores.append(np.concatenate(held_out).mean())
     best = PENALTIES[int(np.argmax(scores))]
     assert PENALTIES[-1] < best < PENALTIES[0]
-    assert choose_l2(coordinates_of(x), labels, groups, NUM_CLASSES) == pytest.approx(best * 360)
+    coordinates = coordinates_of(x)
+    l2, start = choose_l2(coordinates, labels, groups, NUM_CLASSES)
+    assert l2 == pytest.approx(best * 360)
+    expected = oracle((x - x.mean(0)) * 2, labels, l2).coef_
+    assert start is not None
+    assert np.linalg.norm(start.weight.numpy() - expected) < 0.6 * np.linalg.norm(expected)  # it is a place to begin
 
 
 def test_more_noise_asks_for_a_larger_penalty() -> None:
     chosen = []
     for noise in (0.3, 3.0):
         x, labels = problem(200, 50, noise=noise)
-        chosen.append(choose_l2(coordinates_of(x), labels, np.arange(200), NUM_CLASSES))
+        chosen.append(choose_l2(coordinates_of(x), labels, np.arange(200), NUM_CLASSES)[0])
     assert chosen[0] < chosen[1]
 
 
 def test_one_example_of_each_class_leaves_no_choice() -> None:
     x, labels = problem(NUM_CLASSES, 6)
-    assert choose_l2(coordinates_of(x), labels, np.arange(NUM_CLASSES), NUM_CLASSES) == WITHOUT_CHOICE
+    assert choose_l2(coordinates_of(x), labels, np.arange(NUM_CLASSES), NUM_CLASSES) == (WITHOUT_CHOICE, None)

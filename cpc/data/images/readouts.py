@@ -107,7 +107,7 @@ class LearntImages(CorpusImages):
     def _grids(self, x: Tensor) -> tuple[Float[Tensor, "B H W D"], Float[Tensor, "B H W C"]]:
         x = x.to(self.device)
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
-            latents, contexts, *_ = self.model(x)
+            latents, contexts, _ = self.model.encode(x)
         return latents.float(), contexts.float()
 
 
