@@ -188,7 +188,7 @@ def _holds_readings(value: Any) -> bool:
 
 def record_of(kind: str, folder: Path) -> dict[str, Any]:
     """Train, then measure by the commands; corpora lie in `folder`, where this runs."""
-    prepare_processor()  # as the command does; some product is in float32 all the same
+    prepare_processor()  # as the commands do: encoders are initialised from data by float32 products
     run_dir = folder / "runs" / kind
     pretrain(small_config(kind, run_dir))
     bounds = read_records(run_dir / "bound.jsonl")
