@@ -28,8 +28,8 @@ RECIPE_CHOSEN_ON = (
 LATENT_DIM, CONTEXT_DIM = 256, 512
 BATCH_SIZE = 8
 WINDOW_SAMPLES = 20480
-SUPERVISED_SECONDS = 40.0
-PROBE_TRAIN_MINUTES = 24.0
+SUPERVISED_SECONDS = 20.0
+PROBE_TRAIN_MINUTES = 10.0
 TASKS = {"phones": BLUE, "speaker": VERMILION}
 REPRESENTATIONS = {
     "majority": "majority",
@@ -141,7 +141,7 @@ RECIPE = Recipe(
         "speech": Study(
             config,
             noise=lambda: Batch.of(torch.randn(BATCH_SIZE, WINDOW_SAMPLES)),
-            seconds=320.0,
+            seconds=400.0,
             evaluation={"num_batches": 48},
             probe=probe,
             figures=figures,
