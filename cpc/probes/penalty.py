@@ -55,7 +55,10 @@ def choose_l2(
             solve(kept, kept_labels, num_classes, penalty * len(kept), start, _LEAST_PROGRESS)
             for (kept, kept_labels, _, _), start in zip_longest(folds, found)
         ]
-        scores = [_log_likelihood(*held_out, each) for (_, _, *held_out), each in zip(folds, found, strict=True)]
+        scores = [
+            _log_likelihood(held_out, held_out_labels, each)
+            for (_, _, held_out, held_out_labels), each in zip(folds, found, strict=True)
+        ]
         score = np.concatenate(scores).mean()
         if score > best_score:
             best, best_score, num_worse = (penalty, found), score, 0
