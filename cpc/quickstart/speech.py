@@ -141,7 +141,7 @@ RECIPE = Recipe(
         "speech": Study(
             config,
             noise=lambda: Batch.of(torch.randn(BATCH_SIZE, WINDOW_SAMPLES)),
-            seconds=400.0,
+            seconds=360.0,
             evaluation={"num_batches": 48},
             probe=probe,
             figures=figures,
