@@ -53,10 +53,7 @@ def options_of(num_steps: int = 12, strategy: str = "mixed", norm: str = "affine
 def run(folder: Path, corpus: Path, options: list[str]) -> dict[str, Any]:
     """Pretrain and probe one variant, or read what an earlier call found."""
     keep_options(folder, [BASE.read_text(), *options])
-    arguments = ["--config", str(BASE), f"--run_dir={folder}", f"--data.manifest={corpus}", *options]
-    if not is_trained(folder, parse(arguments).trainer.max_steps):
-        began = any((folder / name).exists() for name in ("bound.jsonl", "checkpoints"))
-        pretrain([*arguments, *(["--ckpt_path=last"] if began else [])])
+    train(folder, ["--config", str(BASE), f"--data.manifest={corpus}", *options])
     if not is_probed(folder):
         probe(
             folder,
@@ -82,11 +79,19 @@ def run(folder: Path, corpus: Path, options: list[str]) -> dict[str, Any]:
     }
 
 
+def train(folder: Path, arguments: list[str]) -> None:
+    """Pretrain into a folder: go on where an earlier call was interrupted, do nothing where it ended."""
+    arguments = [*arguments, f"--run_dir={folder}"]
+    if not is_trained(folder, parse(arguments).trainer.max_steps):
+        began = any((folder / name).exists() for name in ("bound.jsonl", "checkpoints"))
+        pretrain([*arguments, *(["--ckpt_path=last"] if began else [])])
+
+
 def keep_options(folder: Path, options: list[str]) -> None:
-    """Note what a variant is run with; results of other options must not pass for these."""
+    """Note what a variant is run with, its config first; results of other options must not pass for these."""
     path = folder / "options.json"
     if path.exists() and json.loads(path.read_text()) != options:
-        raise ValueError(f"{folder} was run with other options or another {BASE.name}: name another folder with --out")
+        raise ValueError(f"{folder} was run with other options or another config: name another folder with --out")
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(options))
 

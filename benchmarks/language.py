@@ -23,13 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.ablations import is_trained, keep_options
+from benchmarks.ablations import keep_options, train
 from cpc.allocator import keep_freed_memory
 from cpc.candidates.kernels import KernelMap, Quadratic, RandomFourier
 from cpc.candidates.samplers import SoftmaxSampler
 from cpc.data.store.records import read_records
 from cpc.losses import ClassTableLoss, RowLosses
-from cpc.pretraining.command import parse, pretrain
 from cpc.processor import prepare_processor
 
 BASE = Path(__file__).parents[1] / "configs" / "text" / "ptb.yaml"
@@ -175,11 +174,7 @@ def run(folder: Path, classes: dict[str, Any], options: list[str]) -> dict[str, 
     keep_options(folder, [BASE.read_text(), json.dumps(classes, sort_keys=True), *options])
     config = folder / "classes.yaml"
     config.write_text(json.dumps({"model": {"loss": classes}}))
-    arguments = ["--config", str(BASE), f"--config={config}", f"--run_dir={folder}", *options]
-    max_steps = parse(arguments).trainer.max_steps
-    if not is_trained(folder, max_steps):
-        began = any((folder / name).exists() for name in ("bound.jsonl", "checkpoints"))
-        pretrain([*arguments, *(["--ckpt_path=last"] if began else [])])
+    train(folder, ["--config", str(BASE), f"--config={config}", *options])
     held_out = [record for record in read_records(folder / "bound.jsonl") if record["split"] == "valid"]
     return {
         "steps": [record["step"] for record in held_out],

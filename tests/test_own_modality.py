@@ -21,7 +21,7 @@ from cpc.data.modality import Modality, Training
 from cpc.data.readouts import FrontEnd, Labels, Readouts
 from cpc.data.store.folders import find_files
 from cpc.data.store.records import read_records
-from cpc.data.streams.lanes import LaneOrder
+from cpc.data.streams.resuming import Order
 from cpc.evaluation import recorded_data
 
 PACKAGE = __name__.partition(".")[0]
@@ -197,7 +197,7 @@ class WalksInOrder(Modality):
     def training(self, corpus: "OrderedCorpus", model: Any, rank: int = 0, world_size: int = 1) -> Training:
         """Round and round."""
         batches = OrderedBatches(corpus, self.train_split, self.batch_size)
-        return Training(batches, LaneOrder({"batch_size": self.batch_size}))
+        return Training(batches, Order({"batch_size": self.batch_size}))
 
     def held_out(self, corpus: "OrderedCorpus", model: Any, **how: Any) -> "OrderedBatches":
         """The first batch of the split."""

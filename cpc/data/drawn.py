@@ -5,7 +5,7 @@ B observations.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training, require_positive
+from cpc.data.streams.in_turn import BatchesInTurn, DataSetsInTurn
 from cpc.data.streams.resuming import ENDLESS
 from cpc.data.streams.same_group import SameGroupBatches
 from cpc.data.streams.stream import BatchStream, Draw, naming
@@ -123,6 +124,25 @@ class DrawnCorpus(ABC):
 
 
 @dataclass(kw_only=True)
+class First:
+    """Another source, which a run is trained on first.
+
+    Args:
+        source: as the option of the data that names theirs.
+        num_batches: of each device, drawn from it.
+
+    Raises:
+        ValueError: if `num_batches` is below 1.
+    """
+
+    source: str
+    num_batches: int
+
+    def __post_init__(self) -> None:
+        require_positive(**{"first.num_batches": self.num_batches})
+
+
+@dataclass(kw_only=True)
 class Drawn(Modality):
     """A modality whose observations are drawn; see `Modality`. Its corpus is a `DrawnCorpus`.
 
@@ -135,6 +155,7 @@ class Drawn(Modality):
         cache_dir: where packed data go; null: beside the source.
         skip_bad: go on without files that cannot be used, and say how many.
         seed: of the batches.
+        first: a source that is trained on first (`First`), with the same options; input is standardised by the other.
 
     Attributes:
         sampler: of the batches: `uniform`, or `same_speaker`, of `speakers_per_batch` speakers each.
@@ -150,6 +171,7 @@ class Drawn(Modality):
     eval_batches: int = 16
     num_workers: int = 0
     seed: int = 0
+    first: First | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -172,7 +194,7 @@ class Drawn(Modality):
         corpus.check(split, needs_speakers=needs_speakers)
 
     def training(self, corpus: DrawnCorpus, model: Any, rank: int = 0, world_size: int = 1) -> Training:
-        """An endless stream over the training split."""
+        """An endless stream over the training split; before it, if asked for, batches of the first source."""
         windows = corpus.windows(self.train_split, is_training=True)
         batches = corpus.batches(
             windows,
@@ -185,7 +207,20 @@ class Drawn(Modality):
             rank=rank,
             world_size=world_size,
         )
-        return Training(windows, batches)
+        own = Training(windows, batches)
+        if self.first is None:
+            return own
+        other: dict[str, Any] = {self.source_option: self.first.source}
+        before = replace(self, first=None, **other)
+        source = before.open(model.encoder)
+        strategies = model.loss_part.training_strategies
+        before.check_split(source, self.train_split, strategies, strategies[0])
+        parts = before.training(source, model, rank, world_size), own
+        return Training(
+            DataSetsInTurn(*(part.dataset for part in parts)),
+            BatchesInTurn(parts[0].batches, self.first.num_batches, batches),
+            parts=parts,
+        )
 
     def held_out(
         self,

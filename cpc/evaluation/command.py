@@ -106,6 +106,8 @@ def evaluate(
     too_few = [num for num in nums if num is not None and num < 1]
     if too_few:
         raise ValueError(f"num_negatives={too_few[0]} must be at least 1, or all")
+    if bank is None and bank_latents is not None:
+        raise ValueError(f"bank_latents={bank_latents} has no effect without bank: name the split to take them from")
     check_readable(others, asked)
     corpus = modality.open(model.encoder)
     modality.check_split(corpus, modality.eval_split, asked, own)
@@ -115,6 +117,10 @@ def evaluate(
         num_batches=_NUM_BATCHES if num_batches is None else num_batches,
         seed=EVALUATION_SEED if seed is None else seed,
     )
+    stored = None
+    if bank is not None:
+        num_latents = _BANK_LATENTS if bank_latents is None else bank_latents
+        stored = bank_of_split(model, corpus, bank, num_latents, modality.batch_size, held_out.seed)
     draws = {Measure(name, num): torch.Generator().manual_seed(held_out.seed) for num in nums for name in asked}
     readings = HeldOutReadings(model, others, draws)
     tallies = measured_tallies(model, held_out, draws, on_measure=readings if others else None)
@@ -136,9 +142,7 @@ def evaluate(
             }
         )
         estimates += of_measure
-    if bank is not None:
-        num_latents = _BANK_LATENTS if bank_latents is None else bank_latents
-        stored = bank_of_split(model, corpus, bank, num_latents, modality.batch_size, held_out.seed)
+    if stored is not None:
         bound = bank_tally(model, held_out, stored).compute(BANK, held_out.split)
         print(table(bound, "bank_latents"))
         bounds.append(

@@ -33,7 +33,9 @@ def recorded_data(
         ValueError: as `data_class`; on an option that such data do not have.
     """
     noted, kind = _noted(config), data_class(config, trusted_packages)
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {
+        name: str(value) if isinstance(value, Path) else value for name, value in options.items() if value is not None
+    }
     legal = [field.name for field in fields(kind)]
     foreign = [name for name in given if name not in legal]
     if foreign:

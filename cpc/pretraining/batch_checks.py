@@ -30,28 +30,31 @@ def check_batches(
     Raises:
         ValueError: naming the option.
     """
-    _check_memory(modality, model, training, device)
-    _check_rows(modality, model, training, held_out, measured)
+    for part in training.parts or (training,):
+        _check_memory(modality, model, part, device)
+        _check_training_rows(modality, model, part)
+    _check_measured_rows(model, held_out, measured)
 
 
-def _check_rows(modality: Drawn, model: CPC, training: Training, held_out: Any, measured: tuple[str, ...]) -> None:
-    """A strategy that leaves rows without negatives fails now, not at the first held-out evaluation.
-
-    Training batches must serve the strategies of training alone; those after the first are checked in their turn.
-    """
+def _check_training_rows(modality: Drawn, model: CPC, training: Training) -> None:
+    """Training batches must serve the strategies of training alone; those after the first are checked in their turn."""
     encoder, batches, trained = model.encoder, training.batches, model.loss_part.training_strategies
     for index in range(min(NUM_CHECKED_BATCHES, -(-batches.draws_per_pass // modality.batch_size))):
         of_batch = identities(encoder, training.dataset, batches.batch(index))
         for strategy in trained:
             with naming(modality.train_split):
                 check_rows(strategy, *of_batch)
+
+
+def _check_measured_rows(model: CPC, held_out: Any, measured: tuple[str, ...]) -> None:
+    """A strategy that leaves rows without negatives fails now, not at the first held-out evaluation."""
     for strategy in measured:
         try:
             for drawn in held_out.draws(strategy):
                 with naming(held_out.split):
-                    check_rows(strategy, *identities(encoder, held_out.windows, drawn))
+                    check_rows(strategy, *identities(model.encoder, held_out.windows, drawn))
         except ValueError as error:
-            if strategy in trained:
+            if strategy in model.loss_part.training_strategies:
                 raise
             raise ValueError(
                 f"the held-out bound is measured with {strategy!r} too, of model.extra_strategies: {error}; or "

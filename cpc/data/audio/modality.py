@@ -34,6 +34,7 @@ class Audio(Drawn):
             manifest if not given.
         augmentation: changes of training windows (`WaveformAugmentation`); null: none.
         seed: of the batches, and of all changes.
+        first: a source that is trained on first, with the same options (`source`, `num_batches`); null: none.
     """
 
     name = "audio"

@@ -36,6 +36,7 @@ class Images(Drawn):
         cache_dir: where the map goes; null: beside the source.
         skip_bad: go on without files that cannot be used, and say how many.
         seed: of the batches and of all changes to images.
+        first: a source that is trained on first, with the same options (`source`, `num_batches`); null: none.
     """
 
     name = "image"

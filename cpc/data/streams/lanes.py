@@ -4,7 +4,6 @@ B lanes of this process, T tokens of a batch, K furthest step predicted, N token
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +11,6 @@ from jaxtyping import Int
 from torch import Tensor
 
 from cpc.data.batch import Batch
-from cpc.data.streams.resuming import ENDLESS, check_same_batches
 
 UNKNOWN_LABEL = -100  # of what follows beyond the end
 
@@ -60,7 +58,7 @@ class TrainingLanes:
         self.batches_per_epoch = len(stream) / (num_lanes * world_size * chunk_tokens)
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """The batch whose number `LaneOrder` has drawn."""
+        """The batch whose number an `Order` has drawn."""
         (index,) = indices
         return self[index]
 
@@ -77,39 +75,6 @@ class TrainingLanes:
             group_id=torch.full((num_lanes,), -1),
             labels=tokens[:, 1:],
         )
-
-
-class LaneOrder:
-    """The numbers of the batches, one after the other without end; resumes exactly.
-
-    Args:
-        fingerprint: what a state must agree on: text, vocabulary, lanes.
-    """
-
-    def __init__(self, fingerprint: dict[str, Any]) -> None:
-        self.fingerprint = fingerprint
-        self.position = 0
-
-    def __len__(self) -> int:
-        return ENDLESS  # a loader of unknown length is read one batch ahead, and its state is that of a batch too late
-
-    def __iter__(self) -> Iterator[list[int]]:
-        while True:
-            self.position += 1
-            yield [self.position - 1]
-
-    def state_dict(self) -> dict[str, Any]:
-        """The next batch, and of what."""
-        return {"position": self.position, "fingerprint": self.fingerprint}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state.
-
-        Raises:
-            ValueError: if the fingerprint is of other lanes or another text, naming what differs.
-        """
-        check_same_batches(state["fingerprint"], self.fingerprint)
-        self.position = state["position"]
 
 
 def held_out_lanes(

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training, require_positive
-from cpc.data.streams.lanes import LaneOrder, TrainingLanes, held_out_lanes
+from cpc.data.streams.lanes import TrainingLanes, held_out_lanes
+from cpc.data.streams.resuming import Order
 from cpc.data.streams.stream import naming
 from cpc.data.text.corpus import TokenCorpus, entropy_nats, training_vocabulary
 from cpc.data.text.lines import ALL, DEFAULT_SHARE, EMBEDDED
@@ -112,7 +113,7 @@ class Text(Modality):
             sampler.follow(torch.from_numpy(counts.clip(min=1)))
             of_all = TrainingLanes(stream, self.batch_size * world_size, self.chunk_tokens, furthest)
             sampler.look_ahead(lambda batch: of_all[batch].labels, math.ceil(of_all.batches_per_epoch))
-        order = LaneOrder(
+        order = Order(
             {
                 "text and vocabulary": corpus.digest,
                 "train_split": self.train_split,
