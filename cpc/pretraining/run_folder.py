@@ -92,13 +92,18 @@ class RunFolder(Checkpoint):
         return self.folder / "checkpoints" / "best.ckpt"
 
     def state_dict(self) -> dict[str, Any]:
-        """The best bound so far, and on what it was measured."""
-        return {"best_bound_nats": self.best_bound_nats, "measured_on": self._measured_on}
+        """The best bound so far, on what it was measured, and whose weights the run started from."""
+        return {
+            "best_bound_nats": self.best_bound_nats,
+            "measured_on": self._measured_on,
+            "init_from": self.init_from,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue with the best bound of the checkpoint."""
         self.best_bound_nats = state_dict["best_bound_nats"]
         self._measured_on = state_dict["measured_on"]
+        self.init_from = state_dict.get("init_from")  # a run that goes on did not start again from what is named now
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Pretraining) -> None:
         """Drop the records that a resumed run will write again; let a signal to stop save first."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import nn
 
-from cpc.checkpoint import load_pretrained
+from cpc.checkpoint import describe, load_pretrained
 from cpc.model import CPC
 
 
@@ -30,8 +30,13 @@ def start_from(model: CPC, folder: str | Path) -> None:
     for name, part in model.named_children():
         from_part = getattr(saved, name)
         difference = _difference(from_part, part)
+        if name == "encoder" and difference is None and saved.encoder.geometry != part.geometry:
+            difference = f"{saved.encoder.geometry} there, {part.geometry} here"  # the same shapes, other observations
         if difference is None:
             part.load_state_dict(from_part.state_dict())
+            settings = _other_settings(from_part, part)
+            if settings:
+                print(f"--init_from {folder}: model.{name} is taken over, with {settings}", file=sys.stderr)
         elif name == "encoder":
             raise ValueError(f"--init_from {folder}: its encoder does not fit model.encoder: {difference}")
         else:
@@ -47,3 +52,17 @@ def _difference(saved: nn.Module, new: nn.Module) -> str | None:
         if there != here:
             return f"{name} is {there} there, {here} here"
     return None if type(saved) is type(new) else f"{type(saved).__name__} there, {type(new).__name__} here"
+
+
+def _other_settings(saved: nn.Module, new: nn.Module) -> str:
+    """Arguments that change no shape, such as dropout or the number of heads; empty: all are the same."""
+    found = []
+    for there, here in zip(_parts(saved), _parts(new), strict=True):
+        old, now = (describe(part)["init_args"] for part in (there, here))
+        changed = [name for name in now if now[name] != old.get(name)]
+        found += [f"{name} {old.get(name)} there, {now[name]} here" for name in changed]
+    return "; ".join(dict.fromkeys(found))
+
+
+def _parts(module: nn.Module) -> list[nn.Module]:
+    return list(module) if isinstance(module, nn.ModuleList) else [module]

@@ -251,7 +251,10 @@ class Task:
             raise ValueError(
                 f"`folds` {column} is the task itself: its classes would be new in each fold; name another column"
             )
-        of_row = self.readouts.labels(column, self.rows).of_row
+        try:
+            of_row = self.readouts.labels(column, self.rows).of_row
+        except ValueError as error:
+            raise ValueError(f"`folds` {column}: {error}") from error
         nameless = [row for row in self.rows.tolist() if row not in of_row]
         if nameless:
             raise ValueError(

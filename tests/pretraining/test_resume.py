@@ -30,6 +30,7 @@ OPTIONS = [
     "--data.batch_size=4",
     "--data.eval_batches=2",
     "--data.num_workers=2",
+    "--data.augmentation={pitch_cents: 300, noise_snr_db: [5, 20], time_drop_ms: 20}",
     "--trainer.max_steps=60",
     "--trainer.callbacks=cpc.probes.OnlineProbe",
     "--record_every_steps=5",

@@ -1,7 +1,8 @@
-"""`cpc pretrain --init_from`: which weights a run begins with, and what is said of the others."""
+"""What a run learns from before its own data: the weights of `--init_from`, the batches of `--data.first`."""
 
 import re
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 import torch
 
 import cpc
-from cpc.checkpoint import read_config
+from cpc.checkpoint import read_checkpoint, read_config
+from cpc.data import Audio
 from cpc.data.audio.index import index_folder
+from cpc.data.drawn import First
 from cpc.pretraining.command import pretrain
 from cpc.pretraining.transfer import start_from
 
@@ -69,13 +72,15 @@ def test_an_encoder_that_does_not_fit_is_refused(saved: Path, tmp_path: Path) ->
         start_from(model_of(), tmp_path)
 
 
-def test_a_run_begins_with_them_and_resumes_with_its_own(
-    saved: Path, tmp_path: Path, write_audio: Callable[..., Path]
-) -> None:
-    for number in range(9):
-        write_audio(tmp_path / "audio" / ("train", "train", "valid")[number % 3] / f"{number}.wav", seconds=0.5)
-    index_folder(tmp_path / "audio", split_level=0, progress=False)
-    config = {
+@pytest.fixture
+def config(tmp_path: Path, write_audio: Callable[..., Path]) -> dict[str, Any]:
+    """Four steps of two windows, on the folder `audio`; another corpus is beside it, in `other`."""
+    for folder in ("audio", "other"):
+        for number in range(9):
+            name = f"{('train', 'train', 'valid')[number % 3]}/{number}.wav"
+            write_audio(tmp_path / folder / name, seconds=0.5, seed=number + 100 * (folder == "other"))
+        index_folder(tmp_path / folder, split_level=0, progress=False)
+    return {
         "model": {
             "encoder": {"class_path": "cpc.encoders.AudioEncoder", "init_args": {"dim": 8}},
             "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": 6}},
@@ -88,9 +93,53 @@ def test_a_run_begins_with_them_and_resumes_with_its_own(
             "init_args": {"manifest": str(tmp_path / "audio"), "window_samples": 3200, "batch_size": 2},
         },
         "trainer": {"max_steps": 4, "accelerator": "cpu", "logger": False, "enable_progress_bar": False},
-        "init_from": str(saved),
         "checkpoint_every_steps": 2,
     }
+
+
+def on_another_source_first(config: dict[str, Any], source: str, num_batches: int) -> dict[str, Any]:
+    first = {"first": {"source": source, "num_batches": num_batches}}
+    return config | {"data": config["data"] | {"init_args": config["data"]["init_args"] | first}}
+
+
+@pytest.mark.parametrize("stop", [1, 3])  # in either part
+def test_a_run_on_two_corpora_in_turn_resumes_exactly(config: dict[str, Any], tmp_path: Path, stop: int) -> None:
+    in_turn = on_another_source_first(config, str(tmp_path / "other"), 2) | {"checkpoint_every_steps": 1}
+    whole = pretrain(in_turn | {"run_dir": str(tmp_path / "whole")})
+    stopped = in_turn | {"run_dir": str(tmp_path / "stopped")}
+    pretrain(stopped | {"trainer": config["trainer"] | {"max_steps": stop}})
+    resumed = pretrain(stopped | {"ckpt_path": "last"})
+    ends = [cpc.load_pretrained(run).state_dict() for run in (resumed, whole)]
+    torch.testing.assert_close(*ends, rtol=0, atol=0)
+    other = on_another_source_first(config, str(tmp_path / "audio"), 2)
+    with pytest.raises(ValueError, match=r"other batches than it began with: first.num_batches 2 -> 3"):
+        pretrain(
+            other | {"run_dir": str(resumed), "ckpt_path": "last", "trainer": config["trainer"] | {"max_steps": 6}}
+        )
+
+
+def test_batches_of_the_first_source_come_first(config: dict[str, Any], tmp_path: Path) -> None:
+    options = {"window_samples": 3200, "batch_size": 2}
+    model = model_of()
+
+    def of(source: str, **first: Any) -> list[torch.Tensor]:
+        data = Audio(manifest=str(tmp_path / source), **options, **first)
+        training = data.training(data.open(model.encoder), model)
+        return [training.dataset.__getitems__(drawn).x for drawn in islice(training.batches, 5)]
+
+    found = of("audio", first=First(source=str(tmp_path / "other"), num_batches=2))
+    torch.testing.assert_close(found, of("other")[:2] + of("audio")[:3], rtol=0, atol=0)
+
+
+def test_a_first_source_that_cannot_serve_is_refused(config: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"first.num_batches.=0 must be at least 1"):
+        First(source="x", num_batches=0)
+    with pytest.raises(ValueError, match=r"no manifest .*nowhere"):
+        pretrain(on_another_source_first(config, str(tmp_path / "nowhere"), 2) | {"run_dir": str(tmp_path / "run")})
+
+
+def test_a_run_begins_with_them_and_resumes_with_its_own(config: dict[str, Any], saved: Path, tmp_path: Path) -> None:
+    config |= {"init_from": str(saved)}
     whole = pretrain(config | {"run_dir": str(tmp_path / "whole")})
     start, end = cpc.load_pretrained(saved), cpc.load_pretrained(whole)
     assert end.encoder.input_std == start.encoder.input_std == 0.5
@@ -102,5 +151,24 @@ def test_a_run_begins_with_them_and_resumes_with_its_own(
     stopped = config | {"run_dir": str(tmp_path / "stopped")}
     pretrain(stopped | {"trainer": config["trainer"] | {"max_steps": 2}})
     (saved / "config.json").unlink()  # not needed any more
-    resumed = pretrain(stopped | {"ckpt_path": "last"})
+    # What is named now was not started from: neither nothing, nor another model, replaces what the run began with.
+    resumed = pretrain(stopped | {"ckpt_path": "last", "init_from": None})
+    assert read_checkpoint(resumed / "checkpoints" / "last.ckpt")["callbacks"]["RunFolder"]["init_from"] == str(saved)
     torch.testing.assert_close(cpc.load_pretrained(resumed).state_dict(), end.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("setting", [{"sample_rate_hz": 8000}, {"strides": (4, 4, 2, 2, 2)}])
+def test_an_encoder_of_other_geometry_is_refused_though_its_shapes_fit(saved: Path, setting: dict[str, Any]) -> None:
+    encoder = cpc.encoders.AudioEncoder(dim=8, **setting)
+    with pytest.raises(ValueError, match=r"does not fit model.encoder: .*'hop_samples': 160} there, .* here"):
+        start_from(cpc.CPC(encoder, cpc.contexts.GRU(dim=6), cpc.predictors.Bilinear(3)), saved)
+
+
+def test_settings_that_change_no_shape_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def of_heads(num_heads: int) -> cpc.CPC:
+        context = cpc.contexts.CausalTransformer(dim=8, num_heads=num_heads)
+        return cpc.CPC(cpc.encoders.AudioEncoder(dim=8), context, cpc.predictors.Bilinear(3))
+
+    cpc.save_pretrained(of_heads(2), tmp_path)
+    start_from(of_heads(4), tmp_path)
+    assert "model.context is taken over, with num_heads 2 there, 4 here\n" in capsys.readouterr().err
