@@ -111,7 +111,7 @@ def test_a_run_on_two_corpora_in_turn_resumes_exactly(config: dict[str, Any], tm
     resumed = pretrain(stopped | {"ckpt_path": "last"})
     ends = [cpc.load_pretrained(run).state_dict() for run in (resumed, whole)]
     torch.testing.assert_close(*ends, rtol=0, atol=0)
-    other = on_another_source_first(config, str(tmp_path / "audio"), 2)
+    other = on_another_source_first(config, str(tmp_path / "other"), 3)
     with pytest.raises(ValueError, match=r"other batches than it began with: first.num_batches 2 -> 3"):
         pretrain(
             other | {"run_dir": str(resumed), "ckpt_path": "last", "trainer": config["trainer"] | {"max_steps": 6}}
