@@ -31,7 +31,7 @@ class Observations(Protocol):
         sequence_ids: `[n]` the same where observations may overlap.
         group_ids: `[n]` the speaker, or whoever they are of; -1 where unknown.
         draws: `num_slots`, `num_starts` and `made_from` of the rows, as `BatchStream` takes them.
-        num_values: numbers in an observation as the encoder takes it.
+        num_values: numbers in an observation as the encoder takes it, in both where `Batch.target` is another view.
         num_latents: of an observation without padding.
     """
 

@@ -43,7 +43,7 @@ def _check_training_rows(modality: Drawn, model: CPC, training: Training) -> Non
         of_batch = identities(encoder, training.dataset, batches.batch(index))
         for strategy in trained:
             with naming(modality.train_split):
-                check_rows(strategy, *of_batch)
+                check_rows(strategy, *of_batch, skip_steps=model.loss_part.skip_steps)
 
 
 def _check_measured_rows(model: CPC, held_out: Any, measured: tuple[str, ...]) -> None:
@@ -51,8 +51,9 @@ def _check_measured_rows(model: CPC, held_out: Any, measured: tuple[str, ...]) -
     for strategy in measured:
         try:
             for drawn in held_out.draws(strategy):
+                of_batch = identities(model.encoder, held_out.windows, drawn)
                 with naming(held_out.split):
-                    check_rows(strategy, *identities(model.encoder, held_out.windows, drawn))
+                    check_rows(strategy, *of_batch, skip_steps=model.loss_part.skip_steps)
         except ValueError as error:
             if strategy in model.loss_part.training_strategies:
                 raise

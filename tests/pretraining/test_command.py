@@ -587,6 +587,10 @@ def test_a_run_that_has_its_steps_says_so(
     [
         (["--data.batch_size=100000"], "data.batch_size=100000 windows of 3200 values needs at least 201 GB"),
         (["--data.window_samples=100000000", "--data.batch_size=20"], "(windows 8.0, queries 1.2, the table"),
+        (  # the changed and the unchanged window
+            ["--data.window_samples=100000000", "--data.batch_size=20", "--data.augmentation.pitch_cents=100"],
+            "(windows 16.0, queries 1.2, the table",
+        ),
         (
             ["--model.loss.num_negatives=10000000"],
             "draws of model.loss.init_args.num_negatives=10000000 34.6), and this machine has 9:",

@@ -83,15 +83,15 @@ class WindowDataset(Dataset[Batch]):
             if len(ids) != num_files:
                 raise ValueError(f"{name} has {len(ids)} entries for {num_files} audio files; give one per file")
             setattr(self, name, ids)
-        self.num_values = self.window_samples
+        self._is_past_changed = self.augmenter is not None and self.augmenter.options.applied_to == "past"
+        self.num_values = self.window_samples * (2 if self._is_past_changed else 1)
 
     def __getitems__(self, windows: Sequence[Draw]) -> Batch:
         """All windows of a batch at once, written straight into the batch's memory (the loader prefers this)."""
         x = np.zeros((len(windows), self.window_samples), np.float32)
         num_valid = np.zeros(len(windows), np.int64)
         labels = np.full((len(windows), 0 if self.labels is None else self.num_latents), -100, np.int64)
-        is_past = self.augmenter is not None and self.augmenter.options.applied_to == "past"
-        target = np.zeros_like(x) if is_past else None
+        target = np.zeros_like(x) if self._is_past_changed else None
         for row, (file, number) in enumerate(windows):
             start = number if self.augmenter is None else number // NUM_CHANGES
             samples = self.audio.read(file, start, self.window_samples)
