@@ -161,7 +161,11 @@ def test_refusals() -> None:
         model.loss(labelled(x, x), measure=Measure("mixed", None))
     with pytest.raises(ValueError, match="refresh_every=0"):
         ClassTableLoss(ClassTable(9, 4), "full_softmax", refresh_every=0)
-    for sampler, refresh_every in ((samplers.LogUniform(9), 5), (samplers.SoftmaxSampler(9, 4), 1)):
+    for sampler, refresh_every, message in (
+        (samplers.LogUniform(9), 5, "refresh_every=5 is for a sampler that follows the query"),
+        (samplers.LogUniform(9), 1, "updates_between=True with refresh_every=1 and LogUniform"),
+        (samplers.SoftmaxSampler(9, 4), 1, "updates_between=True with refresh_every=1 and SoftmaxSampler"),
+    ):
         options = {"num_sampled": 3, "refresh_every": refresh_every, "updates_between": True}
-        with pytest.raises(ValueError, match=f"updates_between=True with refresh_every={refresh_every} and "):
+        with pytest.raises(ValueError, match=message):
             ClassTableLoss(ClassTable(9, 4), "sampled_softmax", sampler, **options)

@@ -101,6 +101,7 @@ class Classifier(torch.nn.Module):
         else:
             sampler = build(points.num_classes, recipe)
             # With replacement, drawing around the target and discarding it differ: the paper excludes it.
+            follows = isinstance(sampler, QuerySampler)
             hits = "exclude" if "exclude" in OBJECTIVES[recipe.objective].hits else None
             self.loss = ClassTableLoss(
                 table,
@@ -109,8 +110,8 @@ class Classifier(torch.nn.Module):
                 recipe.num_sampled,
                 recipe.correction,
                 hits,
-                refresh_every=recipe.refresh_steps,
-                updates_between=recipe.updates_between and isinstance(sampler, QuerySampler),
+                refresh_every=recipe.refresh_steps if follows else 1,
+                updates_between=recipe.updates_between and follows,
             )
 
     @torch.no_grad()

@@ -81,6 +81,11 @@ class ClassTableLoss(LossPart):
         self.hits: Hits | None = None
         if refresh_every < 1:
             raise ValueError(f"refresh_every={refresh_every} must be at least 1")
+        if refresh_every > 1 and not isinstance(sampler, QuerySampler):
+            raise ValueError(
+                f"refresh_every={refresh_every} is for a sampler that follows the query, such as TwoLevel, not for "
+                f"{type(sampler).__name__}: leave it out"
+            )
         self.refresh_every = refresh_every
         self.num_losses: Tensor
         if updates_between and (refresh_every == 1 or not isinstance(sampler, QuerySampler)):

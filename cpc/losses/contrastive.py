@@ -63,8 +63,8 @@ class Contrastive(LossPart):
         skip_steps: latents between a context and the first one predicted: rows of patches that overlap its own.
 
     Raises:
-        ValueError: on an unknown strategy, shares that leave nothing for `negatives`, fewer than one negative, or a
-            negative `skip_steps`.
+        ValueError: on an unknown strategy, shares that leave nothing for `negatives`, fewer than one negative, a
+            negative `skip_steps`, or draws shared where none are made.
     """
 
     def __init__(
@@ -83,6 +83,11 @@ class Contrastive(LossPart):
         if num_negatives is not None and num_negatives < 1:
             raise ValueError(
                 f"model.loss.init_args.num_negatives={num_negatives} must be at least 1, or None for all candidates"
+            )
+        if shared_across_steps and num_negatives is None:
+            raise ValueError(
+                "model.loss.init_args.shared_across_steps is about negatives that are drawn: set num_negatives, or "
+                "leave it out"
             )
         if compute not in COMPUTE:
             raise ValueError(f"model.loss.init_args.compute={compute!r} is not one of {', '.join(COMPUTE)}")

@@ -81,6 +81,8 @@ def info_nce(
     _check_places(len(candidates), positives, negatives)
     if num_negatives is not None and num_negatives < 1:
         raise ValueError(f"num_negatives={num_negatives} must be at least 1, or None for all candidates")
+    if num_negatives is not None and negatives is not None:
+        raise ValueError(f"num_negatives={num_negatives} draws negatives, but negatives are given: leave one out")
     given = (query_sequence, candidate_sequence, allowed, valid)
     sequence, of_candidate, allowed, valid = (None if each is None else each.cpu() for each in given)
     places = positives.cpu()

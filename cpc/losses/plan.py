@@ -47,12 +47,15 @@ class Sequences(NamedTuple):
         """The B sequences of T latents of a batch, `size`; None: whole ones, distinct ones, unknown speakers.
 
         Raises:
-            ValueError: if `num_valid` counts more latents than there are.
+            ValueError: on a number for each of other sequences, or if `num_valid` counts more latents than there are.
         """
         num_sequences, num_latents = size
         num_valid, sequence_id, group_id = on_host(num_valid, sequence_id, group_id)
         if num_valid is None:
             num_valid = torch.full((num_sequences,), num_latents)
+        for name, each in (("num_valid", num_valid), ("sequence_id", sequence_id), ("group_id", group_id)):
+            if each is not None and each.shape != (num_sequences,):
+                raise ValueError(f"{name} has the shape {tuple(each.shape)}, but there are {num_sequences} sequences")
         check_num_valid(num_valid, num_latents)
         return cls(num_valid, torch.arange(num_sequences) if sequence_id is None else sequence_id, group_id)
 

@@ -71,6 +71,10 @@ def make_trainer(
         raise ValueError(
             f"trainer.gradient_clip_val={gradient_clip_val} must not be negative; null or 0: gradients stay whole"
         )
+    if gradient_clip_algorithm is not None and not gradient_clip_val:
+        raise ValueError(
+            f"trainer.gradient_clip_algorithm={gradient_clip_algorithm} clips nothing without trainer.gradient_clip_val"
+        )
     if accumulate_grad_batches < 1:
         raise ValueError(f"trainer.accumulate_grad_batches={accumulate_grad_batches} must be at least 1")
     if precision not in PRECISIONS:

@@ -232,6 +232,7 @@ def test_bad_input_is_named(change: dict, message: str | None) -> None:
         ({"valid": torch.ones(3, dtype=torch.bool)}, "valid has 3 entries"),
         ({"negatives": torch.zeros(5, 2)}, "negatives has 5 entries"),
         ({"query_sequence": torch.zeros(2).long()}, "give all three or none"),
+        ({"negatives": torch.tensor([[2], [2]]), "num_negatives": 9}, "num_negatives=9 draws negatives, but"),
     ],
 )
 def test_shapes_that_do_not_fit_are_named(change: dict, message: str) -> None:

@@ -219,6 +219,7 @@ def test_bf16_autocast_with_clipping_and_adamw(run: Callable[..., Path]) -> None
         (["--model.learning_rate=-1"], "model.learning_rate=-1"),
         (["--data.train_split=valid"], "data.train_split and data.eval_split are both 'valid'"),
         (["--trainer.max_steps=-1"], "trainer.max_steps must be given"),
+        (["--trainer.gradient_clip_algorithm=norm"], "clips nothing without trainer.gradient_clip_val"),
         (["--trainer.gradient_clip_val=-1"], "trainer.gradient_clip_val=-1 must not be negative"),
         (["--trainer.accumulate_grad_batches=0"], "trainer.accumulate_grad_batches=0 must be at least 1"),
         (["--trainer.precision=bf16-true"], "trainer.precision=bf16-true: choose one of 32-true"),
