@@ -164,6 +164,10 @@ class Readouts(ABC):
         """Where a task is tested."""
         return "test"
 
+    def default_folds(self, task: str) -> tuple[str, int] | None:
+        """Column and number of the folds of a task that has no official split; None: it is tested on a split."""
+        return None
+
     def default_pool(self, task: str) -> Pool:
         """What is probed of several vectors."""
         return "mean"

@@ -43,7 +43,7 @@ def probe(
     train_split: str | None = None,
     test_split: str | None = None,
     folds: str | None = None,
-    num_folds: int = 4,
+    num_folds: int | None = None,
     train_minutes: float | None = None,
     protocol: ProbeProtocol | None = None,
     supervised_seconds: float = 75.0,
@@ -76,7 +76,7 @@ def probe(
         test_split: where they are tested; valid for speaker, else test, if not given.
         folds: cross-validation in place of two splits: a column, such as speaker, whose groups are shared out among
             folds, in their order. Each fold is tested by probes of the others; intervals are over the groups.
-        num_folds: how many.
+        num_folds: how many; 4 if not given, or as the modality has it.
         train_minutes: train probes on that much audio of the split, drawn at random; networks take all of it.
         protocol: how probes are trained.
         supervised_seconds: budget of the supervised baseline, per task.
