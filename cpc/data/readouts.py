@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float
+from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from cpc.data.batch import Batch
@@ -83,6 +84,10 @@ class FrontEnd(ABC):
     @abstractmethod
     def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, Float[np.ndarray, "t D"]]]]:
         """Row and features of the observations of a group; a long one may come in pieces, in order."""
+
+    def sparse(self, rows: np.ndarray) -> Mapping[str, csr_array]:
+        """`[n, D]` features that `read` leaves out: sparse ones, a vector of each row, probed without standardisation."""
+        return {}
 
     def geometry(self, feature: str) -> dict[str, Any]:
         """What a reader of stored features must know."""

@@ -13,7 +13,10 @@ import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from scipy.optimize import minimize
+from scipy.sparse import issparse
 from torch import Tensor
+
+from cpc.probes.store import tensor_of
 
 MOST_WHITENED_DIMS = 4096  # an eigendecomposition of so many takes half a minute
 _BLOCK_ROWS = 4096
@@ -43,7 +46,8 @@ class Coordinates:
 
     With fewer examples than dimensions the problem lives in the rows' space: x = s B with an orthonormal B `[n, D]`,
     and s `[n, n]` takes the place of the features; the penalty is the same. Otherwise coordinates are the features.
-    Where the covariance has at most `MOST_WHITENED_DIMS` dimensions its eigenvectors precondition the solver.
+    Where the covariance has at most `MOST_WHITENED_DIMS` dimensions its eigenvectors precondition the solver. Sparse
+    features stay as they are.
 
     Args:
         x: features, standardised by `mean` and `scale` when read.
@@ -67,9 +71,10 @@ class Coordinates:
         self._kept: Tensor | None = None
         self._basis: Tensor | None = None
         num, dim = len(rows), x.shape[1]
-        if num < dim and num <= MOST_WHITENED_DIMS:
+        self._is_sparse = issparse(x)
+        if num < dim and num <= MOST_WHITENED_DIMS and not self._is_sparse:
             self._enter_row_space()
-        elif 4 * num * dim <= _KEPT_BYTES:
+        elif 4 * num * dim <= _KEPT_BYTES and not self._is_sparse:
             self._kept = self._standardised(rows)
 
     def __len__(self) -> int:
@@ -86,7 +91,7 @@ class Coordinates:
         part = copy.copy(self)
         part._rows = self._rows[which]
         x = self._standardised(part._rows) if self._kept is None else self._kept[torch.from_numpy(which)]
-        part._kept = x if vectors is None else x @ vectors.to(x)
+        part._kept = None if self._is_sparse else x if vectors is None else x @ vectors.to(x)
         part.__dict__["spectrum"] = moments, None
         return part
 
@@ -99,7 +104,7 @@ class Coordinates:
     @cached_property
     def spectrum(self) -> tuple[Float[Tensor, " R"], Float[Tensor, "R R"] | None]:
         """Eigenvalues and eigenvectors of the second moments; None stands for the axes (row space, too many dims)."""
-        if self.dim > MOST_WHITENED_DIMS:
+        if self.dim > MOST_WHITENED_DIMS or self._is_sparse:
             return torch.ones(self.dim, dtype=torch.float64), None
         moments = torch.zeros(self.dim, self.dim, device=self.device)
         thin = slice(None, None, max(1, len(self) // max(_SPECTRUM_EXAMPLES, 8 * self.dim)))
@@ -129,7 +134,8 @@ class Coordinates:
         self.__dict__["spectrum"] = values[keep] / len(x), None  # these coordinates are not correlated
 
     def _standardised(self, rows: np.ndarray) -> Float[Tensor, "m D"]:
-        return (torch.from_numpy(self._x[rows]).to(self.device).float() - self._mean) * self._scale
+        x = tensor_of(self._x, rows).to(self.device)
+        return x if self._is_sparse else (x - self._mean) * self._scale
 
 
 def solve(

@@ -7,7 +7,9 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from scipy.sparse import csr_array
 
+from cpc.data.sentences.bags import bags
 from cpc.data.store.folders import find_files
 from cpc.data.text.lines import Encoding, read_lines, split_named
 
@@ -35,10 +37,22 @@ class LabelledSentences:
     sets: Sequence[str]
     splits: Sequence[str]
 
+    def __post_init__(self) -> None:
+        self._bags: dict[str, csr_array] = {}
+
     @cached_property
     def names(self) -> list[str]:
         """Of the sets."""
         return list(dict.fromkeys(self.sets))
+
+    def bags(self, kind: str) -> csr_array:
+        """`[n, D]` the bags of words of all sentences (`cpc.data.sentences.bags`); counted once."""
+        if kind not in self._bags:
+            of_sets = [
+                [s for s, own in zip(self.sentences, self.sets, strict=True) if own == name] for name in self.names
+            ]
+            self._bags[kind] = bags(kind, of_sets)
+        return self._bags[kind]
 
     def rows(self, task: str) -> np.ndarray:
         """Of the set that a task names: by its name, its file's, or the path of its file.

@@ -81,10 +81,10 @@ class Sentences(Drawn):
         """Where packs go."""
         return Path(self.source) / ".cpc_cache" if self.cache_dir is None else Path(self.cache_dir)
 
-    def books(self) -> Books:
-        """The books of the source."""
+    def books(self, source: str | None = None) -> Books:
+        """The books of the source, or of another one."""
         shares = {"valid_share": self.valid_share, "test_share": self.test_share}
-        return Books(self.source, encoding=self.encoding, skip_bad=self.skip_bad, **shares)
+        return Books(source or self.source, encoding=self.encoding, skip_bad=self.skip_bad, **shares)
 
     def check(self, model: Any) -> None:
         """Also refuse windows that are too short for the model's predictions."""
@@ -118,4 +118,5 @@ class Sentences(Drawn):
 
     def readouts(self, encoder: Any, corpus: Any, **where: Any) -> SentenceReadouts:
         """Labelled sentences."""
-        return SentenceReadouts(corpus, self.encoding, **where)
+        text = None if self.text is None else self.books(self.text)
+        return SentenceReadouts(corpus, self.encoding, text, **where)

@@ -136,6 +136,8 @@ def _pack(text: Text, vocabulary: Vocabulary, folder: Path) -> None:
 
 
 def write_once(folder: Path, write: Callable[[Path], None]) -> None:
+    """Fill a folder that has no index yet; `write` writes `index.json` last."""
+
     def is_complete(place: Path) -> bool:
         return (place / _INDEX).exists()
 
