@@ -79,9 +79,9 @@ class DrawnCorpus(ABC):
     def windows(self, split: str | None, *, is_training: bool = False) -> Any:
         """The `Observations` of a split, None of all; changed by chance where training does that."""
 
+    @abstractmethod
     def statistics(self, split: str | None) -> tuple[Any, Any]:
-        """Mean and standard deviation of the input over a split; None: over all. Not all observations have them."""
-        raise NotImplementedError
+        """Mean and standard deviation of the input over a split; None: over all."""
 
     def batches(
         self,

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from cpc.data.batch import Batch
@@ -85,8 +84,8 @@ class FrontEnd(ABC):
     def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, Float[np.ndarray, "t D"]]]]:
         """Row and features of the observations of a group; a long one may come in pieces, in order."""
 
-    def sparse(self, rows: np.ndarray) -> Mapping[str, csr_array]:
-        """`[n, D]` features that `read` leaves out: sparse ones, a vector of each row, probed without standardisation."""
+    def sparse(self, rows: np.ndarray) -> Mapping[str, Any]:
+        """Features that `read` leaves out, a vector of each row. `values[chosen]` is a CSR tensor, probed as it is."""
         return {}
 
     def geometry(self, feature: str) -> dict[str, Any]:
@@ -169,9 +168,9 @@ class Readouts(ABC):
         """Where a task is tested."""
         return "test"
 
-    def default_folds(self, task: str) -> tuple[str, int] | None:
-        """Column and number of the folds of a task that has no official split; None: it is tested on a split."""
-        return None
+    def default_folds(self, task: str, num_folds: int | None) -> tuple[str | None, int | None]:
+        """The column and number of folds of a task without a test split, the number unless given; None: it has one."""
+        return None, num_folds
 
     def default_pool(self, task: str) -> Pool:
         """What is probed of several vectors."""

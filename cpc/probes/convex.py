@@ -7,16 +7,14 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from scipy.optimize import minimize
-from scipy.sparse import issparse
 from torch import Tensor
-
-from cpc.probes.store import tensor_of
 
 MOST_WHITENED_DIMS = 4096  # an eigendecomposition of so many takes half a minute
 _BLOCK_ROWS = 4096
@@ -59,7 +57,7 @@ class Coordinates:
 
     def __init__(
         self,
-        x: np.ndarray,
+        x: Any,
         rows: Int[np.ndarray, " n"],
         mean: Float[Tensor, " D"],
         scale: Float[Tensor, " D"],
@@ -71,10 +69,12 @@ class Coordinates:
         self._kept: Tensor | None = None
         self._basis: Tensor | None = None
         num, dim = len(rows), x.shape[1]
-        self._is_sparse = issparse(x)
-        if num < dim and num <= MOST_WHITENED_DIMS and not self._is_sparse:
+        self._is_sparse = not isinstance(x, np.ndarray)
+        if self._is_sparse:
+            return
+        if num < dim and num <= MOST_WHITENED_DIMS:
             self._enter_row_space()
-        elif 4 * num * dim <= _KEPT_BYTES and not self._is_sparse:
+        elif 4 * num * dim <= _KEPT_BYTES:
             self._kept = self._standardised(rows)
 
     def __len__(self) -> int:
@@ -134,8 +134,9 @@ class Coordinates:
         self.__dict__["spectrum"] = values[keep] / len(x), None  # these coordinates are not correlated
 
     def _standardised(self, rows: np.ndarray) -> Float[Tensor, "m D"]:
-        x = tensor_of(self._x, rows).to(self.device)
-        return x if self._is_sparse else (x - self._mean) * self._scale
+        if self._is_sparse:
+            return self._x[rows].to(self.device)
+        return (torch.from_numpy(self._x[rows]).to(self.device).float() - self._mean) * self._scale
 
 
 def solve(

@@ -5,17 +5,13 @@ R vectors of all observations, D feature dim.
 
 import shutil
 import tempfile
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from scipy.sparse import issparse
-from torch import Tensor
 from tqdm import tqdm
 
 from cpc.data.readouts import FrontEnd, Precision
@@ -71,7 +67,7 @@ class FeatureStore:
     """
 
     def __init__(
-        self, front_end: FrontEnd, rows: np.ndarray, num_vectors: np.ndarray, values: Mapping[str, np.ndarray]
+        self, front_end: FrontEnd, rows: np.ndarray, num_vectors: np.ndarray, values: Mapping[str, Any]
     ) -> None:
         self.front_end = front_end
         self.values = values
@@ -156,16 +152,6 @@ class FeatureStore:
     def of(self, row: int, feature: str) -> np.ndarray:
         """`[T, D]` the vectors of an observation."""
         return self.values[feature][self._places[row]]
-
-
-def tensor_of(values: np.ndarray, rows: np.ndarray) -> Float[Tensor, "n D"]:
-    """These rows of a feature, copied; of a sparse one as CSR, which `addmm` and `linear` take."""
-    x = values[rows]
-    if not issparse(x):
-        return torch.from_numpy(x).float()  # float16 is widened by torch, in a third of numpy's time
-    with warnings.catch_warnings(action="ignore"):  # that CSR is in beta
-        parts = (torch.from_numpy(part) for part in (x.indptr, x.indices, x.data))
-        return torch.sparse_csr_tensor(*parts, size=x.shape, dtype=torch.float32, check_invariants=False)
 
 
 def _scratch(num_bytes: int, scratch_dir: str | Path | None) -> Path:

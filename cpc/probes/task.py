@@ -21,14 +21,14 @@ class Examples:
     """Feature vectors with their labels.
 
     Attributes:
-        values: `[R, D]` feature vectors, labelled and others.
+        values: `[R, D]` feature vectors, labelled and others; an array, or what `FrontEnd.sparse` gives.
         rows: `[n]` which of them are examples, ascending.
         labels: `[n]` int64, the class of each; `UNSEEN` where the training part has no such class.
         clusters: `[n]` int64, what is independent of what: the file, or the speaker.
         groups: `[n]` int64, what is held out together when a penalty is chosen.
     """
 
-    values: np.ndarray
+    values: Any
     rows: np.ndarray
     labels: np.ndarray
     clusters: np.ndarray
@@ -49,7 +49,7 @@ class Task:
         test_split: where the task is tested; as the modality has it unless given. It is learnt on
             `readouts.train_split`.
         folds: a column whose groups are shared out among `num_folds` folds, in their order; each fold is tested by
-            probes of the others. It takes the place of both splits. As the modality has it unless given, or `test_split`.
+            probes of the others. It takes the place of both splits; as the modality has it, unless a split is given.
         num_folds: how many; 4, or as the modality has it, unless given.
 
     Attributes:
@@ -82,8 +82,7 @@ class Task:
         self.readouts = readouts
         self.pool: Pool | None = (pool or readouts.default_pool(name)) if readouts.several_vectors else None
         if folds is None and test_split is None:
-            folds, usual = readouts.default_folds(name) or (None, None)
-            num_folds = num_folds or usual
+            folds, num_folds = readouts.default_folds(name, num_folds)
         self.column = folds
         self.train_split, self.test_split = readouts.train_split if folds is None else None, None
         parts = dict.fromkeys(("train", "test"), np.arange(len(readouts.splits)))

@@ -1,14 +1,18 @@
 """Bags of words: sentences as sparse counts, which know no order and nothing but the labelled text."""
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
+import torch
+from jaxtyping import Float
 from scipy.sparse import block_diag, csr_array
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from torch import Tensor
 
 from cpc.data.text.vocabulary import WORD
 
-BAGS = {
+KINDS = {
     "bow": lambda: CountVectorizer(token_pattern=WORD.pattern),
     "tfidf": lambda: TfidfVectorizer(token_pattern=WORD.pattern, ngram_range=(1, 2)),
 }
@@ -25,10 +29,29 @@ def bags(kind: str, sets: Sequence[Sequence[str]]) -> csr_array:
         kind: `bow` or `tfidf` (scikit-learn's, rows of length 1).
         sets: the sentences of each set.
     """
-    counted = [csr_array(BAGS[kind]().fit_transform(sentences), dtype="float32") for sentences in sets]
+    counted = [csr_array(KINDS[kind]().fit_transform(sentences), dtype="float32") for sentences in sets]
     return csr_array(block_diag([unit_rows(each) for each in counted], format="csr"))
 
 
 def unit_rows(x: csr_array) -> csr_array:
     """Rows divided by one number, so that their squares have a mean sum of 1."""
     return x * np.float32((x.shape[0] / max(x.multiply(x).sum(), 1e-12)) ** 0.5)
+
+
+class SparseRows:
+    """Rows of a sparse matrix, as probes read them.
+
+    Args:
+        x: `[n, D]` float32.
+    """
+
+    def __init__(self, x: csr_array) -> None:
+        self.x = x
+        self.shape = x.shape
+
+    def __getitem__(self, chosen: np.ndarray) -> Float[Tensor, "m D"]:
+        """These rows as a CSR tensor."""
+        found = self.x[chosen]
+        with warnings.catch_warnings(action="ignore"):  # that CSR is in beta
+            parts = (torch.from_numpy(part) for part in (found.indptr, found.indices, found.data))
+            return torch.sparse_csr_tensor(*parts, size=found.shape, check_invariants=False)

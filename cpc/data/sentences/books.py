@@ -4,10 +4,10 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from cpc.data.sentences.splitting import paragraphs, split_sentences
+from cpc.data.sentences.splitting import Encoding, read_sentences
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
 from cpc.data.store.splits import draw_splits
-from cpc.data.text.lines import Encoding, read_lines, split_named
+from cpc.data.text.lines import split_named
 
 FEWEST_SENTENCES = 2  # one to know, one to predict
 
@@ -52,7 +52,7 @@ class Books:
         if bad and (not skip_bad or len(bad) == len(names)):
             raise ValueError(
                 f"{len(bad)} of {len(names)} books of {source} cannot be used:\n{name_a_few(list(bad.values()))}\n"
-                "mend them (of old files `encoding` may be latin-1), take them out, or set `skip_bad` to leave them out"
+                "mend them, take them out, or set `skip_bad` to go on without them"
             )
         if bad:
             print(f"{len(bad)} of {len(names)} books skipped:\n{name_a_few(list(bad.values()))}")
@@ -81,14 +81,9 @@ class Books:
                 found.update(hashlib.file_digest(stream, "sha256").digest())
         return found.hexdigest()
 
-    def sentences(self, name: str) -> Iterator[str]:
-        """Of a book, in order.
-
-        Raises:
-            ValueError: on bytes that are not UTF-8, naming the file and the place of the first.
-        """
-        for paragraph in paragraphs(read_lines(self.root / name, self.encoding, keep_blank=True)):
-            yield from split_sentences(paragraph)
+    def sentences(self, name: str) -> list[str]:
+        """Of a book, in order; raises a ValueError on bytes that are not in the encoding."""
+        return read_sentences(self.root / name, self.encoding)
 
     def of_split(self, split: str) -> Iterator[str]:
         """The sentences of all books of a split."""
@@ -98,7 +93,7 @@ class Books:
 
     def _problem(self, name: str) -> str | None:
         try:
-            num_sentences = sum(1 for _ in self.sentences(name))
+            num_sentences = len(self.sentences(name))
         except ValueError as error:
             return str(error)
         if num_sentences >= FEWEST_SENTENCES:

@@ -77,6 +77,10 @@ class SentenceCorpus(DrawnCorpus):
         rows = np.flatnonzero(np.array(chosen)[self.passages.book])
         return SentenceWindows(self.passages, rows, self.options.window_sentences, self.options.max_tokens, split)
 
+    def statistics(self, split: str | None) -> tuple[float, float]:
+        """Tokens have none."""
+        raise NotImplementedError
+
     def _pack(self, folder: Path) -> None:
         ends, num_sentences = array("q", [0]), []
         with (folder / "tokens.raw").open("wb") as stream:

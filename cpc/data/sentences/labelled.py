@@ -10,8 +10,9 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from cpc.data.sentences.bags import bags
+from cpc.data.sentences.splitting import Encoding, read_text
 from cpc.data.store.folders import find_files
-from cpc.data.text.lines import Encoding, read_lines, split_named
+from cpc.data.text.lines import split_named
 
 SUFFIXES = (".all", ".tsv", ".txt")
 WHOLE = "all"  # the split of a file whose name says none: it is read by cross-validation
@@ -80,7 +81,8 @@ def read_labelled(source: str | Path, encoding: Encoding = "UTF-8") -> LabelledS
         encoding: of the files.
 
     Raises:
-        ValueError: if there is no such file, one is not in this encoding, has no line, or nearly as many labels as lines.
+        ValueError: if there is no such file, one is not in this encoding, holds no line, or labels
+            hardly ever come again.
     """
     path = Path(source)
     if not path.exists():
@@ -89,7 +91,7 @@ def read_labelled(source: str | Path, encoding: Encoding = "UTF-8") -> LabelledS
     found: list[tuple[str, str, str, str]] = []
     for file in files:
         name, split = set_and_split(file.name)
-        lines = [_label_and_sentence(line) for line in read_lines(file, encoding)]
+        lines = [_label_and_sentence(line) for line in read_text(file, encoding).split("\n") if line.strip()]
         num_labels = len({label for label, _ in lines})
         if not lines or num_labels > max(2, min(MOST_LABELS, len(lines) // 2)):
             raise ValueError(
@@ -111,5 +113,5 @@ def set_and_split(name: str) -> tuple[str, str]:
 
 
 def _label_and_sentence(line: str) -> tuple[str, str]:
-    label, _, sentence = line.partition(" ") if "\t" not in line else line.partition("\t")
-    return label, sentence.strip()
+    label, _, sentence = line.partition("\t" if "\t" in line else " ")
+    return label.strip(), sentence.strip()

@@ -9,7 +9,7 @@ from cpc.data.modality import require_positive
 from cpc.data.sentences.books import Books
 from cpc.data.sentences.corpus import SentenceCorpus
 from cpc.data.sentences.readouts import SentenceReadouts
-from cpc.data.text.lines import Encoding
+from cpc.data.sentences.splitting import Encoding
 from cpc.data.text.vocabulary import Vocabulary, build_vocabulary
 
 

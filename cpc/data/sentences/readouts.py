@@ -15,14 +15,14 @@ from scipy.sparse import csr_array, hstack
 from sklearn.preprocessing import StandardScaler
 
 from cpc.data.readouts import FrontEnd, Labels, Precision, Readouts
+from cpc.data.sentences.bags import SparseRows
 from cpc.data.sentences.books import Books
 from cpc.data.sentences.corpus import SentenceCorpus
 from cpc.data.sentences.labelled import WHOLE, LabelledSentences, read_labelled
-from cpc.data.sentences.splitting import paragraphs, split_sentences
+from cpc.data.sentences.splitting import Encoding, read_sentences
 from cpc.data.sentences.windows import stacked
 from cpc.data.sentences.word_vectors import WordVectors, expand, learn_vectors
 from cpc.data.store.folders import find_files
-from cpc.data.text.lines import Encoding, read_lines
 
 _BATCH_SENTENCES = 256
 NUM_FOLDS = 10
@@ -73,7 +73,7 @@ class LearntSentences(FrontEnd):
         for i, row in enumerate(rows.tolist()):
             yield row, {name: values[i] for name, values in found.items()}
 
-    def sparse(self, rows: np.ndarray) -> Mapping[str, csr_array]:
+    def sparse(self, rows: np.ndarray) -> Mapping[str, SparseRows]:
         """`z_bow`, if it is asked for."""
         if "z_bow" not in self.features:
             return {}
@@ -86,7 +86,7 @@ class LearntSentences(FrontEnd):
         for name in dict.fromkeys(sets.tolist()):
             latents[sets == name] = StandardScaler().fit_transform(latents[sets == name])
         beside = [csr_array(latents / latents.shape[1] ** 0.5), self.labelled.bags("bow")[rows]]
-        return {"z_bow": hstack(beside, format="csr", dtype=np.float32)}
+        return {"z_bow": SparseRows(hstack(beside, format="csr", dtype=np.float32))}
 
     def geometry(self, feature: str) -> dict[str, Any]:
         """Of `z_bow` the name says it all."""
@@ -94,8 +94,7 @@ class LearntSentences(FrontEnd):
 
     def of_file(self, path: Path) -> Float[np.ndarray, "T D"]:
         """Every sentence of a book, with its context."""
-        read = paragraphs(read_lines(path, self.encoding, keep_blank=True))
-        sentences = [sentence for each in read for sentence in split_sentences(each)]
+        sentences = read_sentences(path, self.encoding)
         if not sentences:
             raise ValueError(f"{path}: is empty, it has no sentence")
         return next(iter(self._features([sentences], self.features).values()))[0]
@@ -141,9 +140,9 @@ class BagsOfWords(FrontEnd):
         """Nothing."""
         return iter(())
 
-    def sparse(self, rows: np.ndarray) -> Mapping[str, csr_array]:
+    def sparse(self, rows: np.ndarray) -> Mapping[str, SparseRows]:
         """Of all rows at once."""
-        return {self.kind: self.labelled.bags(self.kind)[rows]}
+        return {self.kind: SparseRows(self.labelled.bags(self.kind)[rows])}
 
     def geometry(self, feature: str) -> dict[str, Any]:
         """Its words and pairs."""
@@ -200,10 +199,10 @@ class SentenceReadouts(Readouts):
         of_task = np.intersect1d(self.labelled.rows(task), rows)
         return Labels({row: self.labelled.labels[row] for row in of_task.tolist()})
 
-    def default_folds(self, task: str) -> tuple[str, int] | None:
+    def default_folds(self, task: str, num_folds: int | None) -> tuple[str | None, int | None]:
         """Ten, of a set without an official split."""
         splits = {self.splits[row] for row in self.labelled.rows(task).tolist()}
-        return ("sentence", NUM_FOLDS) if splits == {WHOLE} else None
+        return ("sentence", num_folds or NUM_FOLDS) if splits == {WHOLE} else (None, num_folds)
 
     def front_end(self, features: Sequence[str], model: Any = None) -> FrontEnd:
         """Of a model, in one pass; or bags of words."""

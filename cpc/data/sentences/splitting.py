@@ -2,6 +2,10 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Literal
+
+Encoding = Literal["UTF-8", "latin-1"]
 
 # A full stop, question or exclamation mark with closing quotes, before white space and what can begin a sentence.
 _END = re.compile(r"[.!?]+[\"'\u201d\u2019)\]_]*(?=\s+[\"'\u201c\u2018(\[_-]*[A-Z0-9])")
@@ -9,6 +13,27 @@ _LAST_WORD = re.compile(r"(\w[\w.]*)\.$")
 _ABBREVIATIONS = frozenset(
     "mr mrs ms messrs mme mlle dr st rev hon capt col gen lt sgt maj adm prof jr sr esq vs viz vol no i.e e.g".split()
 )
+
+
+def read_text(path: Path, encoding: Encoding) -> str:
+    """The text of a file.
+
+    Raises:
+        ValueError: on bytes that are not in this encoding, naming the file and the place of the first.
+    """
+    try:
+        return path.read_text(encoding).removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}, byte {error.start}: {error.object[error.start]:#04x} is not {encoding} ({error.reason}); convert "
+            "the file, take it out, or set `encoding`, of old files often latin-1"
+        ) from error
+
+
+def read_sentences(path: Path, encoding: Encoding) -> list[str]:
+    """The sentences of a text file, in order; as `read_text`."""
+    text = read_text(path, encoding)
+    return [sentence for each in paragraphs(text.splitlines()) for sentence in split_sentences(each)]
 
 
 def paragraphs(lines: Iterable[str]) -> Iterator[str]:

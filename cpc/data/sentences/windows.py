@@ -39,16 +39,11 @@ class Passages:
         tokens: np.ndarray, ends: np.ndarray, num_sentences: Int[np.ndarray, " m"], passage_sentences: int
     ) -> "Passages":
         """Cut every book into passages of about `passage_sentences`, as long as each other."""
-        parts = [
-            len(part)
-            for of_book in num_sentences.tolist()
-            for part in np.array_split(np.arange(of_book), max(1, round(of_book / passage_sentences)))
-        ]
-        num_parts = [max(1, round(of_book / passage_sentences)) for of_book in num_sentences.tolist()]
-        lengths = np.array(parts)
-        return Passages(
-            tokens, ends, np.cumsum(lengths) - lengths, lengths, np.repeat(np.arange(len(num_parts)), num_parts)
-        )
+        num_parts = np.maximum(1, np.round(num_sentences / passage_sentences)).astype(int)
+        books = np.split(np.arange(num_sentences.sum()), np.cumsum(num_sentences)[:-1])
+        parts = [part for book, num in zip(books, num_parts, strict=True) for part in np.array_split(book, num)]
+        first, lengths = (np.array([each(part) for part in parts]) for each in (np.min, len))
+        return Passages(tokens, ends, first, lengths, np.repeat(np.arange(len(num_parts)), num_parts))
 
 
 @dataclass(eq=False)

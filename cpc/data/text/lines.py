@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 from cpc.data.made.prose import sentences
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
@@ -14,7 +13,6 @@ from cpc.data.store.splits import draw_splits
 EMBEDDED = "embedded"
 ALL = "all"  # the one split of a text that is read whole
 DEFAULT_SHARE = 0.05
-Encoding = Literal["UTF-8", "latin-1"]
 BLOCK_LINES = 20  # held out together, so that held-out text is read in its context
 _SPLIT_OF_WORD = {"training": "train", "validation": "valid", "dev": "valid"} | {
     name: name for name in ("train", "valid", "test")
@@ -129,8 +127,8 @@ class Text:
             yield name, iter(sentences()) if path is None else read_lines(path)
 
 
-def read_lines(path: Path, encoding: Encoding = "UTF-8", *, keep_blank: bool = False) -> Iterator[str]:
-    """The lines of a file, without white space at their ends; those that hold no more than that only with `keep_blank`.
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a file that hold more than white space, without it at their ends.
 
     Raises:
         ValueError: on bytes that are not UTF-8, naming the file and the place of the first.
@@ -139,14 +137,14 @@ def read_lines(path: Path, encoding: Encoding = "UTF-8", *, keep_blank: bool = F
     with path.open("rb") as stream:
         for line in stream:
             try:
-                text = line.decode(encoding).removeprefix("\ufeff" if offset == 0 else "").strip()
+                text = line.decode("utf-8").removeprefix("\ufeff" if offset == 0 else "").strip()
             except UnicodeDecodeError as error:
                 raise ValueError(
                     f"{path}, byte {offset + error.start}: {line[error.start]:#04x} is not UTF-8 ({error.reason}); "
                     "convert the file to UTF-8, or take it out"
                 ) from error
             offset += len(line)
-            if text or keep_blank:
+            if text:
                 yield text
 
 
