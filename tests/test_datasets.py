@@ -297,3 +297,21 @@ def test_ptb_of_another_size_is_refused(
 def test_real_ptb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prepare(monkeypatch, "ptb", real("ptb"), "--cache_dir", tmp_path)
     assert "929589 tokens" in capsys.readouterr().out
+
+
+def test_sentences_of_another_number_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("mpqa.all", "rt-polarity.all", "TREC.train.all"):
+        (tmp_path / name).write_text("0 dull\n1 fine\n0 grey\n1 blue\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"MR, split all: \[2, 2\] sentences, \[5331, 5331\] are published"):
+        prepare(monkeypatch, "sentence_sets", tmp_path)
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text("One. Two.", encoding="utf-8")
+    with pytest.raises(SystemExit, match="3 books with 6 sentences, not the 13 with 48865"):
+        prepare(monkeypatch, "gutenberg", tmp_path)
+
+
+def test_real_sentences(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(monkeypatch, "gutenberg", real("gutenberg"))
+    assert " valid   3565 sentences  austen-persuasion.txt" in capsys.readouterr().out
+    prepare(monkeypatch, "sentence_sets", real("sentclf"))
+    assert "TREC     test      500 sentences" in capsys.readouterr().out

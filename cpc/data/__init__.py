@@ -21,6 +21,7 @@ _HOME_OF = {
     "PatchAugmentation": "images.patch_augmentation",
     "SameGroupBatches": "streams.same_group",
     "Segment": "audio.alignments",
+    "Sentences": "sentences.modality",
     "Text": "text.modality",
     "UniformBatches": "streams.uniform",
     "WindowDataset": "audio.windows",

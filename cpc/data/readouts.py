@@ -84,6 +84,10 @@ class FrontEnd(ABC):
     def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, Float[np.ndarray, "t D"]]]]:
         """Row and features of the observations of a group; a long one may come in pieces, in order."""
 
+    def sparse(self, rows: np.ndarray) -> Mapping[str, Any]:
+        """Features that `read` leaves out, a vector of each row. `values[chosen]` is a CSR tensor, probed as it is."""
+        return {}
+
     def geometry(self, feature: str) -> dict[str, Any]:
         """What a reader of stored features must know."""
         return {"features": feature, "dim": self.dims[feature]}
@@ -163,6 +167,10 @@ class Readouts(ABC):
     def default_test_split(self, task: str) -> str:
         """Where a task is tested."""
         return "test"
+
+    def default_folds(self, task: str, num_folds: int | None) -> tuple[str | None, int | None]:
+        """The column and number of folds of a task without a test split, the number unless given; None: it has one."""
+        return None, num_folds
 
     def default_pool(self, task: str) -> Pool:
         """What is probed of several vectors."""

@@ -7,6 +7,7 @@ from cpc.encoders.gradients import GradientTrunk
 from cpc.encoders.mel import MelEncoder
 from cpc.encoders.patches import PatchEncoder
 from cpc.encoders.resnet import ResNetTrunk
+from cpc.encoders.sentences import SentenceEncoder
 from cpc.encoders.tiny import TinyTrunk
 from cpc.encoders.tokens import TokenEncoder
 from cpc.encoders.vectors import VectorEncoder
@@ -20,6 +21,7 @@ __all__ = [
     "MelEncoder",
     "PatchEncoder",
     "ResNetTrunk",
+    "SentenceEncoder",
     "TinyTrunk",
     "TokenEncoder",
     "VectorEncoder",

@@ -114,7 +114,7 @@ class Probe(nn.Module):
 
     def forward(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n Y"]:
         """Unnormalised log-probabilities of the classes."""
-        hidden = (x - self.mean) * self.scale
+        hidden = x if x.is_sparse_csr else (x - self.mean) * self.scale
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             hidden = F.linear(hidden.relu() if i else hidden, weight, bias)
         return hidden
@@ -136,8 +136,10 @@ class Probe(nn.Module):
 
 
 def standardise(train: Examples) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
-    """Mean and inverse deviation of the training examples; constant features keep their scale."""
+    """Mean and inverse deviation of the training examples; constant and sparse features keep their scale."""
     total = torch.zeros(train.values.shape[1], dtype=torch.float64)
+    if not isinstance(train.values, np.ndarray):
+        return total.float(), 1 + total.float()
     squares = torch.zeros_like(total)
     shift = read(train, slice(0, 1))[0].double()  # sums of squares of shifted values lose no digits
     for start in range(0, len(train), BLOCK_ROWS):
@@ -153,5 +155,6 @@ def standardise(train: Examples) -> tuple[Float[Tensor, " D"], Float[Tensor, " D
 
 def read(examples: Examples, which: slice | np.ndarray) -> Float[Tensor, "n D"]:
     """The features of these examples."""
+    values = examples.values[examples.rows[which]]
     # By index, hence a copy; float16 is widened by torch, in a third of numpy's time.
-    return torch.from_numpy(examples.values[examples.rows[which]]).float()
+    return values if isinstance(values, Tensor) else torch.from_numpy(values).float()

@@ -76,7 +76,7 @@ def probe(
         test_split: where they are tested; valid for speaker, else test, if not given.
         folds: cross-validation in place of two splits: a column, such as speaker, whose groups are shared out among
             folds, in their order. Each fold is tested by probes of the others; intervals are over the groups.
-        num_folds: how many; 4 if not given.
+        num_folds: how many; 4 if not given, or as the modality has it.
         train_minutes: train probes on that much audio of the split, drawn at random; networks take all of it.
         protocol: how probes are trained.
         supervised_seconds: budget of the supervised baseline, per task.
@@ -101,8 +101,6 @@ def probe(
     for share in label_shares or ():
         check_share(share)
     if folds is None:
-        if num_folds is not None:
-            raise ValueError(f"num_folds={num_folds} has no effect without `folds`: name the column of the groups")
         train_split = train_split or "train"
     elif train_split is not None or test_split is not None:
         raise ValueError(f"`folds` {folds} tests on every fold in turn: leave `train_split` and `test_split` out")
@@ -129,10 +127,7 @@ def probe(
     _check_names("features", features, [*readouts.features, *readouts.hand_made])
     _check_names("baselines", baselines, [*BASELINES, *networks, *readouts.hand_made])
     tasks = [task] if isinstance(task, str) else dict.fromkeys(task)
-    parts: dict[str, Any] = {"test_split": test_split, "folds": folds}
-    if num_folds is not None:
-        parts["num_folds"] = num_folds
-    whole = [Task(name, readouts, pool=pool, **parts) for name in tasks]
+    whole = [Task(name, readouts, pool=pool, test_split=test_split, folds=folds, num_folds=num_folds) for name in tasks]
     for each in whole:
         if each.pool == "frames" and "neighbours" in baselines:
             raise ValueError(

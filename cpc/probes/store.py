@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -67,7 +67,7 @@ class FeatureStore:
     """
 
     def __init__(
-        self, front_end: FrontEnd, rows: np.ndarray, num_vectors: np.ndarray, values: Mapping[str, np.ndarray]
+        self, front_end: FrontEnd, rows: np.ndarray, num_vectors: np.ndarray, values: Mapping[str, Any]
     ) -> None:
         self.front_end = front_end
         self.values = values
@@ -142,6 +142,7 @@ class FeatureStore:
                     bar.update(num_done)
         finally:
             torch.set_num_threads(num_threads)
+        store.values = values | front_end.sparse(rows)
         return store
 
     def place(self, row: int) -> slice:

@@ -21,14 +21,14 @@ class Examples:
     """Feature vectors with their labels.
 
     Attributes:
-        values: `[R, D]` feature vectors, labelled and others.
+        values: `[R, D]` feature vectors, labelled and others; an array, or what `FrontEnd.sparse` gives.
         rows: `[n]` which of them are examples, ascending.
         labels: `[n]` int64, the class of each; `UNSEEN` where the training part has no such class.
         clusters: `[n]` int64, what is independent of what: the file, or the speaker.
         groups: `[n]` int64, what is held out together when a penalty is chosen.
     """
 
-    values: np.ndarray
+    values: Any
     rows: np.ndarray
     labels: np.ndarray
     clusters: np.ndarray
@@ -49,8 +49,8 @@ class Task:
         test_split: where the task is tested; as the modality has it unless given. It is learnt on
             `readouts.train_split`.
         folds: a column whose groups are shared out among `num_folds` folds, in their order; each fold is tested by
-            probes of the others. It takes the place of both splits.
-        num_folds: how many.
+            probes of the others. It takes the place of both splits; as the modality has it, unless a split is given.
+        num_folds: how many; 4, or as the modality has it, unless given.
 
     Attributes:
         classes: the labels of the training part.
@@ -72,7 +72,7 @@ class Task:
         pool: Pool | None = None,
         test_split: str | None = None,
         folds: str | None = None,
-        num_folds: int = 4,
+        num_folds: int | None = None,
     ) -> None:
         if pool is not None and pool not in get_args(Pool):
             raise ValueError(f"pool={pool!r} is not one of {', '.join(get_args(Pool))}")
@@ -81,8 +81,12 @@ class Task:
         self.name = name
         self.readouts = readouts
         self.pool: Pool | None = (pool or readouts.default_pool(name)) if readouts.several_vectors else None
+        if folds is None and test_split is None:
+            folds, num_folds = readouts.default_folds(name, num_folds)
+        if folds is None and num_folds is not None:
+            raise ValueError(f"num_folds={num_folds} has no effect without `folds`: name the column of the groups")
         self.column = folds
-        self.train_split, self.test_split = readouts.train_split, None
+        self.train_split, self.test_split = readouts.train_split if folds is None else None, None
         parts = dict.fromkeys(("train", "test"), np.arange(len(readouts.splits)))
         if folds is None:
             self.test_split = test_split or readouts.default_test_split(name)
@@ -111,7 +115,7 @@ class Task:
         if folds is None:
             self.clusters, self._cluster_of_row = readouts.clusters(name, self.train, self.test)
         else:
-            self.clusters, (self._cluster_of_row, self._fold_of_row) = folds, self._shared_out(folds, num_folds)
+            self.clusters, (self._cluster_of_row, self._fold_of_row) = folds, self._shared_out(folds, 4 if num_folds is None else num_folds)
         self._group_of_row = readouts.groups(name)
 
     @property
@@ -262,13 +266,14 @@ class Task:
                 f"{column}, such as {self.readouts.name(nameless[0])}; fill the column"
             )
         names = sorted(set(of_row.values()), key=_by_number)
+        place = {name: number for number, name in enumerate(names)}
         if not 2 <= num_folds <= len(names):
             raise ValueError(
                 f"num_folds={num_folds} must be at least 2 and at most the number of groups, {len(names)} of {column!r}"
             )
         fold_of = np.concatenate([np.full(len(part), i) for i, part in enumerate(np.array_split(names, num_folds))])
         groups = np.full(len(self.readouts.splits), -1)
-        groups[self.rows] = [names.index(of_row[row]) for row in self.rows.tolist()]
+        groups[self.rows] = [place[of_row[row]] for row in self.rows.tolist()]
         return groups, np.where(groups < 0, -1, fold_of[groups])
 
     def _rows_of(self, option: str, split: str | None) -> np.ndarray:

@@ -50,7 +50,7 @@ class TokenCorpus:
             }
             return
         folder = cache / f"tokens_{self.digest}"
-        _write_once(folder, partial(_pack, text, vocabulary))
+        write_once(folder, partial(_pack, text, vocabulary))
         self._streams = {split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in text.splits}
 
     def stream(self, split: str) -> Int[np.ndarray, " n"]:
@@ -94,7 +94,7 @@ def training_vocabulary(
     if cache is None:
         return built()
     folder = cache / f"vocabulary_{_digest([text.digest, tokens, num_tokens, lower_case])}"
-    _write_once(folder, lambda place: write_json(built().description, place / _INDEX))
+    write_once(folder, lambda place: write_json(built().description, place / _INDEX))
     return Vocabulary(**json.loads((folder / _INDEX).read_text(encoding="utf-8")))
 
 
@@ -135,7 +135,9 @@ def _pack(text: Text, vocabulary: Vocabulary, folder: Path) -> None:
     write_json({"splits": text.splits}, folder / _INDEX)  # last: it says that the rest is there
 
 
-def _write_once(folder: Path, write: Callable[[Path], None]) -> None:
+def write_once(folder: Path, write: Callable[[Path], None]) -> None:
+    """Fill a folder that has no index yet; `write` writes `index.json` last."""
+
     def is_complete(place: Path) -> bool:
         return (place / _INDEX).exists()
 

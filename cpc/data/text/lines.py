@@ -56,7 +56,7 @@ class Text:
         num_blocks_of = self._counted_blocks(skip_bad)
         if not any(num_blocks_of.values()):
             raise ValueError(f"{source} holds no line: give it text")
-        named = {name: ALL if is_whole else _split_named(name) for name in num_blocks_of}
+        named = {name: ALL if is_whole else split_named(name) for name in num_blocks_of}
         nameless = [name for name, split in named.items() if split is None]
         if 0 < len(nameless) < len(named):
             one = next(name for name, split in named.items() if split)
@@ -164,7 +164,7 @@ def _files(source: str | Path) -> dict[str, Path | None]:
     )
 
 
-def _split_named(name: str) -> str | None:
+def split_named(name: str) -> str | None:
     """The split that a file's name, or else a folder's, says: by a word of its own, the innermost part first."""
     for part in reversed(Path(name).parts):
         found = {_SPLIT_OF_WORD[word] for word in re.split(r"[\W_]+", part.lower()) if word in _SPLIT_OF_WORD}

@@ -10,7 +10,7 @@ from cpc.data.text.byte_pairs import BytePairs, chunks, learn_merges
 Tokens = Literal["whitespace", "words", "subwords"]
 END, UNKNOWN = "<eos>", "<unk>"
 MIN_CHARACTER_COUNT = 2  # rarer ones are unknown, so that <unk> occurs in training
-_WORD = re.compile(r"\w+(?:['\u2019]\w+)*|[^\w\s]")
+WORD = re.compile(r"\w+(?:['\u2019]\w+)*|[^\w\s]")
 
 
 class Vocabulary:
@@ -135,7 +135,7 @@ def _subwords(counts: Counter[str], num_lines: int, num_tokens: int, lower_case:
 def _splitter(tokens: str, merges: Iterable[Sequence[str]]) -> Callable[[str], list[str]]:
     if tokens == "subwords":
         return BytePairs(merges)
-    return str.split if tokens == "whitespace" else _WORD.findall
+    return str.split if tokens == "whitespace" else WORD.findall
 
 
 def _by_count(counts: dict[str, int]) -> list[tuple[str, int]]:

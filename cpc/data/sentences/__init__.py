@@ -1,0 +1,1 @@
+"""Sentences: books, windows of consecutive sentences, labelled sentences."""

@@ -1,0 +1,122 @@
+"""Sentences as a modality: books -> vocabulary -> packed tokens -> windows of consecutive sentences."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from cpc.data.drawn import Drawn, DrawnCorpus
+from cpc.data.modality import require_positive
+from cpc.data.sentences.books import Books
+from cpc.data.sentences.corpus import SentenceCorpus
+from cpc.data.sentences.readouts import SentenceReadouts
+from cpc.data.sentences.splitting import Encoding
+from cpc.data.text.vocabulary import Vocabulary, build_vocabulary
+
+
+@dataclass(kw_only=True)
+class Sentences(Drawn):
+    """Windows of consecutive sentences, whose vectors predict those of the sentences that follow.
+
+    Args:
+        source: a folder, whose `*.txt` files are a book each (`cpc.data.sentences.books` says which is of which split).
+        encoding: of the files: `UTF-8` or `latin-1`.
+        max_tokens: of a sentence; a longer one is cut into several.
+        window_sentences: consecutive sentences of an observation.
+        passage_sentences: of a stretch of a book whose windows share a sequence: sequence_only negatives come from it,
+            the excluding strategies leave it out. The book is the speaker: same_speaker negatives come from the book.
+        batch_size: windows per batch and device.
+        sampler: `uniform` over all windows, or `same_speaker`, batches of `speakers_per_batch` books.
+        speakers_per_batch: for `same_speaker`.
+        train_split: the books to train on.
+        eval_split: the held-out books that the bound is measured on.
+        eval_batches: batches of one held-out evaluation and device, the same ones every time; one pass at most.
+        valid_share: of the books, held out as split `valid` where none is named so.
+        test_share: likewise, as `test`.
+        num_workers: loader processes; 0 loads in the training process.
+        cache_dir: where the packed tokens go; null: `.cpc_cache` in the source.
+        skip_bad: go on without books that cannot be used, and say how many.
+        text: books from which probes of `expanded` features learn vectors of words that the vocabulary lacks: the
+            folder that the model was trained on.
+        seed: of the batches.
+    """
+
+    name = "sentences"
+    unit = "windows"
+    size_option = "window_sentences"
+    held_out_options: ClassVar[tuple[str, ...]] = (
+        "batch_size",
+        "window_sentences",
+        "passage_sentences",
+        "sampler",
+        "speakers_per_batch",
+        "valid_share",
+        "test_share",
+    )
+    local_options: ClassVar[tuple[str, ...]] = (*Drawn.local_options, "text")
+    probe_options: ClassVar[tuple[str, ...]] = ("encoding", "text")
+
+    source: str
+    encoding: Encoding = "UTF-8"
+    max_tokens: int = 32
+    window_sentences: int = 6
+    passage_sentences: int = 60
+    batch_size: int = 64
+    sampler: Literal["uniform", "same_speaker"] = "uniform"
+    speakers_per_batch: int = 1
+    valid_share: float = 0.1
+    test_share: float = 0.1
+    text: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(max_tokens=self.max_tokens, window_sentences=self.window_sentences)
+        if self.passage_sentences < self.window_sentences:
+            raise ValueError(
+                f"`passage_sentences`={self.passage_sentences} is less than `window_sentences`="
+                f"{self.window_sentences}: a window lies in one passage"
+            )
+
+    @property
+    def cache(self) -> Path:
+        """Where packs go."""
+        return Path(self.source) / ".cpc_cache" if self.cache_dir is None else Path(self.cache_dir)
+
+    def books(self, source: str | None = None) -> Books:
+        """The books of the source, or of another one."""
+        shares = {"valid_share": self.valid_share, "test_share": self.test_share}
+        return Books(source or self.source, encoding=self.encoding, skip_bad=self.skip_bad, **shares)
+
+    def check(self, model: Any) -> None:
+        """Also refuse windows that are too short for the model's predictions."""
+        super().check(model)
+        furthest = model.steps[-1].k
+        if self.window_sentences <= furthest:
+            raise ValueError(
+                f"data.window_sentences={self.window_sentences}, but the model predicts {furthest} sentences ahead: "
+                "lengthen the window or lower model.predictor.init_args.num_steps"
+            )
+
+    def open(self, encoder: Any, *, to_train: bool = False) -> SentenceCorpus:
+        """The source's books: in the vocabulary of a trained encoder, or in one made for an encoder to train."""
+        if not to_train:
+            return SentenceCorpus(self, encoder.words)
+        books = self.books()
+        if self.train_split not in books.splits:
+            raise ValueError(
+                f"{self.source} has no book of split {self.train_split!r}: the vocabulary is that of these"
+            )
+        vocabulary = build_vocabulary(
+            books.of_split(self.train_split), tokens="words", num_tokens=encoder.num_tokens, lower_case=True
+        )
+        encoder.vocabulary = vocabulary.description
+        corpus = SentenceCorpus(self, Vocabulary(**encoder.vocabulary))
+        corpus.books = books
+        return corpus
+
+    def standardise(self, encoder: Any, corpus: DrawnCorpus) -> None:
+        """Tokens have no statistics."""
+
+    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> SentenceReadouts:
+        """Labelled sentences."""
+        text = None if self.text is None else self.books(self.text)
+        return SentenceReadouts(corpus, self.encoding, text, **where)

@@ -1,0 +1,134 @@
+"""g_enc for sentences: a vector per sentence.
+
+B windows, T sentences, W tokens of the longest one, E embedding dim, D latent dim, M tokens of all sentences.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, repeat
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from cpc.data.text.vocabulary import Vocabulary
+from cpc.encoders.convolution import standardising_affine
+
+
+class SentenceEncoder(nn.Module):
+    """Word embedding, one convolution with ReLU, and the mean over a sentence's tokens (section 3.3 of van den Oord et
+    al. 2018, with embeddings of 620 and 2400 latent dimensions; it does not state the kernel).
+
+    Args:
+        num_tokens: size of the vocabulary.
+        dim: D.
+        embedding_dim: E.
+        kernel_size: tokens under the convolution, odd; zeros lie around a sentence.
+        dropout: probability of dropping a channel of a token's embedding.
+        vocabulary: what the tokens are, as `cpc.data.text.vocabulary.Vocabulary.description` gives it; training fills
+            it in, so that a saved model can read text.
+
+    Raises:
+        ValueError: if a size is below 1, `kernel_size` even, or `dropout` not a probability below 1.
+    """
+
+    modality = "sentences"
+    latents = "sequences"
+
+    def __init__(
+        self,
+        num_tokens: int,
+        dim: int = 2400,
+        embedding_dim: int = 620,
+        kernel_size: int = 3,
+        dropout: float = 0.0,
+        vocabulary: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        if min(num_tokens, dim, embedding_dim, kernel_size) < 1 or kernel_size % 2 == 0:
+            raise ValueError(
+                f"num_tokens={num_tokens}, dim={dim}, embedding_dim={embedding_dim} and kernel_size={kernel_size} must "
+                "be at least 1, and kernel_size odd"
+            )
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout={dropout} must be a probability below 1")
+        self.num_tokens = num_tokens
+        self.dim = dim
+        self.embedding_dim = embedding_dim
+        self.kernel_size = kernel_size
+        self.dropout = dropout
+        self.vocabulary = vocabulary
+        self.embedding = nn.Embedding(num_tokens, embedding_dim)
+        nn.init.normal_(self.embedding.weight, std=embedding_dim**-0.5)  # small, so that Adam's steps move rare words
+        self.convolution = nn.Linear(
+            kernel_size * embedding_dim, dim
+        )  # of the tokens that are there, laid side by side
+
+    def forward(self, x: Int[Tensor, "B T W"]) -> Float[Tensor, "B T D"]:
+        """The vector of every sentence; zeros of one without a token.
+
+        Raises:
+            ValueError: on ids outside the vocabulary.
+        """
+        if x.numel() and not -1 <= int(x.min()) <= int(x.max()) < self.num_tokens:
+            raise ValueError(
+                f"tokens run from {int(x.min())} to {int(x.max())}, but the {self.num_tokens} of the vocabulary from 0 "
+                f"to {self.num_tokens - 1}, and -1 where a sentence has ended: encode text with the model's vocabulary"
+            )
+        hidden = self.convolution(self._surroundings(x)).relu()
+        return mean_over_tokens(hidden, x >= 0)
+
+    def mean_of_words(self, x: Int[Tensor, "B T W"]) -> Float[Tensor, "B T E"]:
+        """The mean of the embeddings of each sentence's tokens; zeros of one without a token."""
+        return mean_over_tokens(self.embedding(x[x >= 0]), x >= 0)
+
+    @property
+    def words(self) -> Vocabulary:
+        """What the tokens are.
+
+        Raises:
+            ValueError: if the encoder holds no vocabulary.
+        """
+        if self.vocabulary is None:
+            raise ValueError(
+                "the model holds no vocabulary, so it cannot read sentences: it was not trained by cpc pretrain"
+            )
+        try:
+            return Vocabulary(**self.vocabulary)
+        except TypeError as error:
+            raise ValueError(f"the vocabulary in the model's config.json cannot be read: {error}") from error
+
+    @property
+    def geometry(self) -> dict[str, int]:
+        """For readers of config.json."""
+        return {"num_tokens": self.num_tokens}
+
+    def num_latents(self, num_samples: Int[Tensor, " B"] | int) -> Int[Tensor, " B"] | int:
+        """One latent a sentence."""
+        return num_samples
+
+    @torch.no_grad()
+    def initialise_from(self, x: Int[Tensor, "B T W"]) -> None:
+        """Give every channel of the convolution zero mean and unit deviation over the tokens of these sentences."""
+        hidden = self.convolution(self._surroundings(x))
+        scale, bias = standardising_affine(hidden, (0,))
+        self.convolution.weight.mul_(rearrange(scale, "d -> d 1"))
+        self.convolution.bias.mul_(scale).add_(bias)
+
+    def _surroundings(self, x: Int[Tensor, "B T W"]) -> Float[Tensor, "M kernel_E"]:
+        """Each token's embedding and those around it, of the same sentence."""
+        is_token = x >= 0
+        words = self.embedding(x.clamp(min=0)) * rearrange(is_token, "b t w -> b t w 1")
+        words = F.dropout(words, self.dropout, self.training)
+        side = self.kernel_size // 2
+        return F.pad(words, (0, 0, side, side)).unfold(2, self.kernel_size, 1)[is_token].flatten(1)
+
+
+def mean_over_tokens(values: Float[Tensor, "M D"], is_token: Tensor) -> Float[Tensor, "B T D"]:
+    """The mean of the tokens' vectors of each sentence; zeros where it has none."""
+    num_windows, num_sentences = is_token.shape[:2]
+    sentence = torch.arange(num_windows * num_sentences, device=values.device)
+    of_token = repeat(sentence, "(b t) -> b t w", b=num_windows, w=is_token.shape[2])[is_token]
+    sums = values.new_zeros(len(sentence), values.shape[1]).index_add(0, of_token, values)
+    counts = rearrange(is_token.sum(2).clamp(min=1), "b t -> b t 1")
+    return rearrange(sums, "(b t) d -> b t d", b=num_windows) / counts
