@@ -60,7 +60,7 @@ class PongInADictionary(SmallPong):
         del self.ale
 
     def _picture(self) -> Any:
-        return {"screen": super()._picture(), "speed": np.float32(getattr(self, "speed", (1, 1)))}
+        return {"screen": super()._picture(), "speed": self.speed.astype(np.float32)}
 
 
 class Stubborn:
@@ -75,6 +75,12 @@ class Stubborn:
     def __call__(self, observation: Any) -> int:
         """The last one."""
         return self.action
+
+
+class Silent:
+    """Made as policies are, and none."""
+
+    def __init__(self, action_space: Any) -> None: ...
 
 
 gymnasium.register("small/Pong-v0", SmallPong, disable_env_checker=True)

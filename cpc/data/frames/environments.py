@@ -59,7 +59,7 @@ def open_environment(name: str) -> Any:
         return gymnasium.make(name if module is None else f"{module}:{name}")
     except (ImportError, gymnasium.error.Error) as error:
         raise ValueError(
-            f"`env` {name!r} cannot be made: {error}. Atari's come with `uv sync --extra frames` or `pip install "
+            f"environment {name!r} cannot be made: {error}. Atari's come with `uv sync --extra frames` or `pip install "
             "'cpc[frames]'`; others need the package that registers them: name it as MODULE:NAME"
         ) from error
 
@@ -94,7 +94,9 @@ def picture_in(space: Any) -> str | None:
     parts = space.spaces if hasattr(space, "spaces") and isinstance(space.spaces, dict) else {None: space}
     found = [key for key, part in parts.items() if _is_picture(part)]
     if len(found) != 1:
-        raise ValueError(f"`env`: observations must hold one picture of bytes, [H, W] or [H, W, 3], not {space}")
+        raise ValueError(
+            f"the environment's observations must hold one picture of bytes, [H, W] or [H, W, 3], not {space}"
+        )
     key: str | None = found[0]
     return key
 

@@ -96,12 +96,14 @@ class FrameFrontEnd(FrontEnd):
         found = self._of(stacked(frames, start, _FRAMES_AT_ONCE, stack) for start in starts)
         return np.concatenate([next(iter(piece.values())) for piece in found])
 
-    @torch.inference_mode()
     def _of(self, pieces: Iterator[UInt8[np.ndarray, "T S H W"]]) -> Iterator[dict[str, Float[np.ndarray, "T D"]]]:
         state = None
         for frames in pieces:
             x = rearrange(torch.from_numpy(frames).to(self.device), "t s h w -> 1 t s h w")
-            with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+            with (
+                torch.inference_mode(),
+                torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"),
+            ):
                 latents, contexts, state = self.model.encode(x, state)
             yield {name: {"z": latents, "c": contexts}[name][0].float().cpu().numpy() for name in self.dims}
 

@@ -42,7 +42,7 @@ def test_the_same_seed_records_the_same_and_another_does_not(recording: Recordin
 
 def test_statistics_are_exact(recording: Recording) -> None:
     rows = recording.rows("train")
-    pixels = np.concatenate([recording.read(row, 0, 99, 1).ravel() for row in rows]) / 255
+    pixels = np.concatenate([recording.read(row, 0, 99, 1).ravel() for row in rows.tolist()]) / 255
     mean, std = recording.subset(rows).statistics_over(255)
     assert (mean.item(), std.item()) == pytest.approx((pixels.mean(), pixels.std()))
 
@@ -81,12 +81,12 @@ def test_what_cannot_be_recorded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "new"
-    assert "env 'ALE/Nothing-v5' cannot be made" in refused(capsys, "ALE/Nothing-v5", folder)
-    assert "MODULE:NAME" in refused(capsys, "no_such_module:Game-v0", folder)
+    assert "environment 'ALE/Nothing-v5' cannot be made" in refused(capsys, "ALE/Nothing-v5", folder)
+    assert "No module named 'no_such_module'" in refused(capsys, "no_such_module:Game-v0", folder)
     assert "one picture of bytes" in refused(capsys, "CartPole-v1", folder)
     assert "--shrink 5 does not divide frames of 24 x 16" in refused(capsys, NAME, folder, "--shrink", "5")
     assert "--policy 'small_pong.Nobody'" in refused(capsys, NAME, folder, "--policy", "small_pong.Nobody")
-    assert "has no begin(seed)" in refused(capsys, NAME, folder, "--policy", "small_pong.Box")
+    assert "has no begin(seed)" in refused(capsys, NAME, folder, "--policy", "small_pong.Silent")
     assert "--num_episodes=0 must be at least 1" in refused(capsys, NAME, folder, "--num_episodes", "0")
     assert "too few" in refused(capsys, NAME, folder, "--num_episodes", "2")
     assert "exists already" in refused(capsys, NAME, tmp_path)
