@@ -200,7 +200,9 @@ class FrameReadouts(Readouts):
             draws = drawn.batch(step)
             batch = windows.__getitems__(draws)
             classes = np.full(batch.x.shape[:2], UNLABELLED)
-            for of_window, (episode, start), length in zip(classes, draws, batch.num_valid.tolist(), strict=True):
+            for of_window, (episode, start), length in zip(
+                classes, draws, windows.num_valid(draws).tolist(), strict=True
+            ):
                 of_window[:length] = labels(int(rows[episode]), None, start, length)
             yield batch._replace(labels=torch.from_numpy(classes))
 
@@ -209,6 +211,7 @@ class FrameReadouts(Readouts):
         with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             latents = model.encoder(batch.x)
         contexts, _ = model.context(latents.float())
+        assert batch.num_valid is not None
         num_valid = rearrange(batch.num_valid, "b -> b 1")
         return contexts, torch.arange(contexts.shape[1], device=contexts.device) < num_valid
 

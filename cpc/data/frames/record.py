@@ -82,7 +82,7 @@ class _Played:
         height, width = (space if self._key is None else space[self._key]).shape[:2]
         if height % side or width % side:
             raise ValueError(f"`shrink` {side} does not divide frames of {height} x {width} pixels")
-        self.shape = (height // side, width // side, 1)
+        self.shape: tuple[int, ...] = (height // side, width // side, 1)
         self._episodes: defaultdict[str, list[Any]] = defaultdict(list)
         self.about: Mapping[str, Any] = {
             "environment": env,
