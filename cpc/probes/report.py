@@ -122,15 +122,16 @@ def probe(
         precision=extraction.precision,
         data_options=data_options,
     )
+    named = {name: readouts.families(name) for name in ([task] if isinstance(task, str) else task)}
+    families = {family: members for found in named.values() for family, members in found.items()}
+    members = [each for name, found in named.items() for each in (chain(*found.values()) if found else [name])]
+    task = [each for each in members if each not in families]
     features = readouts.default_features if features is None else features
     baselines = readouts.default_baselines if baselines is None else baselines
     networks = NETWORKS if readouts.supervised is not None else ()
     _check_names("features", features, [*readouts.features, *readouts.hand_made])
     _check_names("baselines", baselines, [*BASELINES, *networks, *readouts.hand_made])
-    named = {name: readouts.families(name) for name in ([task] if isinstance(task, str) else task)}
-    families = {family: members for found in named.values() for family, members in found.items()}
-    members = [each for name, found in named.items() for each in (chain(*found.values()) if found else [name])]
-    tasks = [each for each in dict.fromkeys(members) if each not in families]
+    tasks = [task] if isinstance(task, str) else dict.fromkeys(task)
     whole = [Task(name, readouts, pool=pool, test_split=test_split, folds=folds, num_folds=num_folds) for name in tasks]
     for each in whole:
         if each.pool == "frames" and "neighbours" in baselines:

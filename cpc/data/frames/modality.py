@@ -46,7 +46,7 @@ class Frames(Drawn):
         if self.window_frames <= model.steps[-1].k:
             raise ValueError(
                 f"data.window_frames={self.window_frames} is too short: the model predicts {model.steps[-1].k} steps "
-                "ahead; lengthen the window or lower model.predictor.init_args.num_steps"
+                "ahead: lengthen the window or lower model.predictor.init_args.num_steps"
             )
 
     def open(self, encoder: Any, *, to_train: bool = False) -> FrameCorpus:
