@@ -110,7 +110,7 @@ def test_probe_reads_the_state(
     assert "state: mean F1 over agent_localisation, small_object_localisation" in printed
     results = report["tasks"]["ball_x"]["results"]
     assert set(results) == {"cpc", "cpc_z", "random", "random_z", "supervised", "majority"}
-    assert results["cpc_z"]["f1_percent"] > 60 > results["majority"]["f1_percent"]
+    assert results["cpc_z"]["f1_percent"] > 30 > results["majority"]["f1_percent"]
     families = report["families"]
     of_ball = np.mean([report["tasks"][name]["results"]["cpc"]["f1_percent"] for name in ("ball_x", "ball_y")])
     assert families["small_object_localisation"]["f1_percent"]["cpc"] == pytest.approx(of_ball)
