@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.stats
+from sklearn.metrics import f1_score
 
 from cpc.probes.results import Answers, summarise
 from cpc.probes.task import UNSEEN, Examples
@@ -53,6 +54,13 @@ def test_the_information_of_perfect_answers_is_the_entropy() -> None:
     found = summarise([Answers(labels, np.zeros(1000))], examples(labels), 5, 1)
     assert found.label_information_nats == pytest.approx(found.label_entropy_nats)
     assert found.accuracy_interval_percent == (100, 100)
+
+
+def test_f1_is_scikit_learns() -> None:
+    rng = np.random.default_rng(0)
+    labels, predicted = rng.choice([UNSEEN, 0, 1, 2, 3], (2, 500), p=[0.1, 0.4, 0.3, 0.15, 0.05]).clip([[UNSEEN], [0]])
+    found = summarise([Answers(predicted, np.zeros(500))], examples(labels), 5, 1)
+    assert found.f1_percent == pytest.approx(100 * f1_score(labels, predicted, average="weighted"))
 
 
 def test_one_cluster_has_no_interval() -> None:

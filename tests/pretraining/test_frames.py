@@ -1,0 +1,172 @@
+"""Frames through the real commands: trained, resumed exactly, measured, probed, embedded, and what is refused."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+pytest.importorskip("gymnasium")
+
+from small_pong import NAME
+
+from cpc.checkpoint import load_pretrained
+from cpc.cli import main
+from cpc.data.frames.record import record
+from cpc.data.frames.recording import Recording
+from cpc.data.store.records import read_records
+
+CONFIG: dict[str, Any] = {
+    "model": {
+        "encoder": {
+            "class_path": "cpc.encoders.FrameEncoder",
+            "init_args": {
+                "frame_size": [12, 8],
+                "dim": 12,
+                "num_frames": 2,
+                "widths": [8],
+                "kernels": [3],
+                "strides": [1],
+            },
+        },
+        "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": 12}},
+        "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 2}},
+        "learning_rate": 3e-3,
+    },
+    "data": {
+        "class_path": "cpc.data.Frames",
+        "init_args": {"window_frames": 12, "stack": 2, "batch_size": 6, "eval_batches": 1},
+    },
+    "trainer": {"max_steps": 40, "accelerator": "cpu", "enable_progress_bar": False, "logger": False},
+    "eval_every_steps": 20,
+    "checkpoint_every_steps": 20,
+}
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    return record(
+        NAME,
+        tmp_path_factory.mktemp("frames") / "pong",
+        num_episodes=12,
+        valid_share=0.3,
+        test_share=0.2,
+        progress=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def source(recording: Recording) -> Path:
+    return recording.folder.parent
+
+
+def pretrain(source: Path, run_dir: Path, *options: str) -> Path:
+    path = run_dir.parent / "config.yaml"
+    path.write_text(yaml.safe_dump(CONFIG))
+    main(["pretrain", "--config", str(path), "--data.source", str(source), "--run_dir", str(run_dir), *options])
+    return run_dir
+
+
+@pytest.fixture(scope="module")
+def run_dir(source: Path) -> Path:
+    return pretrain(source, source.parent / "run")
+
+
+def test_it_learns(run_dir: Path) -> None:
+    losses = [line["loss_nats"][0] for line in read_records(run_dir / "bound.jsonl") if line["split"] == "valid"]
+    assert losses[-1] < losses[0]
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(run_dir: Path, source: Path, tmp_path: Path) -> None:
+    pretrain(source, tmp_path / "run", "--trainer.max_steps", "20")
+    pretrain(source, tmp_path / "run", "--ckpt_path", "last")
+    whole, resumed = (
+        hashlib.sha256((run / "model" / "model.safetensors").read_bytes()).hexdigest()
+        for run in (run_dir, tmp_path / "run")
+    )
+    assert whole == resumed
+
+
+def test_evaluate_measures_other_episodes(run_dir: Path, source: Path) -> None:
+    main(["evaluate", str(run_dir), "--data", str(source), "--split", "test", "--negatives", "mixed_excluding"])
+    (bound,) = json.loads((run_dir / "bound.json").read_text())["bounds"]
+    assert bound["split"] == "test"
+    assert (np.array(bound["num_candidates"]) <= 1 + 5 * 12).all()
+
+
+def test_probe_reads_the_state(
+    run_dir: Path, source: Path, recording: Recording, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["probe", str(run_dir), "--data", str(source), "--task", "state", "--supervised_seconds", "0.2"]
+    main(command)
+    report = json.loads((run_dir / "probe.json").read_text())
+    assert list(report["tasks"]) == ["player_y", "ball_x", "ball_y"]  # all that ever moves
+    printed = capsys.readouterr().out
+    assert "agent_localisation: left out, entropy below 0.6 nats: player_x" in printed
+    assert "state: mean F1 over agent_localisation, small_object_localisation" in printed
+    results = report["tasks"]["ball_x"]["results"]
+    assert set(results) == {"cpc", "cpc_z", "random", "random_z", "supervised", "majority"}
+    assert results["cpc_z"]["f1_percent"] > 30 > results["majority"]["f1_percent"]
+    families = report["families"]
+    of_ball = np.mean([report["tasks"][name]["results"]["cpc"]["f1_percent"] for name in ("ball_x", "ball_y")])
+    assert families["small_object_localisation"]["f1_percent"]["cpc"] == pytest.approx(of_ball)
+    of_player = report["tasks"]["player_y"]["results"]["cpc"]["f1_percent"]
+    assert families["state"]["f1_percent"]["cpc"] == pytest.approx((of_ball + of_player) / 2)
+    # Test frames that training has, too, are left out.
+    frames = {
+        split: [frame.tobytes() for row in recording.rows(split).tolist() for frame in recording.read(row, 0, 99, 1)]
+        for split in ("train", "test")
+    }
+    num_new = sum(frame not in set(frames["train"]) for frame in frames["test"])
+    assert results["cpc"]["num_test"] == num_new < len(frames["test"])
+
+
+def test_what_cannot_be_probed(run_dir: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for task, message in (
+        ("lives", "is not one of state, agent_localisation"),
+        ("other_localisation", "none of its variables changes enough"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["probe", str(run_dir), "--data", str(source), "--task", task])
+        assert message in capsys.readouterr().err
+    keyed = source.parent / "keyed"
+    record("small_pong:small/Keyed-v0", keyed, num_episodes=4, progress=False)
+    with pytest.raises(SystemExit):
+        main(["probe", str(run_dir), "--data", str(keyed), "--task", "state"])
+    assert "the state of small_pong:small/Keyed-v0 is not known" in capsys.readouterr().err
+
+
+def test_embed_reads_episodes_from_files(
+    run_dir: Path, source: Path, recording: Recording, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frames = recording.read(0, 0, 99, 1)[:, 0]
+    (tmp_path / "files").mkdir()
+    np.save(tmp_path / "files" / "first.npy", frames)
+    main(["embed", str(run_dir), str(tmp_path / "files"), "--out", str(tmp_path / "out"), "--features", "c"])
+    model = load_pretrained(run_dir)
+    with torch.no_grad():
+        _, contexts, _ = model.encode(torch.from_numpy(recording.read(0, 0, 99, 2))[None])
+    np.testing.assert_allclose(np.load(tmp_path / "out" / "first.npy"), contexts[0], atol=1e-5)
+    np.save(tmp_path / "files" / "first.npy", frames[:, :4])
+    with pytest.raises(SystemExit):
+        main(["embed", str(run_dir), str(tmp_path / "files"), "--out", str(tmp_path / "other")])
+    assert "an episode is uint8 [T, 12, 8]" in capsys.readouterr().err
+
+
+def test_what_cannot_be_trained_on(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    brief = source.parent / "brief"
+    record(NAME, brief, num_episodes=6, max_steps=2, progress=False)
+    for folder, options, message in (
+        (source, ["--data.window_frames", "2"], "the model predicts 2 steps ahead: lengthen the window"),
+        (brief, [], "the longest episode has 2 frames, but the model predicts 2 steps ahead"),
+        (tmp_path, [], "holds no recorded episodes"),
+        (source, ["--data.train_split", "dev"], "no episodes of split 'dev'"),
+        (source, ["--model.loss.negatives", "same_speaker"], "episodes have no speakers"),
+    ):
+        with pytest.raises(SystemExit):
+            pretrain(folder, tmp_path / "run", *options)
+        assert message in capsys.readouterr().err
