@@ -30,6 +30,10 @@ COMMANDS = {  # the function that is called, and what it does
     "data index": ("cpc.data.audio.index:index_folder", "write a folder's manifest.csv"),
     "data pack": ("cpc.data.audio.command:pack_corpus", "decode a corpus once, as training does by itself"),
     "data synthesize": ("cpc.data.made.speech:synthesize", "make speech with exact phone alignments (espeak-ng)"),
+    "agent": (
+        "cpc.agents.comparison:train_agents",
+        "train agents that act on a CPC model's contexts, with and without its loss, and compare their returns",
+    ),
     "calibrate": (
         "cpc.calibration.calibrate:calibrate",
         "measure estimators of information against truths in closed form; ten minutes",
