@@ -3,7 +3,6 @@
 from cpc.data.audio.spectral import MFCC, LogMel
 from cpc.encoders.audio import AudioEncoder
 from cpc.encoders.backbone import Backbone
-from cpc.encoders.frames import FrameEncoder
 from cpc.encoders.gradients import GradientTrunk
 from cpc.encoders.mel import MelEncoder
 from cpc.encoders.patches import PatchEncoder
@@ -16,7 +15,6 @@ __all__ = [
     "MFCC",
     "AudioEncoder",
     "Backbone",
-    "FrameEncoder",
     "GradientTrunk",
     "LogMel",
     "MelEncoder",
