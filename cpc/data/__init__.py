@@ -11,6 +11,7 @@ _HOME_OF = {
     "Alignments": "audio.alignments",
     "Audio": "audio.modality",
     "Batch": "batch",
+    "Frames": "frames.modality",
     "ImageFiles": "images.files",
     "ImageTable": "images.table",
     "Images": "images.modality",

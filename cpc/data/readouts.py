@@ -156,6 +156,13 @@ class Readouts(ABC):
     def find_files(self, folder: Path) -> list[str]:
         """Files below a folder that a model can read, relative to it; raises a ValueError if there is none."""
 
+    def families(self, task: str) -> Mapping[str, Sequence[str]]:
+        """Families of tasks that a name stands for, of which a report gives the means; none by default.
+
+        Members are tasks, or families before.
+        """
+        return {}
+
     def name(self, row: int) -> str:
         """An observation, for messages."""
         return f"{self.unit} {row}"

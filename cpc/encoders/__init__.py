@@ -3,6 +3,7 @@
 from cpc.data.audio.spectral import MFCC, LogMel
 from cpc.encoders.audio import AudioEncoder
 from cpc.encoders.backbone import Backbone
+from cpc.encoders.frames import FrameEncoder
 from cpc.encoders.gradients import GradientTrunk
 from cpc.encoders.mel import MelEncoder
 from cpc.encoders.patches import PatchEncoder
@@ -15,6 +16,7 @@ __all__ = [
     "MFCC",
     "AudioEncoder",
     "Backbone",
+    "FrameEncoder",
     "GradientTrunk",
     "LogMel",
     "MelEncoder",

@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def probe(
     Args:
         model_folder: a model folder, or a run folder that holds one.
         data: manifest CSV, or the folder that holds it; for images a folder, npz or NAME:ROOT.
-        task: phones, speaker, or label columns of the manifest; class for images.
+        task: phones, speaker, or label columns of the manifest; class for images; or a name for a family of tasks.
         features: what to probe: of the model (c, z; of images z_grid and c_grid too) or hand-made; if not given,
             c z mfcc, and for images z z_grid c (means over the grid, or all of it).
         baselines: of majority, random (the architecture untrained), supervised (the architecture trained for the task),
@@ -128,11 +129,19 @@ def probe(
     networks = NETWORKS if readouts.supervised is not None else ()
     _check_names("features", features, [*readouts.features, *readouts.hand_made])
     _check_names("baselines", baselines, [*BASELINES, *networks, *readouts.hand_made])
+<<<<<<< HEAD
     tasks = [task] if isinstance(task, str) else dict.fromkeys(task)
     parts: dict[str, Any] = {"test_split": test_split, "folds": folds}
     if num_folds is not None:
         parts["num_folds"] = num_folds
     whole = [Task(name, readouts, pool=pool, **parts) for name in tasks]
+=======
+    named = {name: readouts.families(name) for name in ([task] if isinstance(task, str) else task)}
+    families = {family: members for found in named.values() for family, members in found.items()}
+    members = [each for name, found in named.items() for each in (chain(*found.values()) if found else [name])]
+    tasks = [each for each in dict.fromkeys(members) if each not in families]
+    whole = [Task(name, readouts, pool=pool, test_split=test_split, folds=folds, num_folds=num_folds) for name in tasks]
+>>>>>>> i19-frames
     for each in whole:
         if each.pool == "frames" and "neighbours" in baselines:
             raise ValueError(
@@ -199,6 +208,7 @@ def probe(
                 }
                 for each in learnt
             },
+            "families": _family_means(families, comparison.results),
             "protocol": {
                 "probe": asdict(protocol),
                 "standardisation": "mean and deviation of each feature over the training examples",
@@ -253,7 +263,18 @@ def format_report(report: Mapping[str, Any]) -> str:
             lines += ["accuracy in percent by number of labels", "  " + f"{'':14}" + _row(curve["num_labels"], "d")]
             lines += [f"  {name:14}" + _row(values, ".1f") for name, values in curve["accuracy_percent"].items()]
             lines.append("")
+    for name, family in report["families"].items():
+        lines.append(f"{name}: mean F1 over {', '.join(family['members'])}")
+        lines += [f"  {result:14} {f1:7.1f} %" for result, f1 in family["f1_percent"].items()] + [""]
     return "\n".join([*lines, *record_table(report["bound"])])
+
+
+def _family_means(families: Mapping[str, Sequence[str]], results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Each family's mean F1 over its members, by the name of the result."""
+    f1 = {task: {name: found.f1_percent for name, found in of.items()} for task, of in results.items()}
+    for family, members in families.items():
+        f1[family] = {name: float(np.mean([f1[each][name] for each in members])) for name in f1[members[0]]}
+    return {family: {"members": list(members), "f1_percent": f1[family]} for family, members in families.items()}
 
 
 def _row(values: Sequence[float | int], form: str) -> str:

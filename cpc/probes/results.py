@@ -51,6 +51,7 @@ class ProbeResult:
         num_test: test examples.
         num_unseen: test examples whose label the training part does not have.
         num_clusters: independent units of the test part.
+        f1_percent: F1 of each class, in the mean over the test examples; over all seeds.
         class_accuracy_percent: recall of each class, None where the test part has no example.
         confusion: `[true class][predicted class]` examples, summed over the seeds.
         l2: weight of each probe's penalty, chosen on the training part unless given.
@@ -68,6 +69,7 @@ class ProbeResult:
     num_test: int
     num_unseen: int
     num_clusters: int
+    f1_percent: float
     class_accuracy_percent: list[float | None]
     confusion: list[list[int]]
     l2: list[float]
@@ -110,6 +112,8 @@ def summarise(answers: Sequence[Answers], test: Examples, num_classes: int, num_
             _interval(information / np.maximum(seen, 1), len(clusters)),
         ]
     counts = confusion.sum(1)
+    num_answers = np.bincount(np.concatenate([a.predicted for a in answers]), minlength=num_classes)
+    f1 = 2 * confusion.diagonal() / np.maximum(counts + num_answers, 1)  # harmonic mean of precision and recall
     return ProbeResult(
         accuracy_percent=100 * float(correct.mean()),
         accuracy_interval_percent=intervals[0],
@@ -122,6 +126,7 @@ def summarise(answers: Sequence[Answers], test: Examples, num_classes: int, num_
         num_test=len(test),
         num_unseen=int((~is_seen).sum()),
         num_clusters=len(clusters),
+        f1_percent=100 * float(counts @ f1) / correct.size,  # an unseen label's class has none
         class_accuracy_percent=[
             100 * float(confusion[i, i] / counts[i]) if counts[i] else None for i in range(num_classes)
         ],
@@ -151,11 +156,12 @@ def _interval(values: np.ndarray, num_clusters: int) -> tuple[float, float]:
 
 def results_table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Records of results by name as lines for people."""
-    lines = [f"  {'':14} {'accuracy':>9}  {'95 % interval':>15}  {'H(Y) - CE, nats':>15}"]
+    lines = [f"  {'':14} {'accuracy':>9}  {'95 % interval':>15}  {'F1':>7}  {'H(Y) - CE, nats':>15}"]
     for name, result in results.items():
         interval, num_steps = result["accuracy_interval_percent"], result["num_network_steps"]
         between = "" if interval is None else f"{interval[0]:.1f} to {interval[1]:.1f}"
         accuracy, information = result["accuracy_percent"], result["label_information_nats"]
         after = "" if num_steps is None else f"  after {num_steps} training steps"
-        lines.append(f"  {name:14} {accuracy:7.1f} %  {between:>15}  {information:15.3f}{after}")
+        f1 = result["f1_percent"]
+        lines.append(f"  {name:14} {accuracy:7.1f} %  {between:>15}  {f1:5.1f} %  {information:15.3f}{after}")
     return lines

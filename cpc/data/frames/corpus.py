@@ -1,0 +1,111 @@
+"""A recording as training and evaluation use it: windows of frame stacks, each of one episode, cut by split.
+
+B windows, T frames each, S frames in a stack, H W a frame's rows and columns of pixels.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from cpc.data.batch import Batch
+from cpc.data.drawn import DrawnCorpus
+from cpc.data.frames.recording import Recording
+from cpc.data.streams.stream import Draw, digest
+
+NUM_INITIALISATION_WINDOWS = 16
+
+
+class FrameCorpus(DrawnCorpus):
+    """The episodes of a recording.
+
+    Args:
+        source: a folder that `cpc data record` has written.
+        window_frames: T.
+        stack: S.
+
+    Raises:
+        ValueError: if the folder holds no complete recording.
+    """
+
+    nouns = ("environment", "episode")
+
+    def __init__(self, source: str | Path, window_frames: int, stack: int) -> None:
+        self.recording = Recording(source)
+        self.window_frames, self.stack = window_frames, stack
+
+    @property
+    def frame_shape(self) -> tuple[int, int, int]:
+        """S, H, W of an observation."""
+        height, width, _ = self.recording.shape
+        return self.stack, height, width
+
+    def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
+        """Refuse splits without an episode, and strategies that ask for speakers."""
+        if needs_speakers:
+            raise ValueError(
+                "episodes have no speakers: set model.loss.init_args.negatives to mixed, mixed_excluding or "
+                "sequence_only"
+            )
+        for split in splits:
+            if split is not None and split not in self.recording.splits:
+                known = ", ".join(sorted(set(self.recording.splits)))
+                raise ValueError(f"there are no episodes of split {split!r}, only of {known}")
+
+    def windows(self, split: str | None, *, is_training: bool = False) -> "FrameWindows":
+        """Windows of the episodes of a split; training changes nothing by chance."""
+        return FrameWindows(self, self.recording.rows(split), split, self.window_frames)
+
+    def statistics(self, split: str | None) -> tuple[float, float]:
+        """Exact mean and standard deviation of the pixels of a split, of which 255 is 1."""
+        mean, std = self.recording.subset(self.recording.rows(split)).statistics_over(255)
+        return mean.item(), std.item()
+
+
+class FrameWindows:
+    """The windows of some episodes; a draw is (episode, first frame), and a window never leaves its episode.
+
+    An episode shorter than a window is padded with zeros, and `num_valid` says so.
+
+    Args:
+        corpus: of the episodes.
+        rows: which; their numbers are the sequence ids.
+        split: for messages.
+        window_frames: T.
+    """
+
+    def __init__(self, corpus: FrameCorpus, rows: Int[np.ndarray, " e"], split: str | None, window_frames: int) -> None:
+        self.corpus, self.sequence_ids, self.split = corpus, rows, split
+        self.group_ids = np.full(len(rows), -1)
+        self.lengths = corpus.recording.lengths[rows]
+        self.num_latents = window_frames
+        self.num_values = window_frames * int(np.prod(corpus.frame_shape))
+
+    @property
+    def draws(self) -> dict[str, Any]:
+        """An episode of L frames has max(1, L // T) windows in a pass, each at a uniformly random start."""
+        return {
+            "num_slots": np.maximum(self.lengths // self.num_latents, 1),
+            "num_starts": np.maximum(self.lengths - self.num_latents, 0) + 1,
+            "made_from": {"window_frames": self.num_latents, "episodes": digest(self.lengths)},
+        }
+
+    def __getitems__(self, drawn: Sequence[Draw]) -> Batch:
+        """The batch of these windows; `x` is `[B, T, S, H, W]` uint8."""
+        x = np.zeros((len(drawn), self.num_latents, *self.corpus.frame_shape), np.uint8)
+        for window, (episode, start) in zip(x, drawn, strict=True):
+            row = int(self.sequence_ids[episode])
+            frames = self.corpus.recording.read(row, start, self.num_latents, self.corpus.stack)
+            window[: len(frames)] = frames
+        episodes = [episode for episode, _ in drawn]
+        ids, groups = (torch.from_numpy(each[episodes]) for each in (self.sequence_ids, self.group_ids))
+        return Batch(torch.from_numpy(x), self.num_valid(drawn), ids, groups, ids.new_zeros(len(ids), 0))
+
+    def num_valid(self, drawn: Sequence[Draw]) -> Int[Tensor, " B"]:
+        """Frames of each window that are no padding."""
+        lengths = self.lengths[[episode for episode, _ in drawn]]
+        return torch.from_numpy(np.minimum(lengths, self.num_latents))

@@ -1,0 +1,117 @@
+"""Gymnasium's environments as a source of frames, and the policies that play them.
+
+H W a frame's rows and columns of pixels, C colours, s the side of the squares that are averaged.
+"""
+
+import importlib
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from einops import rearrange, reduce
+from jaxtyping import UInt8
+
+MODULES = {"ALE/": "ale_py"}  # which module registers environments of these names
+_LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Chooses actions; made with the environment's action space, and `begin` is called before every episode."""
+
+    def begin(self, seed: int) -> None:
+        """Start an episode, whose random choices follow from the seed alone."""
+        ...
+
+    def __call__(self, observation: Any) -> Any:
+        """The action for an observation, as the environment gives it."""
+        ...
+
+
+class RandomPolicy:
+    """Every action with the same probability."""
+
+    def __init__(self, action_space: Any) -> None:
+        self._actions = action_space
+
+    def begin(self, seed: int) -> None:
+        """Seed the draws."""
+        self._actions.seed(seed)
+
+    def __call__(self, observation: Any) -> Any:
+        """Draw an action."""
+        return self._actions.sample()
+
+
+def open_environment(name: str) -> Any:
+    """Make an environment by its Gymnasium name, such as `ALE/Pong-v5`, or `MODULE:NAME` of a module that registers it.
+
+    Raises:
+        ValueError: if Gymnasium, the environment's package or the environment is not installed.
+    """
+    module = next((module for start, module in MODULES.items() if name.startswith(start)), None)
+    try:
+        import gymnasium
+    except ImportError as error:
+        raise ValueError(
+            "environments need gymnasium: install it with `uv sync --extra frames` or `pip install 'cpc[frames]'`"
+        ) from error
+    try:
+        return gymnasium.make(name if module is None else f"{module}:{name}")
+    except (ImportError, gymnasium.error.Error) as error:
+        raise ValueError(
+            f"`env` {name!r} cannot be made: {error}. Atari's come with `uv sync --extra frames` or `pip install "
+            "'cpc[frames]'`; others need the package that registers them: name it as MODULE:NAME"
+        ) from error
+
+
+def open_policy(class_path: str, action_space: Any) -> Policy:
+    """The policy of a class path, made for an action space; `random` is `RandomPolicy`.
+
+    Raises:
+        ValueError: if there is no such class, or its instances do not follow the protocol `Policy`.
+    """
+    if class_path == "random":
+        return RandomPolicy(action_space)
+    module, _, name = class_path.rpartition(".")
+    try:
+        made = getattr(importlib.import_module(module), name)(action_space)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise ValueError(
+            f"`policy` {class_path!r}: {error}; give `random` or the class path PACKAGE.MODULE.CLASS of a policy that "
+            "is made with an action space"
+        ) from error
+    if not isinstance(made, Policy):
+        raise ValueError(f"`policy` {class_path!r} has no begin(seed) or cannot be called with an observation")
+    return made
+
+
+def picture_in(space: Any) -> str | None:
+    """Where observations of a space hold a picture: under a key of a dictionary; None: they are one.
+
+    Raises:
+        ValueError: if there is no picture, or more than one.
+    """
+    parts = space.spaces if hasattr(space, "spaces") and isinstance(space.spaces, dict) else {None: space}
+    found = [key for key, part in parts.items() if _is_picture(part)]
+    if len(found) != 1:
+        raise ValueError(f"`env`: observations must hold one picture of bytes, [H, W] or [H, W, 3], not {space}")
+    key: str | None = found[0]
+    return key
+
+
+def to_frame(picture: UInt8[np.ndarray, "..."], side: int) -> UInt8[np.ndarray, "H W 1"]:
+    """The luminance of a picture `[s H, s W]` or `[s H, s W, 3]`, averaged over squares of `side` pixels."""
+    grey = picture @ _LUMINANCE if picture.ndim == 3 else picture.astype(np.float32)
+    means = reduce(grey, "(h p) (w q) -> h w", "mean", p=side, q=side)
+    return rearrange(np.rint(means).astype(np.uint8), "h w -> h w 1")
+
+
+def ram_of(environment: Any) -> UInt8[np.ndarray, " R"] | None:
+    """The memory of an Atari console, 128 bytes; None of other environments."""
+    console = getattr(environment.unwrapped, "ale", None)
+    return None if console is None else np.asarray(console.getRAM(), np.uint8)
+
+
+def _is_picture(space: Any) -> bool:
+    shape = getattr(space, "shape", None) or ()
+    return getattr(space, "dtype", None) == np.uint8 and (len(shape) == 2 or (len(shape) == 3 and shape[2] == 3))

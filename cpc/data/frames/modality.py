@@ -1,0 +1,89 @@
+"""Frames as a modality: recorded episodes -> windows of frame stacks."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from cpc.data.drawn import Drawn, HeldOut
+from cpc.data.frames.corpus import NUM_INITIALISATION_WINDOWS, FrameCorpus
+from cpc.data.frames.readouts import FrameReadouts
+from cpc.data.modality import Training, require_positive
+
+
+@dataclass(kw_only=True)
+class Frames(Drawn):
+    """Windows of recorded episodes; an observation is a frame with those before it.
+
+    Args:
+        source: a folder that `cpc data record` has written.
+        window_frames: length of a window. Windows never leave their episode, so neither do predictions.
+        stack: frames that the encoder sees at a time, the last one that of its time; as
+            `model.encoder.init_args.num_frames`.
+        batch_size: windows per batch and device.
+        train_split: what is trained on.
+        eval_split: the held-out part that the bound is measured on.
+        eval_batches: batches of one held-out evaluation and device, the same ones every time; one pass at most.
+        num_workers: loader processes; 0 loads in the training process.
+        seed: of the batches.
+    """
+
+    name = "frames"
+    unit = "windows"
+    size_option = "window_frames"
+    held_out_options: ClassVar[tuple[str, ...]] = ("batch_size", "window_frames")
+    num_initialisation: ClassVar[int] = NUM_INITIALISATION_WINDOWS
+
+    source: str
+    window_frames: int = 32
+    stack: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(window_frames=self.window_frames, stack=self.stack)
+
+    def check(self, model: Any) -> None:
+        """Also refuse windows that are too short for the model's predictions."""
+        super().check(model)
+        if self.window_frames <= model.steps[-1].k:
+            raise ValueError(
+                f"data.window_frames={self.window_frames} is too short: the model predicts {model.steps[-1].k} steps "
+                "ahead; lengthen the window or lower model.predictor.init_args.num_steps"
+            )
+
+    def open(self, encoder: Any, *, to_train: bool = False) -> FrameCorpus:
+        """The recording, whose frames must be those of the encoder.
+
+        Raises:
+            ValueError: naming what differs.
+        """
+        corpus = FrameCorpus(self.source, self.window_frames, self.stack)
+        taken = (encoder.num_frames, *encoder.frame_size)
+        if corpus.frame_shape != taken:
+            raise ValueError(
+                f"the encoder takes stacks of frames of {' x '.join(map(str, taken))} pixels, but those of "
+                f"{self.source} are {' x '.join(map(str, corpus.frame_shape))}: change data.stack with "
+                "model.encoder.init_args.num_frames, and frame_size with `cpc data record`'s shrink"
+            )
+        return corpus
+
+    def training(self, corpus: Any, model: Any, rank: int = 0, world_size: int = 1) -> Training:
+        """Also refuse episodes that all end before the furthest prediction."""
+        _check_lengths(corpus, self.train_split, model)
+        return super().training(corpus, model, rank, world_size)
+
+    def held_out(self, corpus: Any, model: Any, **how: Any) -> HeldOut:
+        """Likewise."""
+        _check_lengths(corpus, self.eval_split, model)
+        return super().held_out(corpus, model, **how)
+
+    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> FrameReadouts:
+        """Frames of episodes, and the state behind them."""
+        return FrameReadouts(corpus, **where)
+
+
+def _check_lengths(corpus: FrameCorpus, split: str, model: Any) -> None:
+    longest, furthest = int(corpus.windows(split).lengths.max()), model.steps[-1].k
+    if longest <= furthest:
+        raise ValueError(
+            f"split {split!r}: the longest episode has {longest} frames, but the model predicts {furthest} steps "
+            "ahead: lower model.predictor.init_args.num_steps, or record longer episodes"
+        )

@@ -1,0 +1,129 @@
+"""`cpc data record`: play episodes of an environment and write them down."""
+
+import platform
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cpc.data.frames.environments import open_environment, open_policy, picture_in, ram_of, to_frame
+from cpc.data.frames.recording import FRAMES_NAME, STEPS_NAME, Recording
+from cpc.data.modality import require_positive
+from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.store.packed import PackedRows, pack_rows
+from cpc.data.store.splits import draw_splits
+
+
+def record(
+    env: str,
+    folder: Path,
+    *,
+    num_episodes: int = 40,
+    max_steps: int = 1000,
+    policy: str = "random",
+    shrink: int = 2,
+    valid_share: float = 0.1,
+    test_share: float = 0.2,
+    seed: int = 0,
+    progress: bool = True,
+) -> Recording:
+    """Play episodes of an environment, and write frames, actions, rewards and Atari's memory.
+
+    Frames are grey. An episode depends on the seed and its number alone. The folder appears when all are written.
+
+    Args:
+        env: name of a Gymnasium environment, such as ALE/Pong-v5, or MODULE:NAME of one that a module registers.
+        folder: to write; it must not exist yet.
+        num_episodes: how many to play.
+        max_steps: of an episode, at most: it ends there.
+        policy: random, or the class path of a policy of yours (`cpc.data.frames.environments.Policy`).
+        shrink: average the pixels of squares of that side.
+        valid_share: of the episodes, drawn for the split valid.
+        test_share: likewise, for test.
+        seed: of environment, policy and splits.
+        progress: show a progress bar.
+
+    Raises:
+        ValueError: if the folder exists, the environment cannot be made or shows no picture, or an option is out of
+            range.
+    """
+    require_positive(num_episodes=num_episodes, max_steps=max_steps, shrink=shrink)
+    if folder.exists():
+        raise ValueError(f"{folder} exists already: name a folder to write, or remove it")
+    names = [f"episode {number}" for number in range(num_episodes)]
+    splits = draw_splits(names, valid_share=valid_share, test_share=test_share, seed=seed)
+    played = _Played(env, policy, splits, max_steps, shrink, seed)
+    with build_atomically(folder, lambda place: (place / STEPS_NAME).is_file()) as unfinished:
+        place = unfinished / FRAMES_NAME
+        pack_rows(played, place, PackedRows, skip_bad=False, num_workers=1, progress=progress)
+        np.savez(unfinished / STEPS_NAME, **played.steps)  # type: ignore[arg-type]
+    recording = Recording(folder)
+    num_frames, (height, width, _) = int(recording.lengths.sum()), recording.shape
+    counts = ", ".join(f"{split} {count}" for split, count in Counter(splits).items())
+    print(f"{num_episodes} episodes ({counts}) of {num_frames} frames, {height} x {width} pixels, written to {folder}")
+    return recording
+
+
+class _Played:
+    """Episodes as rows of frames; what else happens is kept in `steps`, by name."""
+
+    noun, dtype = "episode", "|u1"
+
+    def __init__(self, env: str, policy: str, splits: Sequence[str], max_steps: int, side: int, seed: int) -> None:
+        self._environment = open_environment(env)
+        self._policy = open_policy(policy, self._environment.action_space)
+        self._key = picture_in(self._environment.observation_space)
+        self._num_episodes, self._max_steps, self._side, self._seed = len(splits), max_steps, side, seed
+        space = self._environment.observation_space
+        height, width = (space if self._key is None else space[self._key]).shape[:2]
+        if height % side or width % side:
+            raise ValueError(f"`shrink` {side} does not divide frames of {height} x {width} pixels")
+        self.shape = (height // side, width // side, 1)
+        self._episodes: defaultdict[str, list[Any]] = defaultdict(list)
+        self.about: Mapping[str, Any] = {
+            "environment": env,
+            "policy": policy,
+            "seed": seed,
+            "max_steps": max_steps,
+            "splits": list(splits),
+            "versions": {
+                "gymnasium": version("gymnasium"),
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+        }
+
+    @property
+    def steps(self) -> dict[str, np.ndarray]:
+        """What happened at every frame, episode after episode."""
+        return {name: np.array(values) for name, values in self._episodes.items()}
+
+    def rooms(self, num_workers: int, progress: bool) -> Sequence[int | str]:
+        """How long an episode is shows when it is played."""
+        return [self._max_steps] * self._num_episodes
+
+    def decoding(self) -> AbstractContextManager[None]:
+        """Nothing to enter."""
+        return nullcontext()
+
+    def decode(self, row: int) -> Iterator[np.ndarray]:
+        """Play an episode; a frame is written with the action that follows it."""
+        environment, policy = self._environment, self._policy
+        seed = int(np.random.SeedSequence((self._seed, row)).generate_state(1)[0])
+        policy.begin(seed)
+        observation, _ = environment.reset(seed=seed)
+        for _ in range(self._max_steps):
+            picture, memory = observation if self._key is None else observation[self._key], ram_of(environment)
+            frame, action = to_frame(picture, self._side), policy(observation)
+            observation, reward, is_over, is_cut, _ = environment.step(action)
+            self._episodes["actions"].append(action)
+            self._episodes["rewards"].append(np.float32(reward))
+            if memory is not None:
+                self._episodes["ram"].append(memory)
+            yield frame[None]
+            if is_over or is_cut:
+                break

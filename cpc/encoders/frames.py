@@ -1,0 +1,142 @@
+"""g_enc for frames: strided convolutions on every frame by itself, or on it and the few before it.
+
+B windows, T frames of each, S frames in a stack, H W rows and columns of pixels, D latent dim, d channels of a layer.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float, Int, Num
+from torch import Tensor, nn
+
+from cpc.encoders.convolution import Norm, NormedConvolution, check_norm
+
+
+class FrameEncoder(nn.Module):
+    """Convolutions with ReLU and a projection of all their outputs, so that a latent knows where things are.
+
+    The layers are those of Mnih et al. 2015 (Human-level control through deep reinforcement learning); Espeholt et al.
+    2018 (IMPALA, arXiv:1802.01561), whose agents van den Oord et al. 2018 train in section 3.4, have the first two.
+
+    Args:
+        frame_size: H, W.
+        dim: D.
+        num_frames: S.
+        widths: channels of each layer.
+        kernels: side of each layer's kernel, pixels of its input.
+        strides: of each layer.
+        norm: `affine`, one scale and shift per channel, set once from data by `initialise_from` and ordinary
+            parameters from then on; `layer`, layer norm over the channels of each position; `none`.
+
+    Raises:
+        ValueError: on unequal numbers of widths, kernels and strides, a number below 1, frames too small for the
+            layers, or an unknown norm.
+    """
+
+    modality = "frames"
+    latents = "sequences"
+    hop_samples = 1
+
+    def __init__(
+        self,
+        frame_size: tuple[int, int] = (105, 80),
+        dim: int = 256,
+        num_frames: int = 1,
+        widths: tuple[int, ...] = (32, 64, 64),
+        kernels: tuple[int, ...] = (8, 4, 3),
+        strides: tuple[int, ...] = (4, 2, 1),
+        norm: Norm = "affine",
+    ) -> None:
+        super().__init__()
+        if not len(widths) == len(kernels) == len(strides):
+            raise ValueError(
+                f"widths, kernels and strides describe one layer each, got {len(widths)}, {len(kernels)} and "
+                f"{len(strides)} of them"
+            )
+        if min((*frame_size, dim, num_frames, *widths, *kernels, *strides)) < 1:
+            raise ValueError(
+                f"frame_size={tuple(frame_size)}, dim={dim}, num_frames={num_frames}, widths={tuple(widths)}, "
+                f"kernels={tuple(kernels)} and strides={tuple(strides)} must all be at least 1"
+            )
+        check_norm(norm)
+        self.frame_size, self.dim, self.num_frames = tuple(frame_size), dim, num_frames
+        self.widths, self.kernels, self.strides, self.norm = tuple(widths), tuple(kernels), tuple(strides), norm
+        dims = [num_frames, *widths]
+        self.layers = nn.ModuleList(
+            FrameLayer(dims[i], dims[i + 1], kernel, stride, norm)
+            for i, (kernel, stride) in enumerate(zip(kernels, strides, strict=True))
+        )
+        height, width = self.frame_size
+        for kernel, stride in zip(kernels, strides, strict=True):
+            height, width = ((side - kernel) // stride + 1 for side in (height, width))
+        if min(height, width) < 1:
+            raise ValueError(f"frames of {self.frame_size} pixels are too small for kernels={self.kernels}")
+        self.projection = nn.Linear(dims[-1] * height * width, dim)
+        self.pixel_mean: Tensor
+        self.pixel_std: Tensor
+        self.register_buffer("pixel_mean", torch.zeros(()))
+        self.register_buffer("pixel_std", torch.ones(()))
+
+    @property
+    def geometry(self) -> dict[str, Any]:
+        """Where latents lie, for readers of config.json: one a frame."""
+        return {"hop_samples": self.hop_samples, "num_frames": self.num_frames, "frame_size": list(self.frame_size)}
+
+    def forward(self, x: Num[Tensor, "B T S H W"]) -> Float[Tensor, "B T D"]:
+        """Encode every stack of frames by itself; pixels lie between 0 and 255.
+
+        Raises:
+            ValueError: on stacks or frames of another size.
+        """
+        hidden = self._pixels(x)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        latents = self.projection(rearrange(hidden, "n h w d -> n (h w d)"))
+        return rearrange(latents, "(b t) d -> b t d", b=len(x))
+
+    def num_latents(self, num_samples: Int[Tensor, " B"] | int) -> Int[Tensor, " B"] | int:
+        """One latent a frame."""
+        return num_samples
+
+    def set_statistics(self, mean: float, std: float) -> None:
+        """Keep mean and standard deviation of the corpus' pixels, 255 being 1, by which inputs are standardised."""
+        if std <= 0:
+            raise ValueError(f"mean={mean} and std={std} cannot standardise frames: all one colour?")
+        self.pixel_mean.fill_(mean)
+        self.pixel_std.fill_(std)
+
+    @torch.no_grad()
+    def initialise_from(self, x: Num[Tensor, "B T S H W"]) -> None:
+        """Give every channel zero mean and unit deviation on these frames, layer by layer (norm `affine` only)."""
+        hidden = self._pixels(x)
+        for layer in self.layers:
+            layer.initialise_from(hidden)  # type: ignore[operator]
+            hidden = layer(hidden)
+
+    def _pixels(self, x: Tensor) -> Float[Tensor, "n H W S"]:
+        """The standardised stacks with their channels last, as every layer has them."""
+        if x.shape[2:] != (self.num_frames, *self.frame_size):
+            raise ValueError(
+                f"stacks of {tuple(x.shape[2:])} were given to an encoder of num_frames={self.num_frames} and "
+                f"frame_size={self.frame_size}"
+            )
+        pixels = x.to(self.pixel_mean.dtype) / 255
+        return rearrange((pixels - self.pixel_mean) / self.pixel_std, "b t s h w -> (b t) h w s")
+
+
+class FrameLayer(NormedConvolution):
+    """Convolution without padding, norm and ReLU."""
+
+    def __init__(self, in_dim: int, dim: int, kernel: int, stride: int, norm: Norm) -> None:
+        super().__init__(in_dim, dim, (kernel, kernel), norm)
+        self.stride = stride
+
+    def forward(self, x: Float[Tensor, "n p q c"]) -> Float[Tensor, "n h w d"]:
+        """Convolve, normalise and rectify."""
+        return super().forward(x).relu_()
+
+    def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "n h w d"]:
+        y = F.conv2d(rearrange(x, "n p q c -> n c p q"), weight, bias, self.stride)
+        return rearrange(y, "n d h w -> n h w d")

@@ -1,0 +1,73 @@
+"""Windows of episodes: none leaves its episode, the same draws give the same frames."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cpc.data.frames.corpus import FrameCorpus
+from cpc.data.frames.modality import Frames
+from cpc.data.frames.recording import Recording
+from cpc.encoders import FrameEncoder
+
+
+@pytest.fixture
+def corpus(recording: Recording) -> FrameCorpus:
+    return FrameCorpus(recording.folder.parent, window_frames=10, stack=2)
+
+
+def test_windows_are_slices_of_one_episode(corpus: FrameCorpus) -> None:
+    windows = corpus.windows("train")
+    stream = corpus.batches(windows, "uniform", 8, 10, seed=0)
+    for index in range(20):
+        drawn = stream.batch(index)
+        batch = windows.__getitems__(drawn)
+        assert batch.x.shape == (8, 10, 2, 12, 8)
+        for x, row, (_, start) in zip(batch.x, batch.sequence_id.tolist(), drawn, strict=True):
+            assert corpus.recording.splits[row] == "train"
+            assert 0 <= start <= corpus.recording.lengths[row] - 10
+            frames = corpus.recording.read(row, 0, 99, 1)[:, 0]
+            np.testing.assert_array_equal(x[:, 1], frames[start : start + 10])
+            np.testing.assert_array_equal(x[1:, 0], x[:-1, 1])
+
+
+def test_every_window_of_a_pass_comes_once(corpus: FrameCorpus) -> None:
+    windows = corpus.windows("train")
+    stream = corpus.batches(windows, "uniform", 1, 10, seed=0)
+    episodes = [stream.batch(index)[0][0] for index in range(stream.num_slots)]
+    assert np.bincount(episodes).tolist() == (windows.lengths // 10).tolist()
+
+
+def test_an_episode_shorter_than_a_window_is_padded(recording: Recording) -> None:
+    corpus = FrameCorpus(recording.folder.parent, window_frames=50, stack=1)
+    windows = corpus.windows("train")
+    batch = windows.__getitems__([(0, 0), (1, 0)])
+    assert batch.num_valid is not None
+    assert batch.num_valid.tolist() == windows.lengths[:2].tolist()
+    assert not batch.x[0, int(windows.lengths[0]) :].any()
+
+
+def test_bad_input(recording: Recording, tmp_path: Path) -> None:
+    source = str(recording.folder.parent)
+    encoder = FrameEncoder((12, 8), 4, widths=(4,), kernels=(3,), strides=(2,))
+    assert Frames(source=source).open(encoder).frame_shape == (1, 12, 8)
+    with pytest.raises(
+        ValueError, match=r"takes stacks of frames of 1 x 12 x 8 pixels, but those of .* are 2 x 12 x 8"
+    ):
+        Frames(source=source, stack=2).open(encoder)
+    with pytest.raises(ValueError, match="holds no recorded episodes"):
+        Frames(source=str(tmp_path)).open(encoder)
+    with pytest.raises(ValueError, match=r"no episodes of split 'dev', only of test, train, valid"):
+        FrameCorpus(source, 10, 1).check("dev")
+    with pytest.raises(ValueError, match="episodes have no speakers"):
+        FrameCorpus(source, 10, 1).check("train", needs_speakers=True)
+    with pytest.raises(ValueError, match=r"`stack`=0 must be at least 1"):
+        Frames(source=source, stack=0)
+
+
+def test_statistics_reach_the_encoder(corpus: FrameCorpus) -> None:
+    encoder = FrameEncoder((12, 8), 4, num_frames=2, widths=(4,), kernels=(3,), strides=(2,))
+    Frames(source="").standardise(encoder, corpus)
+    mean, std = corpus.statistics("train")
+    torch.testing.assert_close((encoder.pixel_mean.item(), encoder.pixel_std.item()), (mean, std))

@@ -1,0 +1,117 @@
+"""What `cpc data record` writes, against the game played again by hand."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_pong import BALL_X, BALL_Y, HEIGHT, NAME, PLAYER_Y, WIDTH, SmallPong
+
+from cpc.cli import main
+from cpc.data.frames.environments import to_frame
+from cpc.data.frames.record import record
+from cpc.data.frames.recording import Recording
+
+
+def test_an_episode_is_the_game_that_its_seed_plays(recording: Recording) -> None:
+    for row in (0, 7):
+        seed = int(np.random.SeedSequence((0, row)).generate_state(1)[0])
+        game = SmallPong()
+        picture, _ = game.reset(seed=seed)
+        actions = recording.of_episode("actions", row)
+        frames = recording.read(row, 0, 100, 1)[:, 0]
+        assert len(frames) == len(actions) == recording.lengths[row]
+        for time, action in enumerate(actions):
+            grey = picture.astype(float) @ [0.299, 0.587, 0.114]
+            means = grey.reshape(HEIGHT // 2, 2, WIDTH // 2, 2).mean((1, 3))
+            np.testing.assert_allclose(frames[time], means, atol=0.51)
+            memory = recording.of_episode("ram", row)[time]
+            assert memory[[BALL_X, BALL_Y, PLAYER_Y]].tolist() == game.places.tolist()
+            picture, reward, is_over, _, _ = game.step(int(action))
+            assert recording.of_episode("rewards", row)[time] == reward
+        assert is_over or len(actions) == 36
+
+
+def test_the_same_seed_records_the_same_and_another_does_not(recording: Recording, tmp_path: Path) -> None:
+    how = dict(num_episodes=4, max_steps=36, progress=False)
+    again, other = (record(NAME, tmp_path / str(seed), seed=seed, **how) for seed in (0, 1))
+    for row in range(4):
+        np.testing.assert_array_equal(again.read(row, 0, 99, 1), recording.read(row, 0, 99, 1))
+    assert not np.array_equal(again.read(0, 0, 20, 1), other.read(0, 0, 20, 1))
+
+
+def test_statistics_are_exact(recording: Recording) -> None:
+    rows = recording.rows("train")
+    pixels = np.concatenate([recording.read(row, 0, 99, 1).ravel() for row in rows]) / 255
+    mean, std = recording.subset(rows).statistics_over(255)
+    assert (mean.item(), std.item()) == pytest.approx((pixels.mean(), pixels.std()))
+
+
+def test_policies_and_pictures_under_a_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "keyed"
+    main(["data", "record", "small_pong:small/Keyed-v0", str(folder), "--policy", "small_pong.Stubborn", "--seed", "3"])
+    found = Recording(folder)
+    assert (found.steps["actions"] == 2).all()
+    assert "ram" not in found.steps
+    assert found.splits.count("train") == 40 - found.splits.count("valid") - found.splits.count("test")
+    assert f"written to {folder}" in capsys.readouterr().out
+
+
+def test_a_stack_begins_with_the_first_frame_and_ends_with_the_episode(recording: Recording) -> None:
+    frames = recording.read(3, 0, 99, 1)[:, 0]
+    stacks = recording.read(3, 0, 99, 3)
+    for time in range(len(frames)):
+        for place, before in enumerate((2, 1, 0)):
+            np.testing.assert_array_equal(stacks[time, place], frames[max(time - before, 0)])
+    assert len(recording.read(3, len(frames) - 2, 10, 3)) == 2
+
+
+def test_grey_is_luminance() -> None:
+    assert to_frame(np.full((4, 2, 3), (255, 0, 0), np.uint8), 2).tolist() == [[[76]], [[76]]]
+    assert to_frame(np.array([[0, 1], [2, 4]], np.uint8), 2).item() == 2  # 1.75
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    with pytest.raises(SystemExit):
+        main(["data", "record", *map(str, arguments)])
+    return capsys.readouterr().err
+
+
+def test_what_cannot_be_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "new"
+    assert "env 'ALE/Nothing-v5' cannot be made" in refused(capsys, "ALE/Nothing-v5", folder)
+    assert "MODULE:NAME" in refused(capsys, "no_such_module:Game-v0", folder)
+    assert "one picture of bytes" in refused(capsys, "CartPole-v1", folder)
+    assert "--shrink 5 does not divide frames of 24 x 16" in refused(capsys, NAME, folder, "--shrink", "5")
+    assert "--policy 'small_pong.Nobody'" in refused(capsys, NAME, folder, "--policy", "small_pong.Nobody")
+    assert "has no begin(seed)" in refused(capsys, NAME, folder, "--policy", "small_pong.Box")
+    assert "--num_episodes=0 must be at least 1" in refused(capsys, NAME, folder, "--num_episodes", "0")
+    assert "too few" in refused(capsys, NAME, folder, "--num_episodes", "2")
+    assert "exists already" in refused(capsys, NAME, tmp_path)
+    assert not folder.exists()
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    assert "uv sync --extra frames" in refused(capsys, NAME, folder)
+
+
+def test_a_recording_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: SmallPong, action: int) -> None:
+        raise RuntimeError("the game crashed")
+
+    monkeypatch.setattr(SmallPong, "step", fail)
+    with pytest.raises(RuntimeError, match="crashed"):
+        record(NAME, tmp_path / "broken", num_episodes=4, progress=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_without_episodes(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"holds no recorded episodes: write some with `cpc data record ENV"):
+        Recording(tmp_path)
+
+
+def test_atari_itself(tmp_path: Path) -> None:
+    pytest.importorskip("ale_py")
+    found = record("ALE/Pong-v5", tmp_path / "pong", num_episodes=3, max_steps=4, progress=False)
+    assert (found.shape, found.lengths.tolist()) == ((105, 80, 1), [4, 4, 4])
+    assert found.steps["ram"].shape == (12, 128)

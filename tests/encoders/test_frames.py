@@ -1,0 +1,58 @@
+"""The encoder of frames: shapes, no leak between frames or windows, its data initialisation."""
+
+import pytest
+import torch
+
+from cpc.encoders import FrameEncoder
+
+
+@pytest.fixture
+def encoder() -> FrameEncoder:
+    return FrameEncoder((20, 16), 6, num_frames=2, widths=(5, 7), kernels=(4, 3), strides=(2, 1))
+
+
+def test_a_latent_sees_its_own_stack_alone(encoder: FrameEncoder) -> None:
+    x = torch.randint(0, 256, (3, 4, 2, 20, 16), dtype=torch.uint8)
+    latents = encoder(x)
+    assert latents.shape == (3, 4, 6)
+    changed = x.clone()
+    changed[1, 2] = 255 - changed[1, 2]
+    differs = (encoder(changed) - latents).abs().amax(2) > 1e-6
+    assert differs.nonzero().tolist() == [[1, 2]]
+    torch.testing.assert_close(encoder(x.flip(0)), latents.flip(0))
+
+
+def test_layers_are_torchs_convolutions(encoder: FrameEncoder) -> None:
+    encoder.double().set_statistics(0.25, 0.5)
+    x = torch.randint(0, 256, (1, 1, 2, 20, 16), dtype=torch.uint8)
+    hidden = (x[0].double() / 255 - 0.25) / 0.5
+    for layer, stride in zip(encoder.layers, (2, 1), strict=True):
+        hidden = torch.nn.functional.conv2d(hidden, layer.weight, layer.bias, stride).relu()
+    flat = hidden.permute(0, 2, 3, 1).flatten(1)
+    torch.testing.assert_close(encoder(x)[0], encoder.projection(flat))
+
+
+def test_initialisation_standardises_channels(encoder: FrameEncoder) -> None:
+    encoder.set_statistics(0.5, 0.3)
+    x = torch.randint(0, 256, (4, 8, 2, 20, 16), dtype=torch.uint8)
+    encoder.initialise_from(x)
+    hidden = encoder._pixels(x)
+    for layer in encoder.layers:
+        before = layer._convolve(hidden, layer.weight * layer.scale.reshape(-1, 1, 1, 1), layer.bias)
+        std, mean = torch.std_mean(before, (0, 1, 2))
+        torch.testing.assert_close(mean, torch.zeros_like(mean), atol=1e-4, rtol=0)
+        torch.testing.assert_close(std, torch.ones_like(std), atol=1e-3, rtol=0)
+        hidden = layer(hidden)
+
+
+def test_bad_arguments(encoder: FrameEncoder) -> None:
+    with pytest.raises(ValueError, match=r"describe one layer each, got 1, 3 and 3"):
+        FrameEncoder(widths=(4,))
+    with pytest.raises(ValueError, match="too small for kernels"):
+        FrameEncoder((7, 30))
+    with pytest.raises(ValueError, match="must all be at least 1"):
+        FrameEncoder(dim=0)
+    with pytest.raises(ValueError, match=r"stacks of \(1, 20, 16\) were given to an encoder of num_frames=2"):
+        encoder(torch.zeros(1, 1, 1, 20, 16))
+    with pytest.raises(ValueError, match="all one colour"):
+        encoder.set_statistics(0.5, 0.0)
