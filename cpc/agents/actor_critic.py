@@ -52,9 +52,7 @@ class ActorCritic(nn.Module):
         for head in (self.policy, self.value):
             nn.init.zeros_(head.bias)
 
-    def forward(
-        self, x: Tensor, begins: Bool[Tensor, "B T"], state: tuple[Tensor, ...] | None = None
-    ) -> Played:
+    def forward(self, x: Tensor, begins: Bool[Tensor, "B T"], state: tuple[Tensor, ...] | None = None) -> Played:
         """Latents, contexts, policy and value of observations; contexts forget where an episode `begins`."""
         latents = self.model.encoder(x)
         parts = []

@@ -67,7 +67,7 @@ def train_agents(
     compared = {
         "schema": SCHEMA,
         "config": str(config),
-        "environment": environment.id,
+        "environment": environment.name,
         "num_steps": a2c.num_steps,
         "num_seeds": num_seeds,
         "threshold": threshold,
@@ -76,7 +76,7 @@ def train_agents(
     }
     write_json(compared, run_dir / "comparison.json")
     with write_atomically(run_dir / "comparison.png") as new:
-        _picture(curves, a2c.num_steps, environment.id).savefig(new, format="png")
+        _picture(curves, a2c.num_steps, environment.name).savefig(new, format="png")
     print(_table(compared))
     print(f"written to {run_dir / 'comparison.json'} and comparison.png")
     return compared
@@ -94,10 +94,15 @@ def _read(path: Path) -> tuple[dict[str, Any], Environment, A2C]:
         unknown = [name for name in found[section] if name not in legal]
         if unknown:
             raise ValueError(f"{path}: {section}.{unknown[0]} is not one of {', '.join(legal)}")
-    if "id" not in found["environment"]:
-        raise ValueError(f"{path}: environment.id must name a Gymnasium environment")
+    if "name" not in found["environment"]:
+        raise ValueError(f"{path}: environment.name must name a Gymnasium environment")
     architecture = {"class_path": "cpc.model.CPC", "init_args": found["model"]}
-    return architecture, Environment(**found["environment"]), A2C(**found["a2c"])
+    kinds = {field.name: type(field.default) for field in fields(A2C)}
+    try:
+        a2c = {name: kinds[name](value) for name, value in found["a2c"].items()}  # YAML reads 7e-4 as text
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: a2c must hold numbers: {error}") from error
+    return architecture, Environment(**found["environment"]), A2C(**a2c)
 
 
 def _curve(folder: Path) -> tuple[np.ndarray, np.ndarray]:

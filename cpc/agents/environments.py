@@ -1,17 +1,17 @@
 """Environments side by side, whose every episode can be played again: that is how a stopped run goes on exactly.
 
-N environments, C H W channels, rows and columns of a frame.
+N environments, S H W frames of an observation, their rows and columns.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
-import torch
-import torch.nn.functional as F
-from einops import rearrange
+from einops import rearrange, reduce
+
+from cpc.data.frames.environments import open_environment, picture_in, to_frame
+from cpc.data.modality import require_positive
 
 
 class Transition(NamedTuple):
@@ -37,56 +37,58 @@ class Environment:
     """A Gymnasium environment, and how its observations become those of an encoder.
 
     Args:
-        id: as `gymnasium.make` takes it, such as `VizdoomBasic-v1`.
-        module: imported before, so that it registers its environments, such as `vizdoom.gymnasium_wrapper`.
+        name: as `cpc data record` takes it: `ALE/Pong-v5`, or `MODULE:NAME` of a module that registers it.
         options: further arguments of `gymnasium.make`, such as `{frame_skip: 4}`.
-        part: of observations that are dictionaries, such as `screen`.
-        frame_size: rows and columns that frames are scaled to; null: observations are vectors, or stay as large.
-        is_grey: whether colours are averaged.
+        shrink: average the pixels of squares of that side; 1: as they are.
+        is_grey: whether a picture becomes one frame of luminance; otherwise each of its channels is one.
+
+    Raises:
+        ValueError: if `shrink` is below 1.
     """
 
-    id: str
-    module: str | None = None
+    name: str
     options: dict[str, Any] = field(default_factory=dict)
-    part: str | None = None
-    frame_size: tuple[int, int] | None = None
-    is_grey: bool = False
+    shrink: int = 1
+    is_grey: bool = True
 
-    def make(self) -> gymnasium.Env:
+    def __post_init__(self) -> None:
+        require_positive(**{"environment.shrink": self.shrink})
+
+    def make(self) -> Any:
         """Open one.
 
         Raises:
-            ValueError: if it is not installed, or its actions are not some few.
+            ValueError: if it is not installed, its actions are not some few, or it shows neither a picture nor a vector.
         """
-        try:
-            if self.module is not None:
-                __import__(self.module)
-            made = gymnasium.make(self.id, **self.options)
-        except (ImportError, gymnasium.error.Error) as error:
+        made = open_environment(self.name, **self.options)
+        if not hasattr(made.action_space, "n"):
             raise ValueError(
-                f"environment.id={self.id!r} cannot be made: {error}; install it (the extra `agents` has vizdoom and "
-                "minigrid), and name the module that registers it in environment.module"
-            ) from error
-        if not isinstance(made.action_space, gymnasium.spaces.Discrete):
-            raise ValueError(f"environment.id={self.id!r} has the actions {made.action_space}: Discrete ones are needed")
-        parts = getattr(made.observation_space, "spaces", None)
-        if (parts is None) != (self.part is None) or (parts is not None and self.part not in parts):
-            names = "no parts: leave environment.part out" if parts is None else f"the parts {', '.join(parts)}: name one"
-            raise ValueError(f"environment.part={self.part!r}, but observations of {self.id!r} have {names}")
+                f"environment.name={self.name!r} has actions {made.action_space}: Discrete ones are needed"
+            )
+        if not _is_vector(made.observation_space):
+            picture_in(made.observation_space)
         return made
 
-    def observe(self, found: Any) -> np.ndarray:
-        """An observation as encoders take it: float32 vectors, or uint8 frames `[C, H, W]`."""
-        found = np.asarray(found if self.part is None else found[self.part])
-        if found.ndim < 2:
-            return found.astype(np.float32)
-        frame = rearrange(found, "h w -> 1 h w") if found.ndim == 2 else rearrange(found, "h w c -> c h w")
+    def observe(self, found: Any, space: Any) -> np.ndarray:
+        """An observation as encoders take it: a float32 vector, or frames `[S, H, W]` of bytes.
+
+        Args:
+            found: what the environment gave.
+            space: its observations'.
+        """
+        if _is_vector(space):
+            return np.asarray(found, np.float32)
+        key = picture_in(space)
+        picture = np.asarray(found if key is None else found[key])
         if self.is_grey:
-            frame = frame.mean(0, keepdims=True)
-        if self.frame_size is not None:
-            pixels = torch.from_numpy(frame.astype(np.float32))
-            frame = F.interpolate(rearrange(pixels, "c h w -> 1 c h w"), tuple(self.frame_size), mode="area")[0].numpy()
-        return np.round(frame).astype(np.uint8)
+            return rearrange(to_frame(picture, self.shrink), "h w s -> s h w")
+        size = {"p": self.shrink, "q": self.shrink}
+        means = reduce(picture.astype(np.float32), "(h p) (w q) s -> s h w", "mean", **size)
+        return np.rint(means).astype(np.uint8)
+
+
+def _is_vector(space: Any) -> bool:
+    return len(getattr(space, "shape", None) or ()) == 1
 
 
 class Environments:
@@ -110,7 +112,7 @@ class Environments:
             raise ValueError(f"num_environments={num} must be at least 1")
         self._environment, self._seed = environment, seed
         self._made = [environment.make() for _ in range(num)]
-        self.num_actions = int(self._made[0].action_space.n)  # type: ignore[attr-defined]
+        self.num_actions = int(self._made[0].action_space.n)
         self._numbers = [0] * num
         self._actions: list[list[int]] = [[] for _ in range(num)]
         self._returns = np.zeros(num)
@@ -126,7 +128,7 @@ class Environments:
             self._actions[i].append(action)
             self._returns[i] += float(reward)
             rewards[i], is_end[i], is_cut[i] = reward, is_over or is_out_of_time, is_out_of_time and not is_over
-            self.observations[i] = self._environment.observe(found)
+            self.observations[i] = self._observe(i, found)
             if is_end[i]:
                 if is_cut[i]:
                     last[i] = self.observations[i].copy()
@@ -148,7 +150,7 @@ class Environments:
                 found, reward, *_ = self._made[i].step(action)
                 self._actions[i].append(action)
                 self._returns[i] += float(reward)
-                self.observations[i] = self._environment.observe(found)
+                self.observations[i] = self._observe(i, found)
 
     def close(self) -> None:
         """Let go of the environments."""
@@ -159,4 +161,7 @@ class Environments:
         seed = int(np.random.SeedSequence((self._seed, i, self._numbers[i])).generate_state(1)[0] >> 1)
         self._actions[i], self._returns[i] = [], 0.0
         found, _ = self._made[i].reset(seed=seed)
-        return self._environment.observe(found)
+        return self._observe(i, found)
+
+    def _observe(self, i: int, found: Any) -> np.ndarray:
+        return self._environment.observe(found, self._made[i].observation_space)

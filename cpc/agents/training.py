@@ -65,7 +65,9 @@ class A2C:
         for name, value in asdict(self).items():
             at_least = 0 if name.endswith(("weight", "discount")) else 1 if isinstance(value, int) else None
             if (at_least is None and value <= 0) or (at_least is not None and value < at_least):
-                raise ValueError(f"a2c.{name}={value} must be {'positive' if at_least is None else f'at least {at_least}'}")
+                raise ValueError(
+                    f"a2c.{name}={value} must be {'positive' if at_least is None else f'at least {at_least}'}"
+                )
 
     @property
     def num_updates(self) -> int:
@@ -102,6 +104,7 @@ class AgentRun:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model: CPC = build(architecture, trusted_packages=trusted_packages)
+            self._initialise(model)
             self.agent = ActorCritic(model, self.environments.num_actions)
         self.optimiser = torch.optim.RMSprop(
             self.agent.parameters(), a2c.learning_rate, alpha=a2c.decay, eps=a2c.epsilon
@@ -113,6 +116,21 @@ class AgentRun:
         self.returns: list[float] = []  # of episodes that ended since the last record
         self.tally = BoundTally(model.steps)
         self._settings = {"architecture": architecture, "environment": asdict(environment), "a2c": asdict(a2c)}
+
+    def _initialise(self, model: CPC) -> None:
+        """Statistics and data-dependent initialisation of the encoder, from a rollout of random actions.
+
+        Raises:
+            ValueError: if the encoder does not take such observations.
+        """
+        seen, draws = [], np.random.default_rng(self.seed)
+        for _ in range(self.a2c.rollout_steps):
+            seen.append(torch.from_numpy(self.environments.observations.copy()))
+            self.environments.step(draws.integers(self.environments.num_actions, size=self.a2c.num_environments))
+        x = torch.stack(seen, 1)
+        if x.dtype == torch.uint8:
+            model.encoder.set_statistics(float(x.float().mean()) / 255, float(x.float().std()) / 255)
+        model.initialise_from(x)
 
     @property
     def num_steps(self) -> int:

@@ -98,7 +98,7 @@ DRAWINGS = (
         "return",
         "Return",
         "mean return",
-        "Of an agent: mean sum of rewards of the episodes that ended since the record before; steps are those of all its "
+        "Of an agent: mean sum of rewards of the episodes that ended since the record before, by steps of all its "
         "environments together.",
         RETURNS,
         {"mean_return": ""},

@@ -129,19 +129,14 @@ def probe(
     networks = NETWORKS if readouts.supervised is not None else ()
     _check_names("features", features, [*readouts.features, *readouts.hand_made])
     _check_names("baselines", baselines, [*BASELINES, *networks, *readouts.hand_made])
-<<<<<<< HEAD
-    tasks = [task] if isinstance(task, str) else dict.fromkeys(task)
-    parts: dict[str, Any] = {"test_split": test_split, "folds": folds}
-    if num_folds is not None:
-        parts["num_folds"] = num_folds
-    whole = [Task(name, readouts, pool=pool, **parts) for name in tasks]
-=======
     named = {name: readouts.families(name) for name in ([task] if isinstance(task, str) else task)}
     families = {family: members for found in named.values() for family, members in found.items()}
     members = [each for name, found in named.items() for each in (chain(*found.values()) if found else [name])]
     tasks = [each for each in dict.fromkeys(members) if each not in families]
-    whole = [Task(name, readouts, pool=pool, test_split=test_split, folds=folds, num_folds=num_folds) for name in tasks]
->>>>>>> i19-frames
+    parts: dict[str, Any] = {"test_split": test_split, "folds": folds}
+    if num_folds is not None:
+        parts["num_folds"] = num_folds
+    whole = [Task(name, readouts, pool=pool, **parts) for name in tasks]
     for each in whole:
         if each.pool == "frames" and "neighbours" in baselines:
             raise ValueError(

@@ -1,6 +1,5 @@
 """A recording of the small game, made once."""
 
-
 import pytest
 
 pytest.importorskip("gymnasium")
