@@ -3,6 +3,7 @@
 B environments, T steps of a rollout, D latent dim, C context dim, A actions, K prediction steps, P pieces of episodes.
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -57,7 +58,7 @@ class ActorCritic(nn.Module):
         latents = self.model.encoder(x)
         parts = []
         starts = [0, *(begins[:, 1:].any(0).nonzero()[:, 0] + 1).tolist(), x.shape[1]]
-        for start, end in zip(starts[:-1], starts[1:], strict=True):
+        for start, end in pairwise(starts):
             if state is not None:
                 state = tuple(torch.where(_like(begins[:, start], each), 0, each) for each in state)
             contexts, state = self.model.context(latents[:, start:end], state)
