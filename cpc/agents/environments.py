@@ -58,7 +58,7 @@ class Environment:
         """Open one.
 
         Raises:
-            ValueError: if it is not installed, its actions cannot be counted, or it shows neither a picture nor a vector.
+            ValueError: if it is not installed, its actions cannot be counted, or it shows no picture and no vector.
         """
         made = open_environment(self.name, **self.options)
         if not hasattr(made.action_space, "n"):
