@@ -31,6 +31,10 @@ COMMANDS = {  # the function that is called, and what it does
     "data pack": ("cpc.data.audio.command:pack_corpus", "decode a corpus once, as training does by itself"),
     "data record": ("cpc.data.frames.record:record", "play episodes of an environment and write them down"),
     "data synthesize": ("cpc.data.made.speech:synthesize", "make speech with exact phone alignments (espeak-ng)"),
+    "agent": (
+        "cpc.agents.comparison:train_agents",
+        "train agents that act on a CPC model's contexts, with and without its loss, and compare their returns",
+    ),
     "calibrate": (
         "cpc.calibration.calibrate:calibrate",
         "measure estimators of information against truths in closed form; ten minutes",

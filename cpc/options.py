@@ -16,7 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import docstring_parser
 
-NAMED = ("data", "task", "out")
+NAMED = ("data", "task", "out", "run_dir")
 MAY_BE_EMPTY = ("baselines",)
 PYTHON_ONLY = ("progress", "num_workers", "held_out", "supervised")
 METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}

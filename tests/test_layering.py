@@ -21,6 +21,7 @@ STAGES = (
     "evaluation",
     "probes",
     "pretraining",
+    "agents",
     "monitor",
     "quickstart",
     "calibration",

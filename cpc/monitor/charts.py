@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cpc.monitor.figure import GREY, Chart, Series, heat_map, line_chart, step_colours
-from cpc.monitor.kinds import BOUND, HEALTH, PROBE, Kind
+from cpc.monitor.kinds import BOUND, HEALTH, PROBE, RETURNS, Kind
 from cpc.monitor.profile import profile_chart
 from cpc.monitor.run import Run
 from cpc.monitor.table import Table
@@ -93,6 +93,16 @@ DRAWINGS = (
         PROBE,
         {"label_information_nats": ""},
         ("label_entropy_nats", "H(Y) = {}"),
+    ),
+    Drawing(
+        "return",
+        "Return",
+        "mean return",
+        "Of an agent: mean sum of rewards of the episodes that ended since the record before, by steps of all its "
+        "environments together.",
+        RETURNS,
+        {"mean_return": ""},
+        from_zero=False,
     ),
     _of_health(
         "rank",

@@ -65,5 +65,14 @@ HEALTH = Kind(
     },
     last={"collapsed": (str, "list")},
 )
+RETURNS = Kind(
+    "returns.jsonl",
+    (),
+    {
+        "mean_return": "mean return of the episodes that ended since the record before",
+        "num_episodes": "episodes that ended since the record before",
+        "steps_per_second": "steps played a second, in all environments",
+    },
+)
 EVENT = Kind("events.jsonl", (), {}, last={"event": (str, "one"), "message": (str, "one")})
-KINDS = (BOUND, PROBE, HEALTH, EVENT)
+KINDS = (BOUND, PROBE, HEALTH, RETURNS, EVENT)

@@ -115,7 +115,8 @@ class Task:
         if folds is None:
             self.clusters, self._cluster_of_row = readouts.clusters(name, self.train, self.test)
         else:
-            self.clusters, (self._cluster_of_row, self._fold_of_row) = folds, self._shared_out(folds, 4 if num_folds is None else num_folds)
+            shared_out = self._shared_out(folds, 4 if num_folds is None else num_folds)
+            self.clusters, (self._cluster_of_row, self._fold_of_row) = folds, shared_out
         self._group_of_row = readouts.groups(name)
 
     @property

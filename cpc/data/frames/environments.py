@@ -42,8 +42,12 @@ class RandomPolicy:
         return self._actions.sample()
 
 
-def open_environment(name: str) -> Any:
+def open_environment(name: str, **options: Any) -> Any:
     """Make an environment by its Gymnasium name, such as `ALE/Pong-v5`, or `MODULE:NAME` of a module that registers it.
+
+    Args:
+        name: of the environment.
+        options: further arguments of `gymnasium.make`.
 
     Raises:
         ValueError: if Gymnasium, the environment's package or the environment is not installed.
@@ -56,7 +60,7 @@ def open_environment(name: str) -> Any:
             "environments need gymnasium: install it with `uv sync --extra frames` or `pip install 'cpc[frames]'`"
         ) from error
     try:
-        return gymnasium.make(name if module is None else f"{module}:{name}")
+        return gymnasium.make(name if module is None else f"{module}:{name}", **options)
     except (ImportError, gymnasium.error.Error) as error:
         raise ValueError(
             f"environment {name!r} cannot be made: {error}. Atari's come with `uv sync --extra frames` or `pip install "

@@ -1,0 +1,176 @@
+"""`cpc agent`: the same agent with and without the CPC loss, over several seeds."""
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from scipy.stats import t as student
+
+from cpc.agents.environments import Environment
+from cpc.agents.training import A2C, AgentRun
+from cpc.data.store.atomic import write_atomically, write_json
+from cpc.data.store.records import read_records
+
+SCHEMA = 1
+FINAL_SHARE = 0.1  # of the steps, whose mean return is the final one
+SMOOTHED_RECORDS = 5  # whose mean return must reach the threshold
+CONFIDENCE = 0.95
+SECTIONS = ("model", "environment", "a2c")
+
+
+def train_agents(
+    config: str | Path,
+    *,
+    run_dir: str | Path,
+    num_seeds: int = 5,
+    cpc_weights: Sequence[float] | None = None,
+    num_steps: int | None = None,
+    threshold: float | None = None,
+    trusted_packages: Sequence[str] = ("cpc",),
+) -> dict[str, Any]:
+    """Train an agent for every weight of the CPC loss and every seed, one after the other, and compare their returns.
+
+    A call that was interrupted goes on where it was; runs that ended are not run again. `cpc monitor` shows them.
+
+    Args:
+        config: a YAML file with `model` (encoder, context, predictor, loss), `environment` and `a2c`.
+        run_dir: every run is a folder in it; the comparison is written beside them.
+        num_seeds: of each weight.
+        cpc_weights: of the CPC loss; 0 and that of the config if not given.
+        num_steps: of each run, in all its environments together; that of the config if not given.
+        threshold: a return; how soon it is reached is compared too.
+        trusted_packages: packages whose classes the config may name.
+
+    Returns:
+        What is written: by weight the final return of every seed, their mean and interval, and the steps to the
+        threshold.
+
+    Raises:
+        ValueError: on a config that cannot be used, or runs of other settings in the folder.
+    """
+    if num_seeds < 1:
+        raise ValueError(f"num_seeds={num_seeds} must be at least 1")
+    run_dir, (architecture, environment, a2c) = Path(run_dir), _read(Path(config))
+    a2c = a2c if num_steps is None else replace(a2c, num_steps=num_steps)
+    weights = tuple(dict.fromkeys((0.0, a2c.cpc_weight) if cpc_weights is None else cpc_weights))
+    folders = {
+        weight: [run_dir / f"cpc_{weight:g}" / f"seed_{seed}" for seed in range(num_seeds)] for weight in weights
+    }
+    for seed in range(num_seeds):
+        for weight in weights:
+            of_arm = replace(a2c, cpc_weight=weight)
+            AgentRun(folders[weight][seed], architecture, environment, of_arm, seed, tuple(trusted_packages)).train()
+    curves = {weight: [_curve(folder) for folder in of_weight] for weight, of_weight in folders.items()}
+    compared = {
+        "schema": SCHEMA,
+        "config": str(config),
+        "environment": environment.name,
+        "num_steps": a2c.num_steps,
+        "num_seeds": num_seeds,
+        "threshold": threshold,
+        "confidence": CONFIDENCE,
+        "by_cpc_weight": {f"{weight:g}": _summary(each, a2c.num_steps, threshold) for weight, each in curves.items()},
+    }
+    write_json(compared, run_dir / "comparison.json")
+    with write_atomically(run_dir / "comparison.png") as new:
+        _picture(curves, a2c.num_steps, environment.name).savefig(new, format="png")
+    print(_table(compared))
+    print(f"written to {run_dir / 'comparison.json'} and comparison.png")
+    return compared
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Environment, A2C]:
+    """The architecture of the model, the environment and how it is played."""
+    if not path.exists():
+        raise ValueError(f"there is no config {path}")
+    found = yaml.safe_load(path.read_text())
+    if not isinstance(found, dict) or set(found) != set(SECTIONS):
+        raise ValueError(f"{path} must have the sections {', '.join(SECTIONS)}, and no others")
+    for section, kind in (("environment", Environment), ("a2c", A2C)):
+        legal = [field.name for field in fields(kind)]
+        unknown = [name for name in found[section] if name not in legal]
+        if unknown:
+            raise ValueError(f"{path}: {section}.{unknown[0]} is not one of {', '.join(legal)}")
+    if "name" not in found["environment"]:
+        raise ValueError(f"{path}: environment.name must name a Gymnasium environment")
+    architecture = {"class_path": "cpc.model.CPC", "init_args": found["model"]}
+    kinds = {field.name: type(field.default) for field in fields(A2C)}
+    try:
+        a2c = {name: kinds[name](value) for name, value in found["a2c"].items()}  # YAML reads 7e-4 as text
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: a2c must hold numbers: {error}") from error
+    return architecture, Environment(**found["environment"]), A2C(**a2c)
+
+
+def _curve(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """`[n]` steps and mean returns of a run's records."""
+    records = read_records(folder / "returns.jsonl")
+    return np.array([r["step"] for r in records]), np.array([r["mean_return"] for r in records], float)
+
+
+def _summary(
+    curves: Sequence[tuple[np.ndarray, np.ndarray]], num_steps: int, threshold: float | None
+) -> dict[str, Any]:
+    """Over the seeds of a weight; an interval of one seed is null."""
+    final = [float(returns[steps > (1 - FINAL_SHARE) * num_steps].mean()) for steps, returns in curves]
+    half = _half_interval(np.array(final))
+    reached = None if threshold is None else [_steps_to(threshold, *curve) for curve in curves]
+    return {
+        "final_returns": final,
+        "mean_final_return": float(np.mean(final)),
+        "interval": None if np.isnan(half) else [float(np.mean(final) - half), float(np.mean(final) + half)],
+        "steps_to_threshold": reached,
+    }
+
+
+def _half_interval(values: np.ndarray) -> float:
+    """Of Student's t over seeds; NaN of one."""
+    num = len(values)
+    if num < 2:
+        return float("nan")
+    return float(student.ppf((1 + CONFIDENCE) / 2, num - 1) * values.std(ddof=1) / num**0.5)
+
+
+def _steps_to(threshold: float, steps: np.ndarray, returns: np.ndarray) -> int | None:
+    """Where the mean of some records in a row first reaches the threshold; None: never."""
+    if len(returns) < SMOOTHED_RECORDS:
+        return None
+    smooth = np.convolve(returns, np.full(SMOOTHED_RECORDS, 1 / SMOOTHED_RECORDS), "valid")
+    over = np.flatnonzero(smooth >= threshold)
+    return int(steps[over[0] + SMOOTHED_RECORDS - 1]) if len(over) else None
+
+
+def _table(compared: dict[str, Any]) -> str:
+    lines = [
+        f"{compared['environment']}, {compared['num_steps']} steps, {compared['num_seeds']} seeds: mean return of the "
+        f"last {FINAL_SHARE:.0%} of the steps",
+        f"{'weight of CPC':>14} {'return':>9} {'95 % interval':>18} {'steps to threshold':>20} {'reached':>8}",
+    ]
+    for weight, found in compared["by_cpc_weight"].items():
+        interval = "-" if found["interval"] is None else "{:.2f} to {:.2f}".format(*found["interval"])
+        reached = [each for each in found["steps_to_threshold"] or [] if each is not None]
+        steps = f"{np.mean(reached):.0f}" if reached else "-"
+        of = "-" if found["steps_to_threshold"] is None else f"{len(reached)} of {compared['num_seeds']}"
+        lines.append(f"{weight:>14} {found['mean_final_return']:>9.2f} {interval:>18} {steps:>20} {of:>8}")
+    return "\n".join(lines)
+
+
+def _picture(curves: dict[float, list[tuple[np.ndarray, np.ndarray]]], num_steps: int, title: str) -> Any:
+    """A `matplotlib.figure.Figure`: mean return over the seeds of each weight, and its interval as a band."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.0, 4.8), layout="constrained")
+    axes = figure.subplots()
+    at = np.linspace(0, num_steps, 101)[1:]
+    for weight, of_seeds in curves.items():
+        values = np.stack([np.interp(at, steps, returns) for steps, returns in of_seeds])
+        mean, half = values.mean(0), np.nan_to_num([_half_interval(column) for column in values.T])
+        line = axes.plot(at, mean, label=f"weight of CPC {weight:g}")[0]
+        axes.fill_between(at, mean - half, mean + half, alpha=0.2, color=line.get_color())
+    axes.set(title=title, xlabel="steps", ylabel=f"mean return, {CONFIDENCE:.0%} interval over seeds")
+    axes.legend()
+    axes.grid(axis="y")
+    return figure

@@ -1,0 +1,275 @@
+"""Batched advantage actor-critic with CPC as an auxiliary loss (section 3.4 of arXiv:1807.03748): one run."""
+
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from cpc.agents.actor_critic import ActorCritic, actor_critic_losses, returns_of
+from cpc.agents.environments import Environment, Environments
+from cpc.bounds import BoundTally
+from cpc.checkpoint import build, save_pretrained
+from cpc.data.store.atomic import write_atomically
+from cpc.data.store.records import append_record, drop_records_after
+from cpc.model import CPC
+from cpc.probes.tracker import event_record
+
+SCHEMA = 1
+RECORDS = ("bound.jsonl", "returns.jsonl")
+
+
+@dataclass(kw_only=True)
+class A2C:
+    """How agents learn; defaults are those of Stable-Baselines3's A2C but for the length of a rollout.
+
+    Args:
+        num_environments: that are played side by side.
+        rollout_steps: of each between two updates; CPC predicts within them.
+        num_steps: steps of all environments together.
+        learning_rate: of RMSProp.
+        epsilon: RMSProp's.
+        decay: of its mean of squares.
+        discount: of rewards to come.
+        value_weight: of the value's loss.
+        entropy_weight: of the policy's entropy.
+        cpc_weight: of the CPC loss; 0: not computed.
+        gradient_clip: largest norm of the gradient.
+        record_every_updates: how often returns and bound are recorded.
+        save_every_updates: how often the run can be continued from.
+
+    Raises:
+        ValueError: if a number is out of range.
+    """
+
+    num_environments: int = 16
+    rollout_steps: int = 20
+    num_steps: int = 1_000_000
+    learning_rate: float = 7e-4
+    epsilon: float = 1e-5
+    decay: float = 0.99
+    discount: float = 0.99
+    value_weight: float = 0.5
+    entropy_weight: float = 0.01
+    cpc_weight: float = 0.1
+    gradient_clip: float = 0.5
+    record_every_updates: int = 20
+    save_every_updates: int = 200
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            at_least = 0 if name.endswith(("weight", "discount")) else 1 if isinstance(value, int) else None
+            if (at_least is None and value <= 0) or (at_least is not None and value < at_least):
+                raise ValueError(
+                    f"a2c.{name}={value} must be {'positive' if at_least is None else f'at least {at_least}'}"
+                )
+
+    @property
+    def num_updates(self) -> int:
+        """Of a whole run."""
+        return math.ceil(self.num_steps / (self.num_environments * self.rollout_steps))
+
+
+class AgentRun:
+    """One agent, one seed: trained in a folder, from the last checkpoint there if there is one.
+
+    Args:
+        folder: of the run.
+        architecture: of the model, as `cpc.checkpoint.build` takes it.
+        environment: what is played.
+        a2c: how.
+        seed: of weights, episodes, actions and negatives.
+        trusted_packages: whose classes the architecture may name.
+
+    Raises:
+        ValueError: on an environment that cannot be made, or a model that does not fit its observations.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        architecture: dict[str, Any],
+        environment: Environment,
+        a2c: A2C,
+        seed: int,
+        trusted_packages: tuple[str, ...] = ("cpc",),
+    ) -> None:
+        self.folder, self.a2c, self.seed = folder, a2c, seed
+        self.environments = Environments(environment, a2c.num_environments, seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model: CPC = build(architecture, trusted_packages=trusted_packages)
+            self._initialise(model)
+            self.agent = ActorCritic(model, self.environments.num_actions)
+        self.optimiser = torch.optim.RMSprop(
+            self.agent.parameters(), a2c.learning_rate, alpha=a2c.decay, eps=a2c.epsilon
+        )
+        self.draws = torch.Generator().manual_seed(seed)  # of actions and negatives
+        self.update = 0
+        self.state: tuple[Tensor, ...] | None = None  # of the contexts
+        self.begins = torch.ones(a2c.num_environments, dtype=torch.bool)
+        self.returns: list[float] = []  # of episodes that ended since the last record
+        self.tally = BoundTally(model.steps)
+        self._settings = {"architecture": architecture, "environment": asdict(environment), "a2c": asdict(a2c)}
+
+    def _initialise(self, model: CPC) -> None:
+        """Statistics and data-dependent initialisation of the encoder, from a rollout of random actions.
+
+        Raises:
+            ValueError: if the encoder does not take such observations.
+        """
+        seen, draws = [], np.random.default_rng(self.seed)
+        for _ in range(self.a2c.rollout_steps):
+            seen.append(torch.from_numpy(self.environments.observations.copy()))
+            self.environments.step(draws.integers(self.environments.num_actions, size=self.a2c.num_environments))
+        x = torch.stack(seen, 1)
+        if x.dtype == torch.uint8:
+            model.encoder.set_statistics(float(x.float().mean()) / 255, float(x.float().std()) / 255)
+        model.initialise_from(x)
+
+    @property
+    def num_steps(self) -> int:
+        """Played so far, in all environments."""
+        return self.update * self.a2c.num_environments * self.a2c.rollout_steps
+
+    def train(self) -> None:
+        """Play and learn to the end."""
+        a2c, checkpoint = self.a2c, self.folder / "last.ckpt"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if checkpoint.exists():
+            self._load(checkpoint)
+        for name in RECORDS:
+            drop_records_after(self.folder / name, self.num_steps)
+        if self.update == a2c.num_updates:
+            return
+        append_record(
+            self.folder / "events.jsonl", event_record(self.num_steps, "resumed" if self.update else "started")
+        )
+        since, steps_before = time.perf_counter(), self.num_steps
+        while self.update < a2c.num_updates:
+            self._learn()
+            self.update += 1
+            is_last = self.update == a2c.num_updates
+            if self.update % a2c.record_every_updates == 0 or is_last:
+                rate = (self.num_steps - steps_before) / (time.perf_counter() - since)
+                self._record(rate)
+                since, steps_before = time.perf_counter(), self.num_steps
+            if self.update % a2c.save_every_updates == 0 or is_last:
+                self._save(checkpoint)
+        save_pretrained(self.agent.model, self.folder / "model", provenance={"step": self.num_steps, "seed": self.seed})
+        append_record(self.folder / "events.jsonl", event_record(self.num_steps, "finished"))
+        self.environments.close()
+
+    def _learn(self) -> None:
+        """A rollout and an update."""
+        a2c, before, first_begins = self.a2c, self.state, self.begins
+        x, actions, rewards, is_end, begins = [], [], [], [], [first_begins]
+        for _ in range(a2c.rollout_steps):
+            x.append(torch.from_numpy(self.environments.observations.copy()))
+            with torch.no_grad():
+                step = self.agent(rearrange(x[-1], "b ... -> b 1 ..."), rearrange(begins[-1], "b -> b 1"), self.state)
+                action = torch.multinomial(step.logits[:, 0].softmax(-1), 1, generator=self.draws)[:, 0]
+                self.state = step.state
+                transition = self.environments.step(action.numpy())
+                reward = torch.from_numpy(transition.rewards)
+                for i, observation in transition.last.items():  # its future has a value, though it is not played
+                    reward[i] += a2c.discount * self._value(torch.from_numpy(observation), i)
+            actions.append(action)
+            rewards.append(reward)
+            is_end.append(torch.from_numpy(transition.is_end))
+            begins.append(is_end[-1])
+            self.returns += transition.returns
+        self.begins = begins.pop()
+        at_begin = torch.stack(begins, 1)
+        with torch.no_grad():
+            now = torch.from_numpy(self.environments.observations)
+            ahead = self.agent(rearrange(now, "b ... -> b 1 ..."), rearrange(self.begins, "b -> b 1"), self.state)
+        returns = returns_of(torch.stack(rewards, 1), torch.stack(is_end, 1), ahead.values[:, 0], a2c.discount)
+        played = self.agent(torch.stack(x, 1), at_begin, before)
+        of_policy, of_value, entropy = actor_critic_losses(played, torch.stack(actions, 1), returns)
+        loss = of_policy + a2c.value_weight * of_value - a2c.entropy_weight * entropy
+        if a2c.cpc_weight > 0:
+            contrast = self.agent.contrast(played, at_begin, self.draws)
+            loss = loss + a2c.cpc_weight * contrast.loss
+            self.tally.update(contrast)
+        if not torch.isfinite(loss):
+            raise FloatingPointError(
+                f"{self.folder}: the loss is {loss.item()} after {self.num_steps} steps; lower a2c.learning_rate"
+            )
+        self.optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.agent.parameters(), a2c.gradient_clip)
+        self.optimiser.step()
+
+    def _value(self, observation: Tensor, i: int) -> Tensor:
+        """Of what environment i shows, its episode going on."""
+        assert self.state is not None
+        state = tuple(each[i : i + 1] for each in self.state)
+        goes_on = torch.zeros(1, 1, dtype=torch.bool)
+        value: Tensor = self.agent(rearrange(observation, "... -> 1 1 ..."), goes_on, state).values[0, 0]
+        return value
+
+    def _record(self, steps_per_second: float) -> None:
+        if self.tally.sums:
+            bound = self.tally.compute(self.agent.model.loss_part.training_strategies[0], "train")
+            append_record(self.folder / "bound.jsonl", bound.record(self.num_steps))
+        if self.returns:
+            append_record(
+                self.folder / "returns.jsonl",
+                {
+                    "schema": SCHEMA,
+                    "step": self.num_steps,
+                    "num_episodes": len(self.returns),
+                    "mean_return": float(np.mean(self.returns)),
+                    "steps_per_second": steps_per_second,
+                },
+            )
+        self.returns, self.tally = [], BoundTally(self.agent.model.steps)
+
+    def _save(self, path: Path) -> None:
+        state = {
+            "settings": self._settings,
+            "update": self.update,
+            "agent": self.agent.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "draws": self.draws.get_state(),
+            "environments": self.environments.state_dict(),
+            "state": self.state,
+            "begins": self.begins,
+            "returns": self.returns,
+            "tally": self.tally.sums,
+        }
+        with write_atomically(path) as new:
+            torch.save(state, new)
+
+    def _load(self, path: Path) -> None:
+        """Go on from a checkpoint.
+
+        Raises:
+            ValueError: if it is of other settings, naming them; a longer run may go on.
+        """
+        try:
+            state = torch.load(path, weights_only=True)
+        except Exception as error:
+            raise ValueError(f"{path} cannot be read, damaged? Delete it to start again: {error}") from error
+        other = [
+            f"{section}.{name}"
+            for section, values in state["settings"].items()
+            for name in values
+            if values[name] != self._settings[section].get(name) and name not in ("num_steps", "save_every_updates")
+        ]
+        if other:
+            raise ValueError(f"{path} was trained with another {', '.join(other)}: restore it, or name another folder")
+        self.update = state["update"]
+        self.agent.load_state_dict(state["agent"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.draws.set_state(state["draws"])
+        self.environments.load_state_dict(state["environments"])
+        self.state = None if state["state"] is None else tuple(state["state"])
+        self.begins = state["begins"]
+        self.returns, self.tally.sums = list(state["returns"]), list(state["tally"])

@@ -1,0 +1,156 @@
+"""`cpc agent` on a game that is played in microseconds: runs, resumes, compares."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+pytest.importorskip("gymnasium")
+
+from small_pong import NAME
+
+import cpc
+from cpc.agents.comparison import _steps_to, train_agents
+from cpc.agents.environments import Environment, Environments
+from cpc.cli import main
+from cpc.data.store.records import read_records
+
+CONFIG: dict[str, Any] = {
+    "model": {
+        "encoder": {
+            "class_path": "cpc.encoders.FrameEncoder",
+            "init_args": {"frame_size": [12, 8], "dim": 8, "kernels": [4], "strides": [2], "widths": [4]},
+        },
+        "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": 8}},
+        "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 2}},
+    },
+    "environment": {"name": NAME, "shrink": 2},
+    "a2c": {"num_environments": 3, "rollout_steps": 5, "num_steps": 600, "record_every_updates": 4},
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return written(tmp_path / "config.yaml")
+
+
+def written(path: Path, **changes: dict[str, Any]) -> Path:
+    content = {section: values | changes.get(section, {}) for section, values in CONFIG.items()}
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def weights_of(run: Path) -> dict[str, torch.Tensor]:
+    return torch.load(run / "last.ckpt")["agent"]
+
+
+def test_arms_and_seeds_are_compared(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "runs"
+    main(["agent", str(config), "--run_dir", str(out), "--num_seeds", "2", "--threshold", "-100"])
+    compared = json.loads((out / "comparison.json").read_text())
+    assert list(compared["by_cpc_weight"]) == ["0", "0.1"]
+    assert all(len(each["final_returns"]) == 2 for each in compared["by_cpc_weight"].values())
+    assert (out / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    assert "2 of 2" in capsys.readouterr().out
+    with_loss, without = (out / f"cpc_{weight}" / "seed_1" for weight in ("0.1", "0"))
+    assert [r["step"] for r in read_records(with_loss / "bound.jsonl")] == [*range(60, 601, 60)]
+    assert not (without / "bound.jsonl").exists()
+    assert [r["event"] for r in read_records(without / "events.jsonl")] == ["started", "finished"]
+    assert cpc.load_pretrained(with_loss).encoder.frame_size == (12, 8)
+    first, second = (cpc.load_pretrained(run).predictor.linear.weight for run in (with_loss, without))
+    assert (first != second).any()  # the loss has reached those of one alone
+    main(["agent", str(config), "--run_dir", str(out), "--num_seeds", "2"])  # nothing is left to do
+    assert len(read_records(without / "events.jsonl")) == 2
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = written(tmp_path / "config.yaml", a2c={"save_every_updates": 7})
+    options: dict[str, Any] = {"num_seeds": 1, "cpc_weights": [0.1]}
+    train_agents(config, run_dir=tmp_path / "whole", **options)
+    real, played = Environments.step, []
+
+    def step(self: Environments, actions: np.ndarray) -> Any:
+        played.append(actions)
+        if len(played) == 62:  # in the middle of an update after the save of the seventh, initialisation included
+            raise KeyboardInterrupt
+        return real(self, actions)
+
+    monkeypatch.setattr(Environments, "step", step)
+    with pytest.raises(KeyboardInterrupt):
+        train_agents(config, run_dir=tmp_path / "broken", **options)
+    monkeypatch.undo()
+    train_agents(config, run_dir=tmp_path / "broken", **options)
+    whole, broken = (tmp_path / name / "cpc_0.1" / "seed_0" for name in ("whole", "broken"))
+    torch.testing.assert_close(weights_of(broken), weights_of(whole), rtol=0, atol=0)
+    assert (broken / "bound.jsonl").read_text() == (whole / "bound.jsonl").read_text()
+    returns = [[r["mean_return"] for r in read_records(run / "returns.jsonl")] for run in (whole, broken)]
+    assert returns[0] == returns[1]
+    assert [r["event"] for r in read_records(broken / "events.jsonl")] == ["started", "resumed", "finished"]
+
+
+def test_environments_are_where_they_were() -> None:
+    first, second = (Environments(Environment(name=NAME), 2, seed=3) for _ in range(2))
+    draws = np.random.default_rng(0)
+    ends = 0
+    for _ in range(90):
+        ends += first.step(draws.integers(3, size=2)).is_end.sum()
+    assert ends >= 4
+    second.load_state_dict(first.state_dict())
+    np.testing.assert_array_equal(second.observations, first.observations)
+    for _ in range(50):
+        actions = draws.integers(3, size=2)
+        there, here = second.step(actions), first.step(actions)
+        np.testing.assert_array_equal(there.is_end, here.is_end)
+        assert there.returns == here.returns
+        np.testing.assert_array_equal(second.observations, first.observations)
+
+
+def test_an_episode_cut_by_time_has_a_future() -> None:
+    made = Environments(Environment(name=NAME, options={"max_episode_steps": 4}), 1, seed=0)
+    for number in range(1, 5):
+        found = made.step(np.array([1]))
+        assert (found.is_end[0], found.is_cut[0], list(found.last)) == (number == 4, number == 4, [0] * (number == 4))
+    assert found.returns == [4.0]
+    assert (found.last[0] != made.observations[0]).any()  # another episode has begun
+
+
+def test_steps_to_a_threshold() -> None:
+    steps, returns = np.arange(10, 110, 10), np.array([0, 0, 9, 0, 0, 0, 5, 5, 5, 5.0])
+    assert _steps_to(4.0, steps, returns) == 100
+    assert _steps_to(1.8, steps, returns) == 50
+    assert _steps_to(4.1, steps, returns) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"environment": {"name": "nothing:Here-v0"}}, "'nothing:Here-v0' cannot be made: No module"),
+        ({"environment": {"size": 3}}, "environment.size is not one of name, options, shrink, is_grey"),
+        ({"environment": {"shrink": 0}}, "environment.shrink.=0 must be at least 1"),
+        ({"environment": {"name": "MountainCarContinuous-v0"}}, "Discrete ones are needed"),
+        ({"environment": {"shrink": 1}}, "stacks of .1, 24, 16. were given to an encoder"),
+        ({"a2c": {"discount": -1}}, "a2c.discount=-1.0 must be at least 0"),
+        ({"a2c": {"learning_rate": 0}}, "a2c.learning_rate=0.0 must be positive"),
+        ({"a2c": {"learning_rate": "fast"}}, "a2c must hold numbers"),
+    ],
+)
+def test_what_cannot_be_played_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        train_agents(written(tmp_path / "config.yaml", **changes), run_dir=tmp_path / "runs", num_seeds=1)
+
+
+def test_other_settings_do_not_go_on(config: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"run_dir": tmp_path / "runs", "num_seeds": 1, "cpc_weights": [0.0]}
+    train_agents(config, **options)
+    with pytest.raises(ValueError, match=r"was trained with another a2c.discount: restore it"):
+        train_agents(written(tmp_path / "other.yaml", a2c={"discount": 0.5}), **options)
+    (tmp_path / "bad.yaml").write_text("model: {}")
+    with pytest.raises(ValueError, match="must have the sections model, environment, a2c"):
+        train_agents(tmp_path / "bad.yaml", **options)
+    (tmp_path / "runs" / "cpc_0" / "seed_0" / "last.ckpt").write_bytes(b"half")
+    with pytest.raises(ValueError, match=r"last.ckpt cannot be read, damaged"):
+        train_agents(config, **options)
