@@ -142,7 +142,7 @@ class FeatureStore:
                     bar.update(num_done)
         finally:
             torch.set_num_threads(num_threads)
-        store.values = values | front_end.sparse(rows)
+        store.values = {**values, **front_end.sparse(rows)}
         return store
 
     def place(self, row: int) -> slice:

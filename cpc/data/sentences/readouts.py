@@ -107,7 +107,7 @@ class LearntSentences(FrontEnd):
     def _features(
         self, windows: Sequence[Sequence[str]], names: Iterable[str]
     ) -> dict[str, Float[np.ndarray, "B T D"]]:
-        found = {}
+        found: dict[str, np.ndarray] = {}
         for version, model in self.models.items():
             vocabulary = model.encoder.words
             tokens = [[vocabulary.encode(sentence) for sentence in window] for window in windows]
@@ -169,7 +169,7 @@ class SentenceReadouts(Readouts):
         "words_expanded": "_words_expanded",
     }
     hand_made = ("bow", "tfidf")
-    default_features = ("z", "c", "words", "z_bow")
+    default_features: tuple[str, ...] = ("z", "c", "words", "z_bow")
     default_baselines = ("majority", "random", "bow", "tfidf")
 
     def __init__(
@@ -214,11 +214,11 @@ class SentenceReadouts(Readouts):
                 f"features {', '.join(features)}: name the folder of books that the model was trained on with `text`"
             )
         labelled = None if self._corpus is None else self.labelled
-        vectors = self.vectors if is_expanded else None
+        vectors = self.word_vectors if is_expanded else None
         return LearntSentences(features, model, labelled, vectors, self.encoding, self.device, self.precision)
 
     @cached_property
-    def vectors(self) -> WordVectors:
+    def word_vectors(self) -> WordVectors:
         """Of the words of the text's training part."""
         assert self.text is not None
         return learn_vectors(self.text.of_split("train"))
