@@ -20,7 +20,7 @@ def x() -> csr_array:
 def examples(x: csr_array, values: SparseRows | np.ndarray, which: slice) -> Examples:
     labels = np.asarray(x[:, [0, 1, 2]].toarray().argmax(1))
     rows = np.arange(x.shape[0])[which]
-    return Examples(values, rows, labels[which], rows, rows)  # type: ignore[arg-type]
+    return Examples(values, rows, labels[which], rows, rows)
 
 
 def test_weights_and_answers_are_those_of_scikit_learn(x: csr_array) -> None:

@@ -53,5 +53,5 @@ class SparseRows:
         """These rows as a CSR tensor."""
         found = self.x[chosen]
         with warnings.catch_warnings(action="ignore"):  # that CSR is in beta
-            rows, columns, values = (torch.from_numpy(part) for part in (found.indptr, found.indices, found.data))
-            return torch.sparse_csr_tensor(rows, columns, values, found.shape, check_invariants=False)
+            indptr, indices, data = map(torch.from_numpy, (found.indptr, found.indices, found.data))
+            return torch.sparse_csr_tensor(indptr, indices, data, size=found.shape, check_invariants=False)

@@ -1,6 +1,7 @@
 """Plain text to sentences and splits, and what is refused."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from cpc.data.sentences.books import Books
 from cpc.data.sentences.splitting import paragraphs, split_sentences
 
 TWO = "It was late. Nobody came.\n"
-SHARES = {"valid_share": 0.2, "test_share": 0.2}
+SHARES: dict[str, Any] = {"valid_share": 0.2, "test_share": 0.2}
 
 
 @pytest.mark.parametrize(
