@@ -115,7 +115,12 @@ def _summary(
     curves: Sequence[tuple[np.ndarray, np.ndarray]], num_steps: int, threshold: float | None
 ) -> dict[str, Any]:
     """Over the seeds of a weight; an interval of one seed is null."""
-    final = [float(returns[steps > (1 - FINAL_SHARE) * num_steps].mean()) for steps, returns in curves]
+    final = []
+    for steps, returns in curves:
+        last = returns[steps > (1 - FINAL_SHARE) * num_steps]
+        if not len(last):
+            raise ValueError(f"no episode ended in the last {FINAL_SHARE:.0%} of {num_steps} steps: raise num_steps")
+        final.append(float(last.mean()))
     half = _half_interval(np.array(final))
     reached = None if threshold is None else [_steps_to(threshold, *curve) for curve in curves]
     return {

@@ -61,7 +61,7 @@ class Environment:
             ValueError: if it is not installed, its actions cannot be counted, or it shows no picture and no vector.
         """
         made = open_environment(self.name, **self.options)
-        if not hasattr(made.action_space, "n"):
+        if type(made.action_space).__name__ != "Discrete":
             raise ValueError(
                 f"environment.name={self.name!r} has actions {made.action_space}: Discrete ones are needed"
             )
