@@ -24,7 +24,7 @@ class GradientTrunk(nn.Module):
     colour channels and the logarithm of its contrast. All of this is fixed. `initialise_from` takes the mean and
     deviation of every feature once from data.
 
-    The edge of a frame would count as a gradient: train with `augmentation: none`.
+    The edge of a frame would count as a gradient: train with `augmentation: none`, other kinds are refused.
 
     Args:
         dim: D, the width of the latents.
@@ -36,6 +36,7 @@ class GradientTrunk(nn.Module):
     Attributes:
         stride: 1: patches of any side from `num_cells + 2` pixels will do.
         receptive_field: None: a latent sees the whole of what it is given.
+        takes_frames: whether patches may have a frame of one colour.
 
     Raises:
         ValueError: if a number is below 1.
@@ -43,6 +44,7 @@ class GradientTrunk(nn.Module):
 
     stride = 1
     receptive_field: int | None = None
+    takes_frames = False
 
     def __init__(
         self,

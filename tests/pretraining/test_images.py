@@ -368,6 +368,10 @@ def test_a_folder_of_photographs_is_enough(
         ),
         (SLIDING, "augmentation='v1' changes patches one by one"),
         (
+            ["--model.encoder.init_args.trunk=cpc.encoders.GradientTrunk"],
+            "data.augmentation='v1' puts a frame of the mean colour around patches, whose edge GradientTrunk would",
+        ),
+        (
             ["--model.loss.negatives=same_speaker"],
             "images have no speakers: choose a strategy (model.loss.init_args.negatives) among mixed",
         ),

@@ -22,7 +22,9 @@ def shift_pitch(x: Waveform, cents: float, sample_rate_hz: int) -> Waveform:
 
     Sounds stay where they were to within 12 ms at 300 cents: the search of the stretch, and the drift in a segment.
     """
-    resampled = signal.resample(x, max(1, round(len(x) * 2 ** (-cents / 1200))))
+    ratio = 2 ** (-cents / 1200)
+    apart = np.pad(x, (0, sample_rate_hz // 20))  # zeros, so that the end does not sound at the beginning
+    resampled = signal.resample(apart, max(1, round(len(apart) * ratio)))[: max(1, round(len(x) * ratio))]
     return _stretched(resampled, len(x), sample_rate_hz)
 
 

@@ -71,8 +71,18 @@ class Images(Drawn):
         return {"image_size": self.image_size, "load_size": self.load_size or self.image_size}
 
     def check(self, model: Any) -> None:
-        """Also refuse grids that are too small for the predictions, and warn where what is predicted has been seen."""
+        """Also refuse grids that are too small for the predictions, and frames that the trunk would take for edges.
+
+        Warns where what is predicted has been seen.
+        """
         super().check(model)
+        trunk = getattr(model.encoder, "trunk", None)
+        if self.augmentation != "none" and not getattr(trunk, "takes_frames", True):
+            raise ValueError(
+                f"data.augmentation={self.augmentation!r} puts a frame of the mean colour around patches, whose edge "
+                f"{type(trunk).__name__} would count as a gradient: set data.augmentation to none, or choose another "
+                "model.encoder.init_args.trunk"
+            )
         side, furthest = model.encoder.grid.side(self.image_size), model.steps[-1].k
         if side <= furthest:
             raise ValueError(

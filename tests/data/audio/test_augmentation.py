@@ -163,6 +163,13 @@ def test_sounds_keep_their_time_when_pitch_is_shifted(cents: float) -> None:
         assert abs(loud[-1] - 1500) < 0.012 * RATE
 
 
+@pytest.mark.parametrize("cents", [-400.0, 400.0])
+def test_the_end_does_not_sound_at_the_beginning(cents: float) -> None:
+    x = np.zeros(20480, np.float32)
+    x[-4000:] = np.cos(2 * np.pi * 200 * np.arange(-4000, 0) / RATE)  # loudest at the end
+    assert np.abs(shift_pitch(x, cents, RATE)[:10000]).max() < 1e-3
+
+
 @pytest.mark.parametrize("num_samples", [1, 2, 159, 641, 4999])
 def test_windows_of_any_length_keep_it(num_samples: int) -> None:
     x = 0.1 * np.random.default_rng(0).standard_normal(num_samples).astype(np.float32)
