@@ -5,10 +5,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cpc.agents.comparison import read_config
+from cpc.checkpoint import build
 from cpc.pretraining.command import parse
 
 FOLDER = Path(__file__).parent.parent / "configs"
-CONFIGS = sorted(FOLDER.rglob("*.yaml"))
+OF_AGENTS = sorted((FOLDER / "agents").glob("*.yaml"))
+CONFIGS = sorted({*FOLDER.rglob("*.yaml")} - {*OF_AGENTS})
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -19,12 +22,20 @@ def test_config_builds_its_model(path: Path) -> None:
     assert sum(p.numel() for p in command.model.parameters()) > 10_000
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", OF_AGENTS, ids=lambda path: path.stem)
+def test_config_builds_its_agent(path: Path) -> None:
+    architecture, environment, a2c = read_config(path)
+    assert build(architecture).predictor.num_steps < a2c.rollout_steps
+    assert environment.name
+
+
+@pytest.mark.parametrize("path", [*CONFIGS, *OF_AGENTS], ids=lambda path: path.stem)
 def test_header_says_where_from_how_long_and_how(path: Path) -> None:
     header = [line for line in path.read_text().splitlines() if line.startswith("#")]
     for word in ("Data:", "Cost:", "Expected:", "Command:"):
         assert any(word in line for line in header), f"{path.name} has no '{word}' in its header"
-    assert any(f"--config configs/{path.relative_to(FOLDER)}" in line for line in header)
+    command = "cpc agent" if path in OF_AGENTS else "--config"
+    assert any(f"{command} configs/{path.relative_to(FOLDER)}" in line for line in header)
 
 
 def test_the_paper_config_is_the_papers() -> None:

@@ -53,7 +53,7 @@ def train_agents(
     """
     if num_seeds < 1:
         raise ValueError(f"num_seeds={num_seeds} must be at least 1")
-    run_dir, (architecture, environment, a2c) = Path(run_dir), _read(Path(config))
+    run_dir, (architecture, environment, a2c) = Path(run_dir), read_config(Path(config))
     a2c = a2c if num_steps is None else replace(a2c, num_steps=num_steps)
     weights = tuple(dict.fromkeys((0.0, a2c.cpc_weight) if cpc_weights is None else cpc_weights))
     folders = {
@@ -82,8 +82,12 @@ def train_agents(
     return compared
 
 
-def _read(path: Path) -> tuple[dict[str, Any], Environment, A2C]:
-    """The architecture of the model, the environment and how it is played."""
+def read_config(path: Path) -> tuple[dict[str, Any], Environment, A2C]:
+    """The architecture of the model, the environment and how it is played.
+
+    Raises:
+        ValueError: naming what cannot be used.
+    """
     if not path.exists():
         raise ValueError(f"there is no config {path}")
     found = yaml.safe_load(path.read_text())

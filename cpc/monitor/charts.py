@@ -94,16 +94,6 @@ DRAWINGS = (
         {"label_information_nats": ""},
         ("label_entropy_nats", "H(Y) = {}"),
     ),
-    Drawing(
-        "return",
-        "Return",
-        "mean return",
-        "Of an agent: mean sum of rewards of the episodes that ended since the record before, by steps of all its "
-        "environments together.",
-        RETURNS,
-        {"mean_return": ""},
-        from_zero=False,
-    ),
     _of_health(
         "rank",
         "Effective rank of z and c",
@@ -137,6 +127,16 @@ DRAWINGS = (
         windows_per_second="",
     ),
     _of_health("rate", "Learning rate", "learning rate", "The optimiser's last step used it.", learning_rate=""),
+    Drawing(
+        "return",
+        "Return",
+        "mean return",
+        "Of an agent: mean sum of rewards of the episodes that ended since the record before, by steps of all its "
+        "environments together.",
+        RETURNS,
+        {"mean_return": ""},
+        from_zero=False,
+    ),
 )
 NAMES = ("bound", *BY_RUN, *(drawing.name for drawing in DRAWINGS[1:]))
 
