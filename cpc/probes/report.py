@@ -80,7 +80,7 @@ def probe(
         num_folds: how many; 4 if not given, or as the modality has it.
         train_minutes: train probes on that much audio of the split, drawn at random; networks take all of it.
         protocol: how probes are trained.
-        supervised_seconds: budget of the supervised baseline, per task.
+        supervised_seconds: budget of the supervised baseline, for each task, fold and share of the labels.
         supervised: other fields of `SupervisedProtocol` that differ from the modality's recipe.
         num_random_models: untrained models, of different initial weights, whose answers are averaged.
         held_out: lines of `bound.jsonl` of this checkpoint; those kept in its config.json unless given.

@@ -16,8 +16,8 @@ from cpc.quickstart.page import ACCURACY, CEILING
 from cpc.quickstart.phone_map import contexts_chart, map_of_contexts
 from cpc.quickstart.recipe import Config, Findings, Recipe, Run, Study, accuracies
 
-# The recipe was chosen on the corpus of seed 0. This is one whose test speakers share no variant of espeak-ng's voices
-# with its test speakers: docs/decisions/quickstart_and_commands.md.
+# The recipe was chosen on the corpus of seed 0. No test speaker of this one shares a variant of espeak-ng's voices with
+# a test speaker of seed 0: docs/decisions/quickstart_and_commands.md.
 FIRST_CORPUS_SEED = 63
 RECIPE_CHOSEN_ON = (
     "The recipe was chosen on the valid split of the corpus of seed 0, the penalty of each probe on held-out speakers "
