@@ -183,10 +183,10 @@ def solve(
         num_passes += 1
         flat = torch.from_numpy(parameters)
         rotated = flat[num_classes:].view(num_classes, dim) / root  # W E, as long as W
-        mean_loss, of_weight, of_bias = _loss_and_slopes(coordinates, targets, weight_of(rotated), flat[:num_classes])
-        of_rotated = (of_weight if vectors is None else of_weight @ vectors).double() + l2 / num * rotated
-        mean_loss += l2 / (2 * num) * rotated.square().sum().item()
-        return mean_loss, torch.cat([of_bias, (of_rotated / root).flatten()]).numpy()
+        loss, of_weight, of_bias = _loss_and_slopes(coordinates, targets, weight_of(rotated), flat[:num_classes])
+        of_rotated = (of_weight if vectors is None else of_weight @ vectors).double() + l2 * rotated
+        loss += l2 / 2 * rotated.square().sum().item()
+        return loss, torch.cat([of_bias, (of_rotated / root).flatten()]).numpy()
 
     whitened = (start.weight if vectors is None else start.weight @ vectors).double() * root
     found = minimize(
@@ -194,7 +194,8 @@ def solve(
         torch.cat([start.bias, whitened.flatten()]).numpy(),
         jac=True,
         method="L-BFGS-B",
-        options={"maxcor": _MEMORY, "ftol": least_progress, "gtol": 1e-7, "maxfun": _MOST_PASSES},
+        # Progress is relative above 1 alone: of the sum, never of the mean, which is small where classes are separable.
+        options={"maxcor": _MEMORY, "ftol": least_progress, "gtol": 1e-7 * num, "maxfun": _MOST_PASSES},
     ).x
     flat = torch.from_numpy(found)
     return Solution(weight_of(flat[num_classes:].view(num_classes, dim) / root), flat[:num_classes], num_passes)
@@ -206,7 +207,7 @@ def _loss_and_slopes(
     weight: Float[Tensor, "Y R"],
     bias: Float[Tensor, " Y"],
 ) -> tuple[float, Float[Tensor, "Y R"], Float[Tensor, " Y"]]:
-    """Mean cross-entropy of the examples and its derivatives."""
+    """Sum of the examples' cross-entropies and its derivatives."""
     device = coordinates.device
     weight, bias32 = weight.to(device), bias.float().to(device)
     total = torch.zeros((), dtype=torch.float64, device=device)
@@ -221,5 +222,4 @@ def _loss_and_slopes(
         else:
             of_weight += (coordinates.columns @ slopes).T
         of_bias += slopes.sum(0, dtype=torch.float64)
-    num = len(targets)
-    return total.item() / num, of_weight.cpu() / num, of_bias.cpu() / num
+    return total.item(), of_weight.cpu(), of_bias.cpu()

@@ -6,10 +6,11 @@ from tqdm import tqdm
 from cpc.probes.classifier import Probe, ProbeProtocol, standardise
 from cpc.probes.convex import Coordinates, solve
 from cpc.probes.hidden_layer import fit_hidden
-from cpc.probes.penalty import choose_l2
+from cpc.probes.penalty import MOST_EXAMPLES, choose_l2
 from cpc.probes.task import Examples
 
 _LEAST_PROGRESS = 1e-5  # with a chosen penalty, a point of a coarse grid: from 1e-4 on accuracy moves by 0.1 point
+_LEAST_PROGRESS_OF_FEW = 1e-7  # of examples: with 1e-5 up to 2 of 540 answers move; the choice takes longer anyway
 _LEAST_PROGRESS_GIVEN = 1e-6  # with a given one: weights are those of scikit-learn
 
 
@@ -43,7 +44,7 @@ def fit_probe(
     with tqdm(total=2, desc=title, unit="step", disable=title is None) as bar:
         if l2 is None:
             l2, start = choose_l2(coordinates, train.labels, train.groups, num_classes)
-            least_progress = _LEAST_PROGRESS
+            least_progress = _LEAST_PROGRESS if len(train) > MOST_EXAMPLES else _LEAST_PROGRESS_OF_FEW
         bar.update()
         solution = solve(coordinates, train.labels, num_classes, l2, start, least_progress)
         bar.update()

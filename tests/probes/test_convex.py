@@ -107,6 +107,24 @@ def test_the_penalty_is_the_best_of_an_exhaustive_cross_validation() -> None:
     assert np.linalg.norm(start.weight.numpy() - expected) < 0.6 * np.linalg.norm(expected)  # it is a place to begin
 
 
+def test_separable_classes_are_solved_as_far_as_others() -> None:
+    """Their mean loss is far below 1, where scipy takes the least progress for an absolute one."""
+    x, labels = problem(200, 300, noise=0.5)
+    coordinates = coordinates_of(x)
+    l2 = 0.3
+    found = solve(coordinates, labels, NUM_CLASSES, l2, least_progress=1e-3)
+    standardised = (x.astype(np.float64) - x.mean(0)) * 2
+
+    def objective(weight: np.ndarray, bias: np.ndarray) -> float:
+        scores = log_softmax(standardised @ weight.T + bias, 1)
+        return l2 / 2 * np.square(weight).sum() - scores[np.arange(200), labels].sum()
+
+    best = oracle(standardised, labels, l2)
+    least = objective(best.coef_, best.intercept_)
+    assert 1 < least < 0.1 * 200
+    assert objective(coordinates.in_features(found.weight).numpy(), found.bias.numpy()) < 1.01 * least
+
+
 def test_more_noise_asks_for_a_larger_penalty() -> None:
     chosen = []
     for noise in (0.3, 3.0):
