@@ -36,6 +36,8 @@ class A2C:
         epsilon: RMSProp's.
         decay: of its mean of squares.
         discount: of rewards to come.
+        reward_scale: of rewards as they are learnt from, not as they are recorded: returns of about 1 let policy and
+            value share a network and a clipped gradient.
         value_weight: of the value's loss.
         entropy_weight: of the policy's entropy.
         cpc_weight: of the CPC loss; 0: not computed.
@@ -54,6 +56,7 @@ class A2C:
     epsilon: float = 1e-5
     decay: float = 0.99
     discount: float = 0.99
+    reward_scale: float = 1.0
     value_weight: float = 0.5
     entropy_weight: float = 0.01
     cpc_weight: float = 0.1
@@ -176,7 +179,7 @@ class AgentRun:
                 action = torch.multinomial(step.logits[:, 0].softmax(-1), 1, generator=self.draws)[:, 0]
                 self.state = step.state
                 transition = self.environments.step(action.numpy())
-                reward = torch.from_numpy(transition.rewards)
+                reward = a2c.reward_scale * torch.from_numpy(transition.rewards)
                 for i, observation in transition.last.items():  # its future has a value, though it is not played
                     reward[i] += a2c.discount * self._value(torch.from_numpy(observation), i)
             actions.append(action)
