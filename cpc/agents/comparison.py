@@ -103,7 +103,7 @@ def read_config(path: Path) -> tuple[dict[str, Any], Environment, A2C]:
     architecture = {"class_path": "cpc.model.CPC", "init_args": found["model"]}
     kinds = {field.name: type(field.default) for field in fields(A2C)}
     try:
-        a2c = {name: kinds[name](value) for name, value in found["a2c"].items()}  # YAML reads 7e-4 as text
+        a2c = {name: kinds[name](str(value)) for name, value in found["a2c"].items()}  # YAML reads 7e-4 as text
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: a2c must hold numbers: {error}") from error
     return architecture, Environment(**found["environment"]), A2C(**a2c)

@@ -20,14 +20,13 @@ class Transition(NamedTuple):
     Attributes:
         rewards: `[N]` float32.
         is_end: `[N]` whether the step ended the episode; the next observation is then the first of another.
-        is_cut: `[N]` whether it was ended by a limit of time alone, and would have had a future.
-        last: by environment whose episode was cut, what was to be seen then.
+        last: by environment whose episode was ended by a limit of time alone, and would have had a future: what was to
+            be seen then.
         returns: sums of rewards of the episodes that ended.
     """
 
     rewards: np.ndarray
     is_end: np.ndarray
-    is_cut: np.ndarray
     last: dict[int, np.ndarray]
     returns: list[float]
 
@@ -121,21 +120,21 @@ class Environments:
     def step(self, actions: np.ndarray) -> Transition:
         """Act in all environments; `observations` moves on."""
         num = len(self._made)
-        rewards, is_end, is_cut = np.zeros(num, np.float32), np.zeros(num, bool), np.zeros(num, bool)
+        rewards, is_end = np.zeros(num, np.float32), np.zeros(num, bool)
         last, returns = {}, []
         for i, action in enumerate(actions.tolist()):
             found, reward, is_over, is_out_of_time, _ = self._made[i].step(action)
             self._actions[i].append(action)
             self._returns[i] += float(reward)
-            rewards[i], is_end[i], is_cut[i] = reward, is_over or is_out_of_time, is_out_of_time and not is_over
+            rewards[i], is_end[i] = reward, is_over or is_out_of_time
             self.observations[i] = self._observe(i, found)
             if is_end[i]:
-                if is_cut[i]:
+                if not is_over:
                     last[i] = self.observations[i].copy()
                 returns.append(float(self._returns[i]))
                 self._numbers[i] += 1
                 self.observations[i] = self._begin(i)
-        return Transition(rewards, is_end, is_cut, last, returns)
+        return Transition(rewards, is_end, last, returns)
 
     def state_dict(self) -> dict[str, Any]:
         """Which episodes are being played, and what was done in them."""

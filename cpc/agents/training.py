@@ -149,6 +149,7 @@ class AgentRun:
         for name in RECORDS:
             drop_records_after(self.folder / name, self.num_steps)
         if self.update == a2c.num_updates:
+            self.environments.close()
             return
         append_record(
             self.folder / "events.jsonl", event_record(self.num_steps, "resumed" if self.update else "started")

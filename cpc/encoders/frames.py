@@ -11,7 +11,8 @@ from einops import rearrange
 from jaxtyping import Float, Int, Num
 from torch import Tensor, nn
 
-from cpc.encoders.convolution import Norm, NormedConvolution, check_norm
+from cpc.encoders.convolution import Norm, check_norm
+from cpc.encoders.tiny import TinyLayer
 
 
 class FrameEncoder(nn.Module):
@@ -126,16 +127,8 @@ class FrameEncoder(nn.Module):
         return rearrange((pixels - self.pixel_mean) / self.pixel_std, "b t s h w -> (b t) h w s")
 
 
-class FrameLayer(NormedConvolution):
-    """Convolution without padding, norm and ReLU."""
-
-    def __init__(self, in_dim: int, dim: int, kernel: int, stride: int, norm: Norm) -> None:
-        super().__init__(in_dim, dim, (kernel, kernel), norm)
-        self.stride = stride
-
-    def forward(self, x: Float[Tensor, "n p q c"]) -> Float[Tensor, "n h w d"]:
-        """Convolve, normalise and rectify."""
-        return super().forward(x).relu_()
+class FrameLayer(TinyLayer):
+    """A layer whose kernel is larger than its stride: the library's convolution, without padding."""
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "n h w d"]:
         y = F.conv2d(rearrange(x, "n p q c -> n c p q"), weight, bias, self.stride)

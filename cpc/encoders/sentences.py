@@ -60,9 +60,7 @@ class SentenceEncoder(nn.Module):
         self.vocabulary = vocabulary
         self.embedding = nn.Embedding(num_tokens, embedding_dim)
         nn.init.normal_(self.embedding.weight, std=embedding_dim**-0.5)  # small, so that Adam's steps move rare words
-        self.convolution = nn.Linear(
-            kernel_size * embedding_dim, dim
-        )  # of the tokens that are there, laid side by side
+        self.convolution = nn.Linear(kernel_size * embedding_dim, dim)  # of tokens that are there, laid side by side
 
     def forward(self, x: Int[Tensor, "B T W"]) -> Float[Tensor, "B T D"]:
         """The vector of every sentence; zeros of one without a token.

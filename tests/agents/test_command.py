@@ -113,7 +113,7 @@ def test_an_episode_cut_by_time_has_a_future() -> None:
     made = Environments(Environment(name=NAME, options={"max_episode_steps": 4}), 1, seed=0)
     for number in range(1, 5):
         found = made.step(np.array([1]))
-        assert (found.is_end[0], found.is_cut[0], list(found.last)) == (number == 4, number == 4, [0] * (number == 4))
+        assert (found.is_end[0], list(found.last)) == (number == 4, [0] * (number == 4))
     assert found.returns == [4.0]
     assert (found.last[0] != made.observations[0]).any()  # another episode has begun
 
@@ -136,6 +136,7 @@ def test_steps_to_a_threshold() -> None:
         ({"a2c": {"discount": -1}}, "a2c.discount=-1.0 must be at least 0"),
         ({"a2c": {"learning_rate": 0}}, "a2c.learning_rate=0.0 must be positive"),
         ({"a2c": {"learning_rate": "fast"}}, "a2c must hold numbers"),
+        ({"a2c": {"rollout_steps": 5.5}}, "a2c must hold numbers: invalid literal for int"),
     ],
 )
 def test_what_cannot_be_played_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
