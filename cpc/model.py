@@ -61,10 +61,11 @@ class CPC(nn.Module):
 
     def forward(self, x: Num[Tensor, "B ..."], state: Any = None) -> Output:
         """Encode observations and predict; pass the last `state` on to continue sequences rather than begin them."""
-        latents, contexts, state = self.encode(x, state)
+        latents, targets = self.loss_part.encode(self.encoder, x)
+        contexts, state = self.context(latents, state)
         of_directions = zip(self.predictors, self.context.by_direction(contexts).items(), strict=True)
         queries = {direction: predict(c) for predict, (direction, c) in of_directions}  # q = W_k c: [K, B, T, D]
-        return Output(latents, contexts, queries, state)
+        return Output(latents, contexts, queries, state, targets)
 
     def loss(
         self,
@@ -89,8 +90,13 @@ class CPC(nn.Module):
             measure: another strategy and number of negatives than in training.
         """
         if batch.target is not None:
-            output = output._replace(latents=self.encoder(batch.target))
+            output = output._replace(targets=self.targets(batch.target))
         return self.loss_part(output, self.in_latents(batch), generator, measure)
+
+    def targets(self, x: Num[Tensor, "B ..."]) -> Tensor:
+        """The latents that queries find: z, unless the loss compares others."""
+        targets: Tensor = self.loss_part.encode(self.encoder, x)[1]
+        return targets
 
     def in_latents(self, batch: Batch) -> Batch:
         """The batch as losses take it: `num_valid` counts latents, not samples."""

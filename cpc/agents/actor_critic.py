@@ -21,7 +21,7 @@ from cpc.predictors import Output
 class Played(NamedTuple):
     """What an agent makes of observations."""
 
-    latents: Float[Tensor, "B T D"]
+    targets: Float[Tensor, "B T D"]
     contexts: Float[Tensor, "B T C"]
     logits: Float[Tensor, "B T A"]
     values: Float[Tensor, "B T"]
@@ -55,8 +55,8 @@ class ActorCritic(nn.Module):
             nn.init.zeros_(head.bias)
 
     def forward(self, x: Tensor, begins: Bool[Tensor, "B T"], state: tuple[Tensor, ...] | None = None) -> Played:
-        """Latents, contexts, policy and value of observations; contexts forget where an episode `begins`."""
-        latents = self.model.encoder(x)
+        """What an agent makes of observations; contexts forget where an episode `begins`."""
+        latents, targets = self.model.loss_part.encode(self.model.encoder, x)
         parts = []
         starts = [0, *(begins[:, 1:].any(0).nonzero()[:, 0] + 1).tolist(), x.shape[1]]
         for start, end in pairwise(starts):
@@ -66,7 +66,7 @@ class ActorCritic(nn.Module):
             parts.append(contexts)
         contexts = torch.cat(parts, 1)
         assert state is not None
-        return Played(latents, contexts, self.policy(contexts), self.value(contexts)[..., 0], state)
+        return Played(targets, contexts, self.policy(contexts), self.value(contexts)[..., 0], state)
 
     def contrast(self, played: Played, begins: Bool[Tensor, "B T"], generator: torch.Generator) -> Contrast:
         """The CPC loss of a rollout: every piece of an episode is a sequence, and no prediction leaves it.
@@ -77,7 +77,7 @@ class ActorCritic(nn.Module):
         queries = self.model.predictor(played.contexts)  # [K, B, T, D]
         places, num_valid = pieces(begins)
         of_pieces = Output(
-            rearrange(played.latents, "b t d -> (b t) d")[places],
+            rearrange(played.targets, "b t d -> (b t) d")[places],
             rearrange(played.contexts, "b t c -> (b t) c")[places],
             {"": rearrange(queries, "k b t d -> k (b t) d")[:, places]},
             None,

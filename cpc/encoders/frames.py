@@ -1,6 +1,7 @@
 """g_enc for frames: strided convolutions on every frame by itself, or on it and the few before it.
 
-B windows, T frames of each, S frames in a stack, H W rows and columns of pixels, D latent dim, d channels of a layer.
+B windows, T frames of each, S frames in a stack, H W rows and columns of pixels, D latent dim, P places of
+the last layer, d channels of a layer.
 """
 
 from typing import Any
@@ -74,7 +75,8 @@ class FrameEncoder(nn.Module):
             height, width = ((side - kernel) // stride + 1 for side in (height, width))
         if min(height, width) < 1:
             raise ValueError(f"frames of {self.frame_size} pixels are too small for kernels={self.kernels}")
-        self.projection = nn.Linear(dims[-1] * height * width, dim)
+        self.num_places = height * width
+        self.projection = nn.Linear(dims[-1] * self.num_places, dim)
         self.pixel_mean: Tensor
         self.pixel_std: Tensor
         self.register_buffer("pixel_mean", torch.zeros(()))
@@ -91,11 +93,15 @@ class FrameEncoder(nn.Module):
         Raises:
             ValueError: on stacks or frames of another size.
         """
+        return self.with_places(x)[0]
+
+    def with_places(self, x: Num[Tensor, "B T S H W"]) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T _"]]:
+        """Latents, and the last layer's outputs at the P places that they are projected from, row by row."""
         hidden = self._pixels(x)
         for layer in self.layers:
             hidden = layer(hidden)
-        latents = self.projection(rearrange(hidden, "n h w d -> n (h w d)"))
-        return rearrange(latents, "(b t) d -> b t d", b=len(x))
+        places = rearrange(hidden, "(b t) h w d -> b t (h w d)", b=len(x))
+        return self.projection(places), places
 
     def num_latents(self, num_samples: Int[Tensor, " B"] | int) -> Int[Tensor, " B"] | int:
         """One latent a frame."""

@@ -50,7 +50,7 @@ def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_s
     latents, sequences, num_stored = [], [], 0
     for index in range(max(1, stream.num_slots // size)):
         batch = windows.__getitems__(stream.batch(index)).beside(weights)
-        z = model.encoder(batch.x)
+        z = model.targets(batch.x)
         kept = is_signal(z, model.in_latents(batch).num_valid)
         latents.append(z[kept].float().cpu())
         sequences.append(batch.sequence_id.cpu().repeat_interleave(kept.flatten(1).sum(1).cpu()))

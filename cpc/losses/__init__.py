@@ -2,7 +2,7 @@
 
 From below: `plan` (which rows are scored against which candidates), `tiles` (scores), `slopes` (losses and
 derivatives), `tiled_loss` (their sum, with gradients); then `info_nce`, `class_loss` and `bank_loss` for anyone's
-tensors; and the parts of a model, `Contrastive` and `ClassTableLoss`.
+tensors; and the parts of a model, `Contrastive`, `LocalContrastive` and `ClassTableLoss`.
 """
 
 from cpc.losses.bank_loss import bank_loss
@@ -10,6 +10,7 @@ from cpc.losses.class_loss import class_loss
 from cpc.losses.class_table_loss import ClassTableLoss
 from cpc.losses.contrastive import Contrastive, contrast
 from cpc.losses.info_nce import info_nce
+from cpc.losses.local_contrastive import LocalContrastive
 from cpc.losses.loss_part import LossPart, Measure
 from cpc.losses.objectives import OBJECTIVES, Objective
 from cpc.losses.result import Contrast, RowLosses
@@ -19,6 +20,7 @@ __all__ = [
     "ClassTableLoss",
     "Contrast",
     "Contrastive",
+    "LocalContrastive",
     "LossPart",
     "Measure",
     "Objective",

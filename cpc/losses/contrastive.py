@@ -18,7 +18,7 @@ from cpc.data.batch import Batch
 from cpc.losses.info_nce import loss_of_rows
 from cpc.losses.loss_part import LossPart, Measure
 from cpc.losses.plan import Plan, Sequences, on_host, plan
-from cpc.losses.result import Contrast, side_by_side, summed
+from cpc.losses.result import Contrast, RowLosses, side_by_side, summed
 from cpc.losses.tiles import COMPUTE
 from cpc.predictors import Output
 
@@ -39,7 +39,7 @@ def predictions(output: Output, batch: Batch) -> Iterator[Predictions]:
     ids = list(on_host(batch.num_valid, batch.sequence_id, batch.group_id))
     by_size: dict[tuple[int, int], Sequences] = {}
     for direction, queries in output.queries.items():
-        latents = columns(output.latents, direction)
+        latents = columns(output.latents if output.targets is None else output.targets, direction)
         size = (len(latents), latents.shape[1])
         if size not in by_size:
             each = len(latents) // len(output.latents)
@@ -129,10 +129,15 @@ class Contrastive(LossPart):
                     excess = draw_excess_nats(num_negatives, planned.num_negatives).to(device, non_blocking=True)
                     negatives = planned.draw(num_negatives, generator, self.shared_across_steps, device)
                 of_rows, candidates = rearrange(queries, "k b t d -> (b t k) d"), rearrange(latents, "b t d -> (b t) d")
-                row = loss_of_rows(of_rows, candidates, there, negatives, self.compute)
+                row = self._rows(of_rows, candidates, there, negatives)
                 of_strategies.append(summed(row, there.step, there.sequence, *planned.size[:2], excess))
             of_directions.append(self._shared(*of_strategies))
         return side_by_side(of_directions, len(output.latents))
+
+    def _rows(
+        self, queries: Float[Tensor, "Q D"], candidates: Float[Tensor, "N D"], planned: Plan, negatives: Tensor | None
+    ) -> RowLosses:
+        return loss_of_rows(queries, candidates, planned, negatives, self.compute)
 
     def _shared(self, of_bound: Contrast, *auxiliary: Contrast) -> Contrast:
         if not auxiliary:

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cpc.data.batch import Batch
 from cpc.losses.result import Contrast
@@ -67,6 +67,11 @@ class LossPart(nn.Module):
             ValueError: if they do not.
         """
         return encoder.dim
+
+    def encode(self, encoder: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The latents of observations that contexts read, and those that queries find: the same."""
+        latents = encoder(x)
+        return latents, latents
 
     def move_to(self, batch: int) -> None:
         """Say which training batch comes next, by its number, to a loss that depends on it."""

@@ -63,7 +63,7 @@ def test_no_prediction_leaves_an_episode(agent: ActorCritic, x: torch.Tensor) ->
     played = agent(x, begins)
     found = agent.contrast(played, begins, torch.Generator())
     cuts = [(0, 0, 3), (0, 3, 7), (1, 0, 7), (2, 0, 5), (2, 5, 7)]
-    pool = torch.cat([played.latents[b, start:end] for b, start, end in cuts])
+    pool = torch.cat([played.targets[b, start:end] for b, start, end in cuts])
     queries = agent.model.predictor(played.contexts)
     of_steps = []
     for k in (1, 2):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpc.contexts import GRU, LSTM, CausalTransformer, Context
+from cpc.contexts import GRU, LSTM, CausalTransformer, Context, Identity
 
 INPUT_DIM = 5
 BUILD: dict[str, Callable[[], Context]] = {
@@ -211,3 +211,16 @@ def test_wrong_input(context: Context) -> None:
         context(latents(2), state)
     with pytest.raises(ValueError, match="input_dim"):
         GRU(4).connect(0)
+
+
+def test_identity_remembers_nothing() -> None:
+    context, z = Identity(), latents()
+    context.connect(INPUT_DIM)
+    contexts, state = context(z)
+    assert context.dim == INPUT_DIM
+    assert torch.equal(contexts, z)
+    assert torch.equal(context(z[:, 5:], state)[0], z[:, 5:])
+    with pytest.raises(ValueError, match="belongs to 3 sequences"):
+        context(z[:2], state)
+    with pytest.raises(ValueError, match="connected to latents of width 5"):
+        context.connect(4)
