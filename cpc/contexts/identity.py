@@ -11,6 +11,9 @@ class Identity(Context):
     For observations that show the whole state, such as frames of most games.
     """
 
+    def __init__(self) -> None:  # without it, it would seem to take nn.Module's arguments
+        super().__init__()
+
     def connect(self, input_dim: int) -> None:
         """As wide as the latents."""
         if self.input_dim is None:

@@ -121,6 +121,8 @@ class Readouts(ABC):
         supervised: fields of `cpc.probes.SupervisedProtocol` that are this modality's recipe; None: no network is
             trained for the labels.
         supervised_feature: what a trained network's softmax reads.
+        penalty_chosen_by: what decides among penalties on held-out examples: their log-`likelihood`, which is smoother,
+            or `accuracy`, for tasks of so many classes that a few confident errors outweigh what is right.
     """
 
     unit: str = "observation"
@@ -131,6 +133,7 @@ class Readouts(ABC):
     several_vectors: bool = False
     supervised: Mapping[str, Any] | None = None
     supervised_feature: str = "c"
+    penalty_chosen_by: Literal["likelihood", "accuracy"] = "likelihood"
 
     def __init__(
         self, train_split: str | None = "train", device: str = "cpu", precision: Precision = "float32"

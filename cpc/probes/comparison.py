@@ -141,7 +141,8 @@ class Comparison:
         self, title: str | None, num_seeds: int, train: Examples, test: Examples, num_classes: int
     ) -> list[Answers]:
         device = self.extraction.device
-        probes = (fit_probe(train, num_classes, self.protocol, seed, device, title=title) for seed in range(num_seeds))
+        how: dict[str, Any] = {"title": title, "penalty_chosen_by": self.readouts.penalty_chosen_by}
+        probes = (fit_probe(train, num_classes, self.protocol, seed, device, **how) for seed in range(num_seeds))
         return [probe.answer(test) for probe in probes]
 
     def _add_to_curve(self, task: str, name: str, result: ProbeResult) -> None:

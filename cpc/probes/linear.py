@@ -22,6 +22,7 @@ def fit_probe(
     device: str | torch.device = "cpu",
     *,
     title: str | None = None,
+    penalty_chosen_by: str = "likelihood",
 ) -> Probe:
     """Fit a probe to features, which stay as they are: no gradient reaches what they come from.
 
@@ -35,6 +36,7 @@ def fit_probe(
         seed: of the initial weights and the order of the examples, with a hidden layer.
         device: where to compute.
         title: of a progress bar; None: none.
+        penalty_chosen_by: as `cpc.data.readouts.Readouts` has it.
     """
     if protocol.hidden:
         return fit_hidden(train, num_classes, protocol, seed, device, title)
@@ -43,7 +45,7 @@ def fit_probe(
     l2, start, least_progress = protocol.l2, None, _LEAST_PROGRESS_GIVEN
     with tqdm(total=2, desc=title, unit="step", disable=title is None) as bar:
         if l2 is None:
-            l2, start = choose_l2(coordinates, train.labels, train.groups, num_classes)
+            l2, start = choose_l2(coordinates, train.labels, train.groups, num_classes, penalty_chosen_by)
             least_progress = _LEAST_PROGRESS if len(train) > MOST_EXAMPLES else _LEAST_PROGRESS_OF_FEW
         bar.update()
         solution = solve(coordinates, train.labels, num_classes, l2, start, least_progress)

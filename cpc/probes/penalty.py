@@ -9,7 +9,8 @@ from itertools import zip_longest
 import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
 
 from cpc.probes.convex import Coordinates, Solution, solve
 
@@ -22,20 +23,25 @@ _PATIENCE = 2  # penalties in a row that read worse than the best
 
 
 def choose_l2(
-    coordinates: Coordinates, labels: Int[np.ndarray, " n"], groups: Int[np.ndarray, " n"], num_classes: int
+    coordinates: Coordinates,
+    labels: Int[np.ndarray, " n"],
+    groups: Int[np.ndarray, " n"],
+    num_classes: int,
+    chosen_by: str = "likelihood",
 ) -> tuple[float, Solution | None]:
     """The weight of the penalty, by cross-validation over groups of the training part, and where to begin with it.
 
     Each class's groups are shared out among the folds. From the largest penalty down, each problem begins where the one
-    before it ended, until smaller penalties read worse twice in a row. What is compared is the mean log-likelihood of
-    held-out examples of classes that the fold was trained on: it is smoother than accuracy. A penalty is kept per
-    example, l2 / n, as the number of examples changes.
+    before it ended, until smaller penalties read worse twice in a row. What is compared is the mean log-likelihood, or
+    the accuracy, of held-out examples of classes that the fold was trained on. A penalty is kept per example, l2 / n,
+    as the number of examples changes.
 
     Args:
         coordinates: the features.
         labels: `[n]` classes.
         groups: `[n]` what is independent of what: speakers, files, images.
         num_classes: Y.
+        chosen_by: `likelihood`, which is smoother, or `accuracy`.
 
     Returns:
         l2, and the mean of the folds' solutions; None where there are no folds.
@@ -50,13 +56,14 @@ def choose_l2(
         return WITHOUT_CHOICE, None
     found: list[Solution] = []
     best, best_score, num_worse = (PENALTIES[0], found), -np.inf, 0
+    score_of = {"likelihood": _log_likelihood, "accuracy": _is_right}[chosen_by]
     for penalty in PENALTIES:
         found = [
             solve(kept, kept_labels, num_classes, penalty * len(kept), start, _LEAST_PROGRESS)
             for (kept, kept_labels, _, _), start in zip_longest(folds, found)
         ]
         scores = [
-            _log_likelihood(held_out, held_out_labels, each)
+            score_of(held_out, held_out_labels, each)
             for (_, _, held_out, held_out_labels), each in zip(folds, found, strict=True)
         ]
         score = np.concatenate(scores).mean()
@@ -90,9 +97,26 @@ def _log_likelihood(
     coordinates: Coordinates, labels: Int[np.ndarray, " n"], solution: Solution
 ) -> Float[np.ndarray, " n"]:
     """Of every example."""
+    return np.concatenate(
+        [
+            scores.log_softmax(1).gather(1, target)[:, 0].double().cpu().numpy()
+            for scores, target in _scored(coordinates, labels, solution)
+        ]
+    )
+
+
+def _is_right(coordinates: Coordinates, labels: Int[np.ndarray, " n"], solution: Solution) -> Bool[np.ndarray, " n"]:
+    """Whether the label of each example has the highest score."""
+    return np.concatenate(
+        [(scores.argmax(1) == target[:, 0]).cpu().numpy() for scores, target in _scored(coordinates, labels, solution)]
+    )
+
+
+def _scored(
+    coordinates: Coordinates, labels: Int[np.ndarray, " n"], solution: Solution
+) -> Iterator[tuple[Float[Tensor, "m Y"], Int[Tensor, "m 1"]]]:
+    """Scores of some thousand examples at a time, with their labels."""
     weight, bias = (each.float().to(coordinates.device) for each in (solution.weight, solution.bias))
-    of_label = []
     for places, x in coordinates.blocks():
         target = rearrange(torch.from_numpy(labels[places]).to(coordinates.device), "m -> m 1")
-        of_label.append(torch.addmm(bias, x, weight.T).log_softmax(1).gather(1, target)[:, 0].double().cpu())
-    return torch.cat(of_label).numpy()
+        yield torch.addmm(bias, x, weight.T), target

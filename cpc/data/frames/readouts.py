@@ -123,6 +123,7 @@ class FrameReadouts(Readouts):
     unit = "episode"
     default_baselines = ("majority", "random", "supervised")
     several_vectors = True
+    penalty_chosen_by = "accuracy"
     supervised: Mapping[str, Any] = {"batch_size": 8, "window_latents": 32}
 
     def __init__(self, corpus: FrameCorpus | None, **where: Any) -> None:
