@@ -37,8 +37,9 @@ def predictions(output: Output, batch: Batch) -> Iterator[Predictions]:
 
     Identities come to the host once; directions of one size share what follows from them.
     """
-    ids = list(on_host(batch.num_valid, batch.sequence_id, batch.group_id))
     targets = output.latents if output.targets is None else output.targets
+    num_valid, sequence_id, group_id = on_host(batch.num_valid, batch.sequence_id, batch.group_id)
+    ids = (num_valid, torch.arange(len(targets)) if sequence_id is None else sequence_id, group_id)
     by_size: dict[tuple[int, int], Sequences] = {}
     for direction, queries in output.queries.items():
         latents = columns(targets, direction)

@@ -72,6 +72,12 @@ class Part(NamedTuple):
     num: int
     num_ranks: int
 
+    def of(self, sequences: Sequences) -> Sequences:
+        """This rank's."""
+        own = slice(self.first, self.first + self.num)
+        num_valid, sequence_id, group_id = sequences
+        return Sequences(num_valid[own], sequence_id[own], None if group_id is None else group_id[own])
+
 
 class Block(NamedTuple):
     """Rows and the candidates that they are scored against.
@@ -197,25 +203,31 @@ def plan(
         ValueError: as `check_rows`, for the sequences of all ranks: on all of them at once.
     """
     check_rows(strategy, *sequences, skip_steps=skip_steps)
-    part = Part(0, len(sequences.num_valid), 1) if part is None else part
-    last = part.first + part.num
-    own = Sequences(*(None if each is None else each[part.first : last] for each in sequences))  # type: ignore[arg-type]
+    own, first = (sequences, 0) if part is None else (part.of(sequences), part.first)
     query, step, sequence, target = rows_of(own.num_valid, num_latents, num_steps, skip_steps)
-    positives = part.first * num_latents + target
-    num_rows = rows_per_step(sequences.num_valid, num_steps, skip_steps)
-    weight = part.num_ranks * weight_of(step, num_rows.sum(0))
+    positives = first * num_latents + target
     allowed = allowed_matrix(strategy, *own[1:], *sequences[1:])
     is_valid = torch.arange(num_latents) < rearrange(sequences.num_valid, "s -> s 1")
     of_candidate = repeat(torch.arange(len(is_valid)), "s -> (s t)", t=num_latents)
     pool = allowed[:, of_candidate] & rearrange(is_valid, "s t -> (s t)")
     of_blocks = blocks(pool, allowed, sequence, of_candidate, positives)
-    planned = plan_of_blocks(
-        query, step, sequence, positives, weight, pool, of_blocks, (num_steps, part.num, num_latents)
-    )
-    elsewhere = num_rows[: part.first], num_rows[last:]
+    size = (num_steps, len(own.num_valid), num_latents)
+    planned = plan_of_blocks(query, step, sequence, positives, pool, of_blocks, size)
+    return planned if part is None else _among_all_ranks(planned, part, sequences.num_valid, skip_steps)
+
+
+def _among_all_ranks(planned: Plan, part: Part, num_valid: Int[Tensor, " S"], skip_steps: int) -> Plan:
+    """The plan of a part, with weights and draws that count the rows of all sequences."""
+    ahead = skip_steps + torch.arange(1, planned.size[0] + 1)
+    num_rows = (rearrange(num_valid, "s -> s 1") - ahead).clamp(min=0)  # [S, K]
+    elsewhere = num_rows[: part.first], num_rows[part.first + part.num :]
     before, after = (int(each.sum()) for each in elsewhere)
     times_before, times_after = (int(each[:, 0].sum()) for each in elsewhere)
-    return planned._replace(rows_elsewhere=(before, after), times_elsewhere=(times_before, times_after))
+    return planned._replace(
+        weight=part.num_ranks * weight_of(planned.step, num_rows.sum(0)),
+        rows_elsewhere=(before, after),
+        times_elsewhere=(times_before, times_after),
+    )
 
 
 def plan_of_blocks(
@@ -223,12 +235,12 @@ def plan_of_blocks(
     step: Int[Tensor, " M"],
     sequence: Int[Tensor, " M"],
     positives: Int[Tensor, " M"],
-    weight: Float[Tensor, " M"],
     pool: Bool[Tensor, "B N"],
     of_blocks: list[Block],
     size: tuple[int, int, int],
 ) -> Plan:
     """What follows from rows and pools; see `Plan`."""
+    weight = weight_of(step)
     num_negatives = pool.sum(1)[sequence] - pool[sequence, positives].long()
     is_met = pool[sequence.unique()].any(0)
     is_met[positives] = True
@@ -244,11 +256,6 @@ def weight_of(step: Int[Tensor, " M"], num_rows: Int[Tensor, " K"] | None = None
     """
     num_rows = torch.bincount(step) if num_rows is None else num_rows
     return 1 / (num_rows[step] * (num_rows > 0).sum()).double()
-
-
-def rows_per_step(num_valid: Int[Tensor, " B"], num_steps: int, skip_steps: int = 0) -> Int[Tensor, "B K"]:
-    """How many rows each sequence has of each step."""
-    return (rearrange(num_valid, "b -> b 1") - skip_steps - torch.arange(1, num_steps + 1)).clamp(min=0)
 
 
 def rows_of(num_valid: Int[Tensor, " B"], num_latents: int, num_steps: int, skip_steps: int = 0) -> tuple[Tensor, ...]:

@@ -151,7 +151,8 @@ def on_rank(rank: int, split: str, folder: Path, most_steps: int) -> None:
 
 
 def main(folder: Path, most_steps: int, *splits: str) -> None:
-    context = multiprocessing.get_context("fork")  # torch is imported once, and has not started a thread yet
+    torch.optim.Adam([torch.zeros(1)]).zero_grad()  # at the first one torch imports for seconds: once, not in each rank
+    context = multiprocessing.get_context("fork")  # no thread has started yet
     for split in splits:
         numbers = range(split.count("+") + 1)
         ranks = [context.Process(target=on_rank, args=(rank, split, folder, most_steps)) for rank in numbers]
