@@ -10,6 +10,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+_NUM_SKIPPED = 2**17
+
 
 def draw_negatives(
     pool: Bool[Tensor, "B N"],
@@ -18,6 +20,7 @@ def draw_negatives(
     num_negatives: int,
     generator: torch.Generator | None = None,
     device: torch.device | None = None,
+    elsewhere: tuple[int, int] = (0, 0),
 ) -> Int[Tensor, "M R"]:
     """Draw `num_negatives` candidates per row, uniformly and with replacement, never the row's positive.
 
@@ -34,6 +37,8 @@ def draw_negatives(
         num_negatives: R.
         generator: source of the draws, on the CPU, so that the model's own generator is not used.
         device: where the draws go, without waiting for it if all else is on the CPU; None: that of `pool`.
+        elsewhere: rows of other processes before and after these: their numbers are drawn and left out, so that
+            generators of one seed give every row what a single process would give it.
 
     Raises:
         ValueError: if a row has no candidate to draw.
@@ -48,7 +53,10 @@ def draw_negatives(
     if bool((num_eligible < 1).any()):
         raise ValueError(f"{int((num_eligible < 1).sum())} of {len(query_sequence)} rows have no negative to draw")
 
+    before, after = elsewhere
+    _skip(before * num_negatives, generator)
     uniform = torch.rand(len(query_sequence), num_negatives, generator=generator, dtype=torch.float64)
+    _skip(after * num_negatives, generator)
     device = pool.device if device is None else device
 
     def there(of_rows: Tensor) -> Tensor:
@@ -58,6 +66,12 @@ def draw_negatives(
     if positives is not None:
         draws += draws >= there(behind)
     return members.to(device, non_blocking=True)[there(query_sequence), draws]
+
+
+def _skip(num: int, generator: torch.Generator | None) -> None:
+    """Draw and forget, a megabyte at a time: the generator of a CPU knows no shorter way."""
+    for first in range(0, num, _NUM_SKIPPED):
+        torch.rand(min(_NUM_SKIPPED, num - first), generator=generator, dtype=torch.float64)
 
 
 def draw_excess_nats(num_negatives: int, num_eligible: Int[Tensor, " M"]) -> Float[Tensor, " M"]:
@@ -70,6 +84,8 @@ def draw_excess_nats(num_negatives: int, num_eligible: Int[Tensor, " M"]) -> Flo
         num_negatives: R.
         num_eligible: P of each row, at least 1.
     """
+    if len(num_eligible) == 0:
+        return num_eligible.double()
     powers = num_negatives * torch.arange(1, int(num_eligible.max()) + 1, dtype=torch.float64).log()
     log_sum = powers.logcumsumexp(0).to(num_eligible.device)[num_eligible - 1]
     pool = num_eligible.double()

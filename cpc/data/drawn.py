@@ -296,7 +296,13 @@ class HeldOut:
             yield self.windows.__getitems__(drawn)
 
     def draws(self, strategy: str) -> list[list[Draw]]:
-        """The draws of each batch, for this rank.
+        """The draws of each batch, for this rank; as `draws_of_all_ranks`."""
+        of_all = self.draws_of_all_ranks(strategy)
+        size = len(of_all[0]) // self._world_size
+        return [drawn[self._rank * size : (self._rank + 1) * size] for drawn in of_all]
+
+    def draws_of_all_ranks(self, strategy: str) -> list[list[Draw]]:
+        """The draws of each batch, the ranks' one after the other.
 
         Raises:
             ValueError: if the corpus has no such batches: unknown speakers, or too few.
@@ -323,7 +329,7 @@ class HeldOut:
                     f"pass over split {self.split!r}, {self.num_batches} were asked for",
                     flush=True,
                 )
-            self._drawn[drawn_as] = [stream.batch(index) for index in range(min(of_one_pass, self.num_batches))]
+            self._drawn[drawn_as] = [stream.of_all_ranks(index) for index in range(min(of_one_pass, self.num_batches))]
         return self._drawn[drawn_as]
 
 

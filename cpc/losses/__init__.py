@@ -1,8 +1,8 @@
 """How scores become a loss.
 
-From below: `plan` (which rows are scored against which candidates), `tiles` (scores), `slopes` (losses and
-derivatives), `tiled_loss` (their sum, with gradients); then `info_nce`, `class_loss` and `bank_loss` for anyone's
-tensors; and the parts of a model, `Contrastive`, `LocalContrastive` and `ClassTableLoss`.
+From below: `plan` (which rows are scored against which candidates), `gathered` (those of all ranks), `tiles` (scores),
+`slopes` (losses and derivatives), `tiled_loss` (their sum, with gradients); then `info_nce`, `class_loss` and
+`bank_loss` for anyone's tensors; and the parts of a model, `Contrastive`, `LocalContrastive` and `ClassTableLoss`.
 """
 
 from cpc.losses.bank_loss import bank_loss

@@ -15,6 +15,7 @@ from cpc.candidates.draws import draw_excess_nats
 from cpc.candidates.strategies import STRATEGIES
 from cpc.contexts.grid import columns
 from cpc.data.batch import Batch
+from cpc.losses.gathered import of_all_ranks
 from cpc.losses.info_nce import loss_of_rows
 from cpc.losses.loss_part import LossPart, Measure
 from cpc.losses.plan import Plan, Sequences, on_host, plan
@@ -36,13 +37,15 @@ def predictions(output: Output, batch: Batch) -> Iterator[Predictions]:
 
     Identities come to the host once; directions of one size share what follows from them.
     """
-    ids = list(on_host(batch.num_valid, batch.sequence_id, batch.group_id))
+    targets = output.latents if output.targets is None else output.targets
+    num_valid, sequence_id, group_id = on_host(batch.num_valid, batch.sequence_id, batch.group_id)
+    ids = (num_valid, torch.arange(len(targets)) if sequence_id is None else sequence_id, group_id)
     by_size: dict[tuple[int, int], Sequences] = {}
     for direction, queries in output.queries.items():
-        latents = columns(output.latents if output.targets is None else output.targets, direction)
+        latents = columns(targets, direction)
         size = (len(latents), latents.shape[1])
         if size not in by_size:
-            each = len(latents) // len(output.latents)
+            each = len(latents) // len(targets)
             of_columns = (None if i is None else repeat(i, "b -> (b s)", s=each) for i in ids)
             by_size[size] = Sequences.of(size, *of_columns)
         yield Predictions(queries, latents, by_size[size])
@@ -50,6 +53,10 @@ def predictions(output: Output, batch: Batch) -> Iterator[Predictions]:
 
 class Contrastive(LossPart):
     """InfoNCE against latents of the batch (eq. 4 of arXiv:1807.03748).
+
+    In a process group the batch is that of all ranks, and every rank calls the loss at the same time. Each computes
+    the losses of its own rows; `.loss` is scaled so that its mean over ranks, and the mean gradient that DDP and FSDP
+    take, are those of the whole batch in one process (`cpc.losses.gathered`).
 
     Args:
         negatives: where negatives come from, in training and in the held-out bound: `mixed`, `same_speaker`,
@@ -66,6 +73,8 @@ class Contrastive(LossPart):
         ValueError: on an unknown strategy, shares that leave nothing for `negatives`, fewer than one negative, a
             negative `skip_steps`, or draws shared where none are made.
     """
+
+    meets_all_ranks = True
 
     def __init__(
         self,
@@ -115,14 +124,15 @@ class Contrastive(LossPart):
         """
         strategies = self.training_strategies if measure is None else (measure.strategy,)
         num_negatives = self.num_negatives if measure is None else measure.num_negatives
+        everyone = of_all_ranks(output, batch)
         plans: dict[tuple[int, str], Plan] = {}  # directions of one size share them
         of_directions = []
-        for queries, latents, sequences in predictions(output, batch):
-            of_strategies = []
+        for queries, latents, sequences in predictions(everyone.output, everyone.batch):
+            part, of_strategies = everyone.part(queries.shape[1]), []
             for strategy in strategies:
                 key = (id(sequences), strategy)
                 if key not in plans:
-                    plans[key] = plan(strategy, sequences, latents.shape[1], len(queries), self.skip_steps)
+                    plans[key] = plan(strategy, sequences, latents.shape[1], len(queries), self.skip_steps, part)
                 planned, device = plans[key], latents.device
                 there, excess, negatives = planned.on(device), None, None
                 if num_negatives is not None:

@@ -28,6 +28,7 @@ class LossPart(nn.Module):
     Attributes:
         num_negatives: drawn per row in training; None: all candidates.
         predicts: `latents`, or `classes` of what follows, which data give as `Batch.labels`.
+        meets_all_ranks: whether rows meet candidates of all ranks; their draws then need one seed on all ranks.
         has_sparse_gradients: whether the optimiser must take sparse tensors.
 
     Raises:
@@ -36,6 +37,7 @@ class LossPart(nn.Module):
 
     num_negatives: int | None = None
     predicts: Literal["latents", "classes"] = "latents"
+    meets_all_ranks: bool = False
     has_sparse_gradients: bool = False
 
     def __init__(self, skip_steps: int = 0) -> None:

@@ -1,8 +1,7 @@
 """Which rows of a batch are scored against which candidates: planned once, on the host, before any score.
 
 It follows from identities, lengths and the strategy; the arithmetic after it has shapes that the plan knows.
-Sequences that are predicted and sequences that lend candidates are two arguments, so that candidates of other
-processes can be planned for as well.
+Sequences of all ranks lend candidates; those that this rank predicts are a part of them.
 
 K steps, B sequences that are predicted, S that lend candidates, T latents of each, M rows, N = S T candidates, R drawn
 negatives; m and n count a block's.
@@ -60,6 +59,26 @@ class Sequences(NamedTuple):
         return cls(num_valid, torch.arange(num_sequences) if sequence_id is None else sequence_id, group_id)
 
 
+class Part(NamedTuple):
+    """The sequences that this rank predicts, among those of all ranks.
+
+    Attributes:
+        first: place of the first one.
+        num: B.
+        num_ranks: how many ranks share the sequences.
+    """
+
+    first: int
+    num: int
+    num_ranks: int
+
+    def of(self, sequences: Sequences) -> Sequences:
+        """This rank's."""
+        own = slice(self.first, self.first + self.num)
+        num_valid, sequence_id, group_id = sequences
+        return Sequences(num_valid[own], sequence_id[own], None if group_id is None else group_id[own])
+
+
 class Block(NamedTuple):
     """Rows and the candidates that they are scored against.
 
@@ -97,12 +116,15 @@ class Plan(NamedTuple):
         step: `[M]` place of the row's step among the K.
         sequence: `[M]` b.
         positives: `[M]` index of z_{t+k} among the candidates.
-        weight: `[M]` of each row in the unweighted mean over steps of the mean over rows.
+        weight: `[M]` of each row in the unweighted mean over steps of the mean over rows of all ranks, times their
+            number.
         pool: `[B, N]` candidates that a sequence's rows meet besides their positives.
         num_negatives: `[M]` how many these are.
         is_met: `[N]` candidates that any row meets.
         blocks: the score matrix, parted.
         size: K, B and T.
+        rows_elsewhere: how many rows the ranks before this one have, and those after it.
+        times_elsewhere: the same of their (b, t) that have rows.
     """
 
     query: Tensor | None
@@ -115,6 +137,8 @@ class Plan(NamedTuple):
     is_met: Tensor
     blocks: list[Block]
     size: tuple[int, int, int]
+    rows_elsewhere: tuple[int, int] = (0, 0)
+    times_elsewhere: tuple[int, int] = (0, 0)
 
     def on(self, device: torch.device) -> "Plan":
         """The same on a device, without waiting for it."""
@@ -134,6 +158,8 @@ class Plan(NamedTuple):
     ) -> Int[Tensor, "M R"]:
         """Negatives of each row, uniformly with replacement; ask the plan that is on the host.
 
+        Given the same generator, ranks draw what one process draws for all their rows.
+
         Args:
             num: R.
             generator: source of the draws.
@@ -141,13 +167,14 @@ class Plan(NamedTuple):
                 is drawn again for that step, so that each step's draws stay uniform over its negatives.
             device: where the draws go; None: they stay.
         """
-        drawn = draw_negatives(self.pool, self.sequence, self.positives, num, generator, device)
+        drawn = draw_negatives(self.pool, self.sequence, self.positives, num, generator, device, self.rows_elsewhere)
         if not shared_across_steps:
             return drawn
         assert self.query is not None
         num_steps, _, num_latents = self.size
         time, place = torch.unique_consecutive(self.query // num_steps, return_inverse=True)
-        shared = draw_negatives(self.pool, time // num_latents, None, num, generator, device)[place.to(drawn.device)]
+        of_times = (self.pool, time // num_latents, None, num, generator, device, self.times_elsewhere)
+        shared = draw_negatives(*of_times)[place.to(drawn.device)]
         positives = rearrange(self.positives, "m -> m 1").to(drawn.device, non_blocking=True)
         return torch.where(shared == positives, drawn, shared)
 
@@ -158,9 +185,7 @@ def plan(
     num_latents: int,
     num_steps: int,
     skip_steps: int = 0,
-    *,
-    lenders: Sequences | None = None,
-    first: int = 0,
+    part: Part | None = None,
 ) -> Plan:
     """Plan a batch: a row for every step and every t where z_t and z_{t+k} are valid.
 
@@ -168,26 +193,41 @@ def plan(
 
     Args:
         strategy: whose latents a sequence is compared with, a name in `cpc.candidates.STRATEGIES`.
-        sequences: those that are predicted.
+        sequences: those that lend candidates.
         num_latents: T.
         num_steps: K.
         skip_steps: the first step is k = skip_steps + 1.
-        lenders: those that lend candidates; None: `sequences` themselves.
-        first: where `sequences` begin among the lenders: those of an earlier process come before.
+        part: those of them that are predicted; None: all.
 
     Raises:
-        ValueError: as `check_rows`.
+        ValueError: as `check_rows`, for the sequences of all ranks: on all of them at once.
     """
-    lenders = sequences if lenders is None else lenders
-    check_rows(strategy, *sequences, skip_steps=skip_steps, lenders=lenders, first=first)
-    query, step, sequence, target = rows_of(sequences.num_valid, num_latents, num_steps, skip_steps)
-    allowed = allowed_matrix(strategy, sequences.sequence_id, sequences.group_id, *lenders[1:])
-    is_valid = torch.arange(num_latents) < rearrange(lenders.num_valid, "s -> s 1")
+    check_rows(strategy, *sequences, skip_steps=skip_steps)
+    own, first = (sequences, 0) if part is None else (part.of(sequences), part.first)
+    query, step, sequence, target = rows_of(own.num_valid, num_latents, num_steps, skip_steps)
+    positives = first * num_latents + target
+    allowed = allowed_matrix(strategy, *own[1:], *sequences[1:])
+    is_valid = torch.arange(num_latents) < rearrange(sequences.num_valid, "s -> s 1")
     of_candidate = repeat(torch.arange(len(is_valid)), "s -> (s t)", t=num_latents)
     pool = allowed[:, of_candidate] & rearrange(is_valid, "s t -> (s t)")
-    size = (num_steps, len(sequences.num_valid), num_latents)
-    of_blocks = blocks(pool, allowed, sequence, of_candidate, first * num_latents + target)
-    return plan_of_blocks(query, step, sequence, first * num_latents + target, pool, of_blocks, size)
+    of_blocks = blocks(pool, allowed, sequence, of_candidate, positives)
+    size = (num_steps, len(own.num_valid), num_latents)
+    planned = plan_of_blocks(query, step, sequence, positives, pool, of_blocks, size)
+    return planned if part is None else _among_all_ranks(planned, part, sequences.num_valid, skip_steps)
+
+
+def _among_all_ranks(planned: Plan, part: Part, num_valid: Int[Tensor, " S"], skip_steps: int) -> Plan:
+    """The plan of a part, with weights and draws that count the rows of all sequences."""
+    ahead = skip_steps + torch.arange(1, planned.size[0] + 1)
+    num_rows = (rearrange(num_valid, "s -> s 1") - ahead).clamp(min=0)  # [S, K]
+    elsewhere = num_rows[: part.first], num_rows[part.first + part.num :]
+    before, after = (int(each.sum()) for each in elsewhere)
+    times_before, times_after = (int(each[:, 0].sum()) for each in elsewhere)
+    return planned._replace(
+        weight=part.num_ranks * weight_of(planned.step, num_rows.sum(0)),
+        rows_elsewhere=(before, after),
+        times_elsewhere=(times_before, times_after),
+    )
 
 
 def plan_of_blocks(
@@ -207,9 +247,14 @@ def plan_of_blocks(
     return Plan(query, step, sequence, positives, weight, pool, num_negatives, is_met, of_blocks, size)
 
 
-def weight_of(step: Int[Tensor, " M"]) -> Float[Tensor, " M"]:
-    """Of each row in the unweighted mean, over those steps that have rows, of the mean over their rows."""
-    num_rows = torch.bincount(step)
+def weight_of(step: Int[Tensor, " M"], num_rows: Int[Tensor, " K"] | None = None) -> Float[Tensor, " M"]:
+    """Of each row in the unweighted mean, over those steps that have rows, of the mean over their rows.
+
+    Args:
+        step: of each row.
+        num_rows: of each step; None: those given are all.
+    """
+    num_rows = torch.bincount(step) if num_rows is None else num_rows
     return 1 / (num_rows[step] * (num_rows > 0).sum()).double()
 
 
@@ -231,8 +276,6 @@ def check_rows(
     sequence_id: Int[Tensor, " B"],
     group_id: Int[Tensor, " B"] | None = None,
     skip_steps: int = 0,
-    lenders: Sequences | None = None,
-    first: int = 0,
 ) -> None:
     """Refuse a batch that cannot be contrasted, from its identities alone.
 
@@ -246,9 +289,8 @@ def check_rows(
             f"{2 + skip_steps}: use longer windows (data.window_samples) or larger images (data.image_size), or leave "
             "such short files out"
         )
-    lenders = Sequences(num_valid, sequence_id, group_id) if lenders is None else lenders
-    allowed = allowed_matrix(strategy, sequence_id, group_id, *lenders[1:])
-    num_negatives = (allowed * lenders.num_valid).sum(1) - allowed.diagonal(first)[: len(num_valid)].long()
+    allowed = allowed_matrix(strategy, sequence_id, group_id)
+    num_negatives = (allowed * num_valid).sum(1) - allowed.diagonal().long()
     alone = (num_negatives < 1) & (num_valid > 1 + skip_steps)
     if bool(alone.any()):
         raise ValueError(
@@ -270,6 +312,8 @@ def blocks(
     Sequences that meet the latents of the same sequences, their own positives' included, share a block: what a strategy
     shuts out is not scored. Where that saves next to nothing there is one block with everything.
     """
+    if len(sequence) == 0:  # this rank's sequences are too short, those of others are not
+        return []
     is_whole = bool(pool.all())
     whole = Block(positives=rearrange(positives, "m -> m 1"), pool=None if is_whole else pool, sequence=sequence)
     if is_whole or allowed is None or of_candidate is None:

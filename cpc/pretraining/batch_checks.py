@@ -39,8 +39,9 @@ def check_batches(
 def _check_training_rows(modality: Drawn, model: CPC, training: Training) -> None:
     """Training batches must serve the strategies of training alone; those after the first are checked in their turn."""
     encoder, batches, trained = model.encoder, training.batches, model.loss_part.training_strategies
-    for index in range(min(NUM_CHECKED_BATCHES, -(-batches.draws_per_pass // modality.batch_size))):
-        of_batch = identities(encoder, training.dataset, batches.batch(index))
+    drawn_at = batches.of_all_ranks if model.loss_part.meets_all_ranks else batches.batch
+    for index in range(min(NUM_CHECKED_BATCHES, -(-batches.draws_per_pass // len(drawn_at(0))))):
+        of_batch = identities(encoder, training.dataset, drawn_at(index))
         for strategy in trained:
             with naming(modality.train_split):
                 check_rows(strategy, *of_batch, skip_steps=model.loss_part.skip_steps)
@@ -48,9 +49,10 @@ def _check_training_rows(modality: Drawn, model: CPC, training: Training) -> Non
 
 def _check_measured_rows(model: CPC, held_out: Any, measured: tuple[str, ...]) -> None:
     """A strategy that leaves rows without negatives fails now, not at the first held-out evaluation."""
+    draws = held_out.draws_of_all_ranks if model.loss_part.meets_all_ranks else held_out.draws
     for strategy in measured:
         try:
-            for drawn in held_out.draws(strategy):
+            for drawn in draws(strategy):
                 of_batch = identities(model.encoder, held_out.windows, drawn)
                 with naming(held_out.split):
                     check_rows(strategy, *of_batch, skip_steps=model.loss_part.skip_steps)

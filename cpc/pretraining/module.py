@@ -4,6 +4,7 @@ import math
 import random
 import sys
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any, Literal
 
 import lightning.pytorch as pl
@@ -92,7 +93,7 @@ class Pretraining(pl.LightningModule):
 
     def setup(self, stage: str) -> None:
         """Initialise the encoder from data, before the model is wrapped for several devices."""
-        self.draws.manual_seed(self.draws_seed + self.global_rank)
+        self.draws.manual_seed(self.draws_seed + (0 if self.model.loss_part.meets_all_ranks else self.global_rank))
         if stage == "fit" and not self.model.is_initialised:
             self.model.initialise_from(self.trainer.datamodule.initialisation_batch())
 
@@ -275,9 +276,10 @@ class Pretraining(pl.LightningModule):
         return values
 
     def _gathered(self, tally: BoundTally) -> BoundTally:
-        """The batches of all ranks, in one tally."""
+        """The batches of all ranks: those that come at the same time are one, as they are in a single process."""
         gathered = BoundTally(tally.steps)
-        gathered.sums = [batch for of_rank in self.of_all_ranks(tally.sums) for batch in of_rank]
+        at_same_time = zip_longest(*self.of_all_ranks(tally.sums))  # text may end earlier on some
+        gathered.sums = [torch.cat([each for each in batch if each is not None], 2) for batch in at_same_time]
         return gathered
 
 

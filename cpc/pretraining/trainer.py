@@ -48,7 +48,7 @@ def make_trainer(
         accelerator: cpu, gpu, auto, as Lightning names them.
         devices: processes per machine, or which devices.
         num_nodes: machines.
-        strategy: how processes work together: ddp, for example.
+        strategy: how processes work together: ddp, for example. Latents of all of them are candidates.
         precision: of weights and products: 32-true, 64-true, bf16-mixed or 16-mixed.
         gradient_clip_val: largest norm (or value) of a step's gradients; null or 0: as they are.
         gradient_clip_algorithm: norm or value.

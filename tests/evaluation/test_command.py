@@ -88,7 +88,7 @@ def test_one_pass_at_most(corpus: Corpus, capsys: pytest.CaptureFixture[str]) ->
     assert len(batches) == 30 // 4
     assert max(Counter(file for batch in batches for file, _ in batch).values()) == 2  # windows of a file
     assert capsys.readouterr().out.count("100 were asked for") == 1
-    assert held_out.draws("mixed_excluding") is batches
+    assert held_out.draws("mixed_excluding") == batches
     assert capsys.readouterr().out == ""
 
 
@@ -97,6 +97,12 @@ def test_ranks_share_one_pass(corpus: Corpus) -> None:
     assert [len(batches) for batches in ranks] == [3, 3]
     together = Counter(window for batches in ranks for batch in batches for window in batch)
     assert max(together.values()) == 1
+    halves = replace(DATA, batch_size=DATA.batch_size // 2)
+    one, *two = (
+        HeldOut(corpus, data, "mixed", 100, rank=rank, world_size=num).draws("same_speaker_excluding")
+        for data, rank, num in ((DATA, 0, 1), (halves, 0, 2), (halves, 1, 2))
+    )
+    assert [first + second for first, second in zip(*two, strict=True)] == one
 
 
 def test_shared_batches_are_encoded_once_and_training_mode_returns(

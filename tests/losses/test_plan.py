@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cpc.candidates import STRATEGIES, ClassTable, allowed_matrix
 from cpc.data.batch import Batch
 from cpc.losses import ClassTableLoss, contrast
-from cpc.losses.plan import Sequences, blocks, plan
+from cpc.losses.plan import Part, Sequences, blocks, plan
 from cpc.predictors import Output
 
 B, T = 6, 8
@@ -70,17 +70,22 @@ def test_every_row_keeps_its_positive_its_pool_and_its_draws(seed: int) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_processes_plan_their_parts_of_the_whole(strategy: str) -> None:
-    """Two processes of three sequences each, with everyone's latents as candidates, together have the rows of one."""
+    """Two processes of three sequences each, with everyone's latents as candidates, have the rows and draws of one."""
     everyone = Sequences(torch.tensor([6, 2, 5, 6, 4, 6]), torch.tensor([0, 1, 1, 2, 3, 2]), GROUPS % 2)
     whole = plan(strategy, everyone, 6, 3)
     for rank in range(2):
-        own = Sequences(*(each[3 * rank : 3 * rank + 3] for each in everyone))
-        part = plan(strategy, own, 6, 3, lenders=everyone, first=3 * rank)
+        part = plan(strategy, everyone, 6, 3, part=Part(3 * rank, 3, 2))
         mine = whole.sequence // 3 == rank
         assert torch.equal(part.positives, whole.positives[mine])
         assert torch.equal(part.step, whole.step[mine])
         assert torch.equal(part.num_negatives, whole.num_negatives[mine])
         assert torch.equal(part.pool, whole.pool[3 * rank : 3 * rank + 3])
+        assert torch.equal(part.weight, 2 * whole.weight[mine])
+        for is_shared in (False, True):
+            ours, all_draws = (
+                each.draw(5, torch.Generator().manual_seed(7), is_shared, torch.device("cpu")) for each in (part, whole)
+            )
+            assert torch.equal(ours, all_draws[mine])
 
 
 @pytest.fixture

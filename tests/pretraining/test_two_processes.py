@@ -91,6 +91,26 @@ def test_two_ranks_share_the_work_and_resume(tmp_path: Path, manifest: Path) -> 
 
 
 @pytest.mark.slow
+def test_one_rank_of_four_windows_and_two_of_two_train_and_measure_the_same(tmp_path: Path, manifest: Path) -> None:
+    """Through Lightning's DDP: candidates, draws and held-out batches are those of all ranks."""
+    options = [
+        "--trainer.max_steps=8",
+        "--trainer.precision=64-true",
+        "--data.sampler=same_speaker",
+        "--model.loss.negatives=same_speaker_excluding",
+    ]
+    single = ["--trainer.devices=1", "--trainer.strategy=auto"]
+    one, two = (
+        pretrain(manifest, tmp_path / name, *options, *others)
+        for name, others in (("one", single), ("two", ["--data.batch_size=2"]))  # a rank's two may be of one file
+    )
+    assert len(one) == len(two) == 8  # train every 2 steps, two strategies of the held-out bound every 4
+    for expected, found in zip(one, two, strict=True):
+        for name, value in expected.items():
+            assert found[name] == (pytest.approx(value, abs=1e-10) if isinstance(value, list) else value), name
+
+
+@pytest.mark.slow
 def test_both_ranks_killed_between_checkpoint_and_record_continue_exactly(tmp_path: Path, manifest: Path) -> None:
     """The checkpoint of step 3 holds, of each rank, its generators and its part of the record due at step 4."""
     options = [

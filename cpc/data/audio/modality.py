@@ -23,7 +23,7 @@ class Audio(Drawn):
         window_samples: length of a window at the encoder's sample rate.
         batch_size: windows per batch and device.
         sampler: `uniform` over all windows, or `same_speaker`, batches of `speakers_per_batch` speakers.
-        speakers_per_batch: for `same_speaker`.
+        speakers_per_batch: for `same_speaker`; of the batch of all devices together.
         train_split: value of the manifest's split column to train on.
         eval_split: the held-out part that the bound is measured on.
         eval_batches: batches of one held-out evaluation and device, the same ones every time; one pass at most.

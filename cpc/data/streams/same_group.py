@@ -14,6 +14,8 @@ _NUM_SWAPS = 20
 class SameGroupBatches(BatchStream):
     """Batches that hold `groups_per_batch` groups, with equally many draws of each.
 
+    A batch is that of all ranks together: each takes its share of the draws, whosever they are.
+
     In each pass every slot of every item comes at least once. A group whose slots do not fill its part of a batch adds
     further draws of its own; where groups differ too much in size for batches of different groups, smaller ones come
     again.
@@ -25,7 +27,7 @@ class SameGroupBatches(BatchStream):
             draws of one item share the sequence id, and would leave no negative.
         group_names: names of the groups by id, for messages.
         nouns: what a group and an item are, for messages.
-        stream: as of `BatchStream`; `batch_size` is a multiple of `groups_per_batch`, at least 2 per group.
+        stream: as of `BatchStream`; on all ranks together a multiple of `groups_per_batch`, at least 2 per group.
 
     Raises:
         ValueError: if an argument is out of range, an item's group is unknown (-1), there are fewer groups than
@@ -42,12 +44,13 @@ class SameGroupBatches(BatchStream):
         **stream: Any,
     ) -> None:
         super().__init__(**stream)
-        batch_size, (group, item) = self.batch_size, nouns
+        batch_size, (group, item) = self.batch_size * self.world_size, nouns
         option = f"{group}s_per_batch"
+        of_ranks = f" of {self.world_size} processes" if self.world_size > 1 else ""
         if groups_per_batch < 1 or batch_size % groups_per_batch or batch_size < 2 * groups_per_batch:
             raise ValueError(
-                f"batch_size={batch_size} with {option}={groups_per_batch}: the batch must divide into equal parts of "
-                f"at least 2 windows; change `batch_size` or `{option}`"
+                f"batch_size={self.batch_size} with {option}={groups_per_batch}: the batch{of_ranks} must divide into "
+                f"equal parts of at least 2 windows; change `batch_size` or `{option}`"
             )
         group_ids = np.asarray(group_ids, np.int64)
         if len(group_ids) != len(self._num_slots):

@@ -105,8 +105,15 @@ class BatchStream:
 
     def batch(self, index: int) -> list[Draw]:
         """Batch number `index` of this rank: a pure function of (seed, index, rank, world_size)."""
-        first = (index * self.world_size + self.rank) * self.batch_size
-        last = first + self.batch_size
+        return self._draws((index * self.world_size + self.rank) * self.batch_size, self.batch_size)
+
+    def of_all_ranks(self, index: int) -> list[Draw]:
+        """Batch number `index` of every rank, one after the other."""
+        num_draws = self.batch_size * self.world_size
+        return self._draws(index * num_draws, num_draws)
+
+    def _draws(self, first: int, num: int) -> list[Draw]:
+        last = first + num
         draws: list[Draw] = []
         for number in range(first // self.draws_per_pass, (last - 1) // self.draws_per_pass + 1):
             offset = number * self.draws_per_pass

@@ -268,9 +268,9 @@ def test_same_speaker_batches_are_pure_and_shared_by_ranks() -> None:
     expected = [same_speaker(lengths, groups).batch(index) for index in range(40)]
     batches = same_speaker(lengths, groups)
     assert [batches.batch(index) for index in (39, 0, 7)] == [expected[39], expected[0], expected[7]]
-    for rank in (0, 1):
-        ranks = same_speaker(lengths, groups, rank=rank, world_size=2)
-        assert [ranks.batch(index) for index in range(20)] == expected[rank::2]
+    halves = [same_speaker(lengths, groups, 2, groups_per_batch=1, rank=rank, world_size=2) for rank in (0, 1)]
+    for index in range(40):
+        assert halves[0].batch(index) + halves[1].batch(index) == halves[1].of_all_ranks(index) == expected[index]
     assert same_speaker(lengths, groups, seed=5).batch(0) != expected[0]
 
 
@@ -294,6 +294,8 @@ def test_speakers_that_do_not_fit_are_named() -> None:
         same_speaker(lengths, groups, groups_per_batch=3)
     with pytest.raises(ValueError, match=r"batch_size=4 with speakers_per_batch=4: .* at least 2 windows"):
         same_speaker(lengths, groups, groups_per_batch=4)
+    with pytest.raises(ValueError, match=r"batch_size=1 with speakers_per_batch=2: the batch of 3 processes must div"):
+        same_speaker(lengths, groups, 1, groups_per_batch=2, world_size=3)
     with pytest.raises(ValueError, match=r"group_ids has 2 entries for 5"):
         same_speaker(lengths, [0, 0])
     with pytest.raises(ValueError, match=r"speakers_per_batch 1 -> 2"):

@@ -1,0 +1,125 @@
+"""The latents of all ranks as candidates, with gradients back to the rank that each comes from.
+
+W ranks, rank r with the rows R_r. A row i weighs w_i = 1 / (steps x rows of its step on all ranks) in the loss L of the
+whole batch, and rank r computes that of its own rows:
+
+    L_r = W * sum over i in R_r of w_i l_i,    L = mean over r of L_r.
+
+A row depends on latents of every rank, so the gradient of a latent is the sum over s of dL_s / dz: what is gathered on
+the way forth is summed and scattered on the way back. Then backward gives each rank its part of the gradient of
+sum over s of L_s = W L, and the mean over ranks, which DDP and FSDP take, is the gradient of L: the same at any W.
+
+A observations of all ranks, B of this one.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from cpc.data.batch import Batch
+from cpc.losses.plan import Part
+from cpc.losses.tiled_loss import score_dtype
+from cpc.predictors import Output
+
+_UNKNOWN = {"num_valid": None, "sequence_id": -1, "group_id": -1}  # where only other ranks know; None: whole sequences
+
+
+class OfAllRanks(NamedTuple):
+    """What this rank predicts, and what all ranks lend.
+
+    Attributes:
+        output: this rank's queries, with the targets of all ranks, `[A, ...]`.
+        batch: this rank's, with the lengths and identities of all ranks, `[A]`.
+        first: how many observations the ranks before this one have.
+        num_ranks: W.
+    """
+
+    output: Output
+    batch: Batch
+    first: int = 0
+    num_ranks: int = 1
+
+    def part(self, num_sequences: int) -> Part | None:
+        """Where the `num_sequences` of this rank are among those of all ranks; None: there is one rank."""
+        if self.num_ranks == 1:
+            return None
+        return Part(self.first * num_sequences // len(self.output.latents), num_sequences, self.num_ranks)
+
+
+def of_all_ranks(output: Output, batch: Batch) -> OfAllRanks:
+    """Gather targets and identities, the ranks' one after the other; as they are without other ranks.
+
+    Every rank of the default process group must call it at the same time. Ranks may have different numbers of
+    observations. Observations without `sequence_id` are all distinct.
+
+    Raises:
+        ValueError: on every rank, if their latents differ in shape, or some have no `sequence_id`.
+    """
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        return OfAllRanks(output, batch)
+    targets = output.latents if output.targets is None else output.targets
+    size, device = targets.shape, targets.device
+    ids: dict[str, Any] = {name: getattr(batch, name) for name in _UNKNOWN}
+    described = _gathered(torch.tensor([[*size, *(each is not None for each in ids.values())]], device=device)).cpu()
+    _check(described[:, 1 : len(size)], described[:, -2])
+    nums = described[:, 0].tolist()
+    filled = [
+        torch.full(size[:1], _UNKNOWN[name] or size[1], device=device) if each is None else each.to(device)
+        for name, each in ids.items()
+    ]
+    of_all = _in_order(_gathered(_padded(torch.stack(filled, 1), max(nums))), nums).unbind(1)
+    is_known = described[:, len(size) :].any(0).tolist()
+    ids = {name: each if known else None for name, each, known in zip(ids, of_all, is_known, strict=True)}
+    lent = _in_order(_Gather.apply(_padded(targets, max(nums))), nums)
+    first = sum(nums[: dist.get_rank()])
+    return OfAllRanks(output._replace(targets=lent), batch._replace(**ids), first, len(nums))
+
+
+class _Gather(torch.autograd.Function):
+    """Ranks' vectors in the dtype of scores, in which their gradients are summed too."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor) -> Tensor:
+        return _gathered(own).to(score_dtype(own))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        own = gradient.new_empty(len(gradient) // dist.get_world_size(), *gradient.shape[1:])
+        dist.reduce_scatter_single(own, gradient.contiguous())
+        return own
+
+
+def _gathered(own: Tensor) -> Tensor:
+    of_all = own.new_empty(dist.get_world_size() * len(own), *own.shape[1:])
+    dist.all_gather_single(of_all, own.contiguous())
+    return of_all
+
+
+def _padded(own: Tensor, num: int) -> Tensor:
+    """Zeros up to `num` observations: collectives take tensors of one shape."""
+    return own if len(own) == num else torch.cat([own, own.new_zeros(num - len(own), *own.shape[1:])])
+
+
+def _in_order(of_all: Tensor, nums: list[int]) -> Tensor:
+    """Without the padding."""
+    most = max(nums)
+    if min(nums) == most:
+        return of_all
+    places = torch.cat([rank * most + torch.arange(num) for rank, num in enumerate(nums)])
+    return of_all.index_select(0, places.to(of_all.device, non_blocking=True))
+
+
+def _check(shapes: Tensor, has_sequence_id: Tensor) -> None:
+    if bool((shapes != shapes[0]).any()):
+        raise ValueError(
+            f"the ranks have latents of the shapes {', '.join(map(str, shapes.tolist()))} per observation, which meet "
+            "each other as candidates: give all ranks windows of one length, padded where they are shorter (num_valid)"
+        )
+    if bool((has_sequence_id != has_sequence_id[0]).any()):
+        raise ValueError(
+            "some ranks have a sequence_id for their observations and some have none: give it on all ranks, or on none"
+        )

@@ -1,0 +1,168 @@
+"""Run by path: trains small models on the same eight observations at several world sizes.
+
+    python tests/losses/gloo_ranks.py FOLDER MOST_STEPS SPLIT...
+
+Every rank is a process of its own, with its part of the observations, Gloo and DDP. Rank 0 saves, for each case, the
+loss and the sums of each step, the gradients of the first one, and the weights after the last.
+"""
+
+import multiprocessing
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from cpc.candidates import STRATEGIES
+from cpc.contexts import GRU, PixelCNN
+from cpc.data.batch import Batch
+from cpc.encoders import AudioEncoder, FrameEncoder, PatchEncoder, TinyTrunk
+from cpc.losses import Contrastive, LocalContrastive
+from cpc.model import CPC
+from cpc.predictors import Bilinear
+
+WINDOW = 1600  # ten latents
+LENGTHS = torch.tensor([10, 10, 4, 10, 7, 10, 1, 10]) * 160
+FILES = torch.tensor([0, 1, 1, 2, 3, 0, 4, 5])  # some on several ranks
+SPEAKERS = torch.tensor([0, 1, 1, 1, 1, 0, 0, 0])
+
+
+class Case(NamedTuple):
+    """A loss, the kind of observations, what is known of them, and how long it is trained."""
+
+    loss: Contrastive
+    kind: str = "audio"
+    known: tuple[str, ...] = ("num_valid", "sequence_id", "group_id")
+    num_valid: Tensor = LENGTHS
+    num_steps: int = 3
+
+
+def cases() -> dict[str, Case]:
+    of_audio = {strategy: Case(Contrastive(strategy), num_steps=20) for strategy in STRATEGIES}
+    drawn = {f"{strategy}, drawn": Case(Contrastive(strategy, 5)) for strategy in ("mixed", "same_speaker_excluding")}
+    return {
+        **of_audio,
+        **drawn,
+        "shared draws": Case(Contrastive("mixed_excluding", 5, shared_across_steps=True)),
+        "auxiliary": Case(Contrastive("mixed", 5, auxiliary_negatives={"same_speaker": 0.5})),
+        "skipped steps": Case(Contrastive("mixed", 5, skip_steps=1)),
+        "nothing known": Case(Contrastive("mixed_excluding"), known=()),
+        "ranks without rows": Case(Contrastive("mixed", 5), num_valid=torch.tensor([0, 1, 1, 1, 10, 4, 1, 10]) * 160),
+        "images": Case(Contrastive("mixed_excluding", skip_steps=1), "images", known=()),
+        "images, drawn": Case(Contrastive("mixed", 4), "images", known=("sequence_id",)),
+        "places": Case(LocalContrastive("mixed"), "frames", known=()),
+    }
+
+
+def model_of(case: Case) -> CPC:
+    torch.manual_seed(1)
+    if case.kind == "images":
+        trunk = TinyTrunk(6, 1, strides=(2, 1), widths=(4, 4))
+        context = PixelCNN(6, 2, 6, ("down", "left"))
+        return CPC(PatchEncoder(trunk, patch_size=4, stride=2), context, Bilinear(2), case.loss).double()
+    if case.kind == "frames":
+        encoder = FrameEncoder((16, 16), 6, widths=(4, 3), kernels=(4, 3), strides=(2, 2))
+        return CPC(encoder, GRU(5), Bilinear(2), case.loss).double()
+    return CPC(AudioEncoder(dim=6), GRU(dim=5), Bilinear(num_steps=3), case.loss).double()
+
+
+def observations(kind: str) -> Tensor:
+    generator = torch.Generator().manual_seed(2)
+    if kind == "images":
+        return torch.randn(8, 1, 12, 10, dtype=torch.float64, generator=generator)  # grids of 5 x 4 patches
+    if kind == "frames":
+        return torch.randint(0, 256, (8, 4, 1, 16, 16), dtype=torch.uint8, generator=generator)
+    return torch.randn(8, WINDOW, dtype=torch.float64, generator=generator)
+
+
+def train(case: Case, own: slice, most_steps: int) -> dict[str, Any]:
+    x, model, has_ranks = observations(case.kind), model_of(case), dist.is_initialized()
+    model.initialise_from(x)
+    ids = {"num_valid": case.num_valid, "sequence_id": FILES, "group_id": SPEAKERS}
+    batch = Batch.of(x[own])._replace(**{name: ids[name][own] for name in case.known})
+    wrapped: Callable[[Tensor], Any] = DistributedDataParallel(model) if has_ranks else model
+    optimiser = torch.optim.Adam(model.parameters(), 1e-3)
+    draws = torch.Generator().manual_seed(3)
+    made: dict[str, Any] = {"losses": [], "sums": []}
+    for step in range(min(case.num_steps, most_steps)):
+        optimiser.zero_grad()
+        contrast = model.contrast(wrapped(batch.x), batch, draws)
+        contrast.loss.backward()
+        if step == 0:
+            made["gradients"] = {name: each.grad.clone() for name, each in model.named_parameters()}
+        optimiser.step()
+        made["losses"].append(contrast.loss.detach())
+        made["sums"].append(torch.stack(contrast[1:]))
+    made["weights"] = model.state_dict()
+    return made
+
+
+def of_all(value: Any) -> list[Any]:
+    values = [value] * (dist.get_world_size() if dist.is_initialized() else 1)
+    if len(values) > 1:
+        dist.all_gather_object(values, value)
+    return values
+
+
+def gathered(made: dict[str, Any]) -> dict[str, Any]:
+    """With the losses as their means over ranks, and the sums of all observations."""
+    of_ranks = of_all(made)
+    losses = torch.stack([torch.stack(each["losses"]) for each in of_ranks]).mean(0)
+    sums = torch.cat([torch.stack(each["sums"]) for each in of_ranks], -1)
+    return made | {"losses": losses, "sums": sums}
+
+
+def refusals() -> dict[str, str]:
+    """What each way to disagree, or to have no negatives anywhere, is told on this rank."""
+    rank = dist.get_rank()
+    model = model_of(Case(Contrastive("same_speaker_excluding")))
+
+    def told(length: int, **ids: Tensor) -> str:
+        x = torch.randn(1, length, dtype=torch.float64)
+        try:
+            model.loss(Batch.of(x)._replace(**ids))
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    speaker = {"group_id": torch.tensor([rank])}
+    half_known = speaker if rank else {"sequence_id": torch.tensor([0])}
+    return {"shapes": told(1600 + 160 * rank), "ids": told(1600, **half_known), "alone": told(1600, **speaker)}
+
+
+def on_rank(rank: int, split: str, folder: Path, most_steps: int) -> None:
+    sizes = [int(size) for size in split.split("+")]
+    torch.set_num_threads(1)
+    own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+    if len(sizes) > 1:
+        rendezvous = f"file://{folder / split}.rendezvous"
+        dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=len(sizes))
+    made: dict[str, Any] = {name: gathered(train(case, own, most_steps)) for name, case in cases().items()}
+    if len(sizes) > 1:
+        made["refusals"] = of_all(refusals())
+    if rank == 0:
+        torch.save(made, folder / f"{split}.pt")
+    if len(sizes) > 1:
+        dist.destroy_process_group()
+
+
+def main(folder: Path, most_steps: int, *splits: str) -> None:
+    torch.optim.Adam([torch.zeros(1)]).zero_grad()  # at the first one torch imports for seconds: once, not in each rank
+    context = multiprocessing.get_context("fork")  # no thread has started yet
+    for split in splits:
+        numbers = range(split.count("+") + 1)
+        ranks = [context.Process(target=on_rank, args=(rank, split, folder, most_steps)) for rank in numbers]
+        for each in ranks:
+            each.start()
+        for each in ranks:
+            each.join()
+        if any(each.exitcode for each in ranks):
+            sys.exit(f"{split}: exit codes {[each.exitcode for each in ranks]}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
