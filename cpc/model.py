@@ -95,8 +95,8 @@ class CPC(nn.Module):
 
     def targets(self, x: Num[Tensor, "B ..."]) -> Tensor:
         """The latents that queries find: z, unless the loss compares others."""
-        targets: Tensor = self.loss_part.encode(self.encoder, x)[1]
-        return targets
+        latents, targets = self.loss_part.encode(self.encoder, x)
+        return latents if targets is None else targets
 
     def in_latents(self, batch: Batch) -> Batch:
         """The batch as losses take it: `num_valid` counts latents, not samples."""

@@ -66,7 +66,13 @@ class ActorCritic(nn.Module):
             parts.append(contexts)
         contexts = torch.cat(parts, 1)
         assert state is not None
-        return Played(targets, contexts, self.policy(contexts), self.value(contexts)[..., 0], state)
+        return Played(
+            latents if targets is None else targets,
+            contexts,
+            self.policy(contexts),
+            self.value(contexts)[..., 0],
+            state,
+        )
 
     def contrast(self, played: Played, begins: Bool[Tensor, "B T"], generator: torch.Generator) -> Contrast:
         """The CPC loss of a rollout: every piece of an episode is a sequence, and no prediction leaves it.

@@ -70,10 +70,9 @@ class LossPart(nn.Module):
         """
         return encoder.dim
 
-    def encode(self, encoder: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The latents of observations that contexts read, and those that queries find: the same."""
-        latents = encoder(x)
-        return latents, latents
+    def encode(self, encoder: Any, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The latents of observations that contexts read, and those that queries find, None where they are the same."""
+        return encoder(x), None
 
     def move_to(self, batch: int) -> None:
         """Say which training batch comes next, by its number, to a loss that depends on it."""
