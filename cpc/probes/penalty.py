@@ -3,8 +3,9 @@
 n examples, Y classes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,8 +34,8 @@ def choose_l2(
 
     Each class's groups are shared out among the folds. From the largest penalty down, each problem begins where the one
     before it ended, until smaller penalties read worse twice in a row. What is compared is the mean log-likelihood, or
-    the accuracy, of held-out examples of classes that the fold was trained on. A penalty is kept per example, l2 / n,
-    as the number of examples changes.
+    the accuracy, of held-out examples of classes that the fold was trained on. Accuracy is flat under large penalties:
+    the search goes on while either gets better. A penalty is kept per example, l2 / n, as their number changes.
 
     Args:
         coordinates: the features.
@@ -55,22 +56,18 @@ def choose_l2(
     if not folds:
         return WITHOUT_CHOICE, None
     found: list[Solution] = []
-    best, best_score, num_worse = (PENALTIES[0], found), -np.inf, 0
-    score_of = {"likelihood": _log_likelihood, "accuracy": _is_right}[chosen_by]
+    judges = {"likelihood": [_log_likelihood], "accuracy": [_is_right, _log_likelihood]}[chosen_by]
+    best, best_scores, num_worse = (PENALTIES[0], found), np.full(len(judges), -np.inf), 0
     for penalty in PENALTIES:
         found = [
             solve(kept, kept_labels, num_classes, penalty * len(kept), start, _LEAST_PROGRESS)
             for (kept, kept_labels, _, _), start in zip_longest(folds, found)
         ]
-        scores = [
-            score_of(held_out, held_out_labels, each)
-            for (_, _, held_out, held_out_labels), each in zip(folds, found, strict=True)
-        ]
-        score = np.concatenate(scores).mean()
-        if score > best_score:
-            best, best_score, num_worse = (penalty, found), score, 0
-        else:
-            num_worse += 1
+        scores = np.array([_mean_over(folds, found, judge) for judge in judges])
+        is_better = scores > best_scores
+        if is_better[0]:
+            best = penalty, found
+        best_scores, num_worse = np.maximum(scores, best_scores), 0 if is_better.any() else num_worse + 1
         if num_worse == _PATIENCE:
             break
     penalty, of_folds = best
@@ -91,6 +88,12 @@ def _folds(
     for number in range(NUM_FOLDS):
         kept, held_out = thin[fold != number], thin[fold == number]
         yield kept, held_out[np.isin(labels[held_out], labels[kept])]
+
+
+def _mean_over(folds: Sequence[Any], found: Sequence[Solution], judge: Callable[..., np.ndarray]) -> float:
+    """Of all held-out examples."""
+    of_folds = [judge(held_out, labels, each) for (_, _, held_out, labels), each in zip(folds, found, strict=True)]
+    return float(np.concatenate(of_folds).mean())
 
 
 def _log_likelihood(

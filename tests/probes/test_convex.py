@@ -114,6 +114,18 @@ def test_the_penalty_is_the_best_of_an_exhaustive_cross_validation(chosen_by: st
     assert np.linalg.norm(start.weight.numpy() - expected) < 0.6 * np.linalg.norm(expected)  # it is a place to begin
 
 
+def test_accuracy_that_is_flat_under_large_penalties_does_not_end_the_search() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.choice(3, 600, p=[0.94, 0.03, 0.03])
+    x = (rng.standard_normal((600, 8)) + 1.5 * np.eye(3, 8)[labels]).astype(np.float32)
+    coordinates = coordinates_of(x)
+    standardised = (x - x.mean(0)) * 2
+    for penalty in PENALTIES[:3]:
+        assert (oracle(standardised, labels, 600 * penalty).predict(standardised) == 0).all()
+    l2, _ = choose_l2(coordinates, labels, np.arange(600), 3, "accuracy")
+    assert oracle(standardised, labels, l2).score(standardised, labels) > 0.945
+
+
 def test_separable_classes_are_solved_as_far_as_others() -> None:
     """Their mean loss is far below 1, where scipy takes the least progress for an absolute one."""
     x, labels = problem(200, 300, noise=0.5)
