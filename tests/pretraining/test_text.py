@@ -122,8 +122,8 @@ def cross_entropy(model: Any, stream: list[int], k: int = 1) -> list[float]:
     found, state = [], None
     with torch.no_grad():
         for place in range(len(stream) - k):
-            _, _, queries, state = model(torch.tensor([[stream[place]]]), state)
-            query = queries[""][k - 1, 0, 0]
+            output = model(torch.tensor([[stream[place]]]), state)
+            state, query = output.state, output.queries[""][k - 1, 0, 0]
             scores = (model.loss_part.table.weight @ query).double()
             found.append(float(torch.logsumexp(scores, 0) - scores[stream[place + k]]))
     return found
