@@ -39,6 +39,11 @@ class Frames(Drawn):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(window_frames=self.window_frames, stack=self.stack)
+        if self.cache_dir is not None or self.skip_bad:
+            raise ValueError(
+                "`cache_dir` and `skip_bad` are about files that are packed, but a recording is read where it lies: "
+                "leave them out"
+            )
 
     def check(self, model: Any) -> None:
         """Also refuse windows that are too short for the model's predictions."""
