@@ -10,10 +10,11 @@ import numpy as np
 from cpc.data.audio.alignments import FrameTimes, check_alignments, read_alignments, window_labels
 from cpc.data.audio.augmentation import Augmenter, WaveformAugmentation
 from cpc.data.audio.manifest import Manifest, read_manifest
-from cpc.data.audio.pack import PackedAudio, pack
+from cpc.data.audio.pack import PackedAudio, open_sharded, pack
 from cpc.data.audio.windows import FrameLabels, WindowDataset
 from cpc.data.drawn import DrawnCorpus
 from cpc.data.store.folders import name_a_few
+from cpc.data.store.shards import Shards, is_sharded
 from cpc.data.streams.stream import naming
 
 Sampler = Literal["uniform", "same_speaker"]
@@ -35,7 +36,7 @@ class Corpus(DrawnCorpus):
     Audio is decoded when windows are first asked for; `check` needs none.
 
     Args:
-        source: a manifest CSV, or a folder that holds `manifest.csv`.
+        source: a manifest CSV, a folder that holds `manifest.csv`, or the URL of a sharded corpus.
         geometry: the encoder whose latents the windows give.
         others: as of `cpc.data.Audio`; the labels of alignments come with every window.
 
@@ -53,12 +54,17 @@ class Corpus(DrawnCorpus):
     geometry: Geometry
     window_samples: int
     cache_dir: str | Path | None = None
+    cache_gb: float = 50.0
     skip_bad: bool = False
     alignments: str | Path | None = None
     augmentation: WaveformAugmentation | None = None
 
     def __post_init__(self) -> None:
-        self.manifest: Manifest = read_manifest(self.source)
+        self._shards = Shards(self.source, self.cache_dir, self.cache_gb) if is_sharded(self.source) else None
+        if self._shards is None:
+            self.manifest: Manifest = read_manifest(self.source)
+        else:
+            self.manifest = read_manifest(self._shards.folder, check_files=False)
         self.group_ids = np.full(len(self.manifest), -1)
         self.speakers: list[str] = []
         if "speaker" in self.manifest.columns:
@@ -95,7 +101,9 @@ class Corpus(DrawnCorpus):
 
     @cached_property
     def audio(self) -> PackedAudio:
-        """The audio of all rows; packed here, if it is not yet."""
+        """The audio of all rows; packed here, if it is neither packed yet nor in shards."""
+        if self._shards is not None:
+            return open_sharded(self._shards, self.manifest, self.geometry.sample_rate_hz, self.skip_bad)
         return pack(self.manifest, self.geometry.sample_rate_hz, self.cache_dir, skip_bad=self.skip_bad)
 
     @cached_property

@@ -5,6 +5,7 @@ A manifest is UTF-8 with a header. `path` is required (relative to the CSV's fol
 """
 
 import csv
+import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -128,14 +129,17 @@ class Manifest:
         """Writes the CSV, atomically; paths become relative to its folder, or absolute where they lie outside it."""
         path = Path(path)
         folder = path.absolute().parent
-        columns = self.columns | {"path": [_seen_from(folder, file) for file in self.files]}
-        with (
-            write_atomically(path) as new,
-            new.open("w", encoding="utf-8", errors="surrogateescape", newline="") as stream,
-        ):
-            writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow(columns)
-            writer.writerows(zip(*columns.values(), strict=True))
+        with write_atomically(path) as new:
+            new.write_bytes(self.csv([_seen_from(folder, file) for file in self.files]))
+
+    def csv(self, paths: Sequence[str]) -> bytes:
+        """The content of the CSV with these paths."""
+        columns = self.columns | {"path": list(paths)}
+        stream = io.StringIO(newline="")
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+        return stream.getvalue().encode("utf-8", "surrogateescape")
 
     def _counts(self, name: str) -> np.ndarray:
         values, (lowest, highest) = self.column(name), COUNT_LIMITS[name]

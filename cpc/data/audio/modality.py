@@ -19,7 +19,8 @@ class Audio(Drawn):
     """Windows of audio files.
 
     Args:
-        manifest: a manifest CSV, or a folder that holds `manifest.csv` (see `cpc data index`).
+        manifest: a manifest CSV, a folder that holds `manifest.csv` (see `cpc data index`), or the folder or URL of a
+            sharded corpus (see `cpc data shard`).
         window_samples: length of a window at the encoder's sample rate.
         batch_size: windows per batch and device.
         sampler: `uniform` over all windows, or `same_speaker`, batches of `speakers_per_batch` speakers.
@@ -29,6 +30,8 @@ class Audio(Drawn):
         eval_batches: batches of one held-out evaluation and device, the same ones every time; one pass at most.
         num_workers: loader processes; 0 loads in the training process, enough with the packed cache.
         cache_dir: where the audio goes that is decoded once, 115 MB an hour at 16 kHz; null: beside the manifest.
+        cache_gb: what the shards of a URL may take of the disk, 1e9 bytes; they lie in `cache_dir`, by default in
+            `~/.cache/cpc/shards`.
         skip_bad: go on without files that cannot be used, and say how many.
         alignments: file or folder of alignments, whose labels probes of `phones` learn; `cpc probe` looks beside the
             manifest if not given.
@@ -41,7 +44,7 @@ class Audio(Drawn):
     unit = "windows"
     source_option = "manifest"
     size_option = "window_samples"
-    local_options: ClassVar[tuple[str, ...]] = (*Drawn.local_options, "alignments")
+    local_options: ClassVar[tuple[str, ...]] = (*Drawn.local_options, "alignments", "cache_gb")
     held_out_options: ClassVar[tuple[str, ...]] = ("batch_size", "window_samples", "sampler", "speakers_per_batch")
     probe_options: ClassVar[tuple[str, ...]] = ("alignments",)
 
@@ -50,6 +53,7 @@ class Audio(Drawn):
     sampler: Sampler = "uniform"
     speakers_per_batch: int = 1
     alignments: str | None = None
+    cache_gb: float = 50.0
     augmentation: WaveformAugmentation | None = None
 
     def __post_init__(self) -> None:

@@ -14,7 +14,8 @@ from cpc.data.audio.files import check_rates, read_blocks, resampled_length
 from cpc.data.audio.headers import Header, check_rate, read_headers
 from cpc.data.audio.manifest import Manifest
 from cpc.data.store.folders import name_a_few
-from cpc.data.store.packed import FORMAT, PackedRows, RowSource, pack_rows
+from cpc.data.store.packed import FORMAT, PackedRows, RowSource, check_skipped, pack_rows
+from cpc.data.store.shards import Shards
 
 _LOUDEST = 32768
 _SCALE = np.float32(1 / _LOUDEST)
@@ -98,6 +99,25 @@ def pack(
     source = _Waveforms(manifest, sample_rate_hz)
     folder = packs / source.key()
     return pack_rows(source, folder, PackedAudio, skip_bad=skip_bad, num_workers=num_workers, progress=progress)
+
+
+def open_sharded(shards: Shards, manifest: Manifest, sample_rate_hz: int, skip_bad: bool = False) -> PackedAudio:
+    """The audio of a sharded corpus, as `pack` gives it of a local one.
+
+    Raises:
+        ValueError: if it has another rate or another number of files than asked for; on files that were skipped, as
+            `pack`.
+    """
+    packed = PackedAudio(shards.folder, shards)
+    if packed.sample_rate_hz != sample_rate_hz:
+        raise ValueError(
+            f"{shards.source} holds audio at {packed.sample_rate_hz} Hz, the encoder takes {sample_rate_hz} Hz: make "
+            "shards of this rate (`cpc data shard --sample_rate_hz`)"
+        )
+    if len(packed) != len(manifest):
+        raise ValueError(f"{shards.source} holds {len(packed)} files, its manifest {len(manifest)}: shard it again")
+    check_skipped(packed, "file", skip_bad)
+    return packed
 
 
 class _Waveforms(RowSource):

@@ -23,6 +23,7 @@ from tqdm import tqdm
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.parallel import map_in_order
+from cpc.data.store.shards import ShardedElements, Shards
 from cpc.data.store.statistics import ChannelStatistics, statistics_of, value_sums
 
 FORMAT = 3  # raise it whenever the same rows would be written otherwise
@@ -37,6 +38,7 @@ class PackedRows:
 
     Args:
         folder: the pack's folder.
+        shards: of a sharded pack, whose elements are read from these.
 
     Attributes:
         lengths: `[num_rows]` int64, elements of each row; 0 for one that was skipped.
@@ -47,12 +49,13 @@ class PackedRows:
         ValueError: if the folder holds no complete pack.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, shards: Shards | None = None) -> None:
         self.folder = Path(folder)
-        self._map: np.ndarray | None = None
+        self._shards = shards
+        self._map: np.ndarray | ShardedElements | None = None
         try:
             self._open(json.loads((self.folder / "index.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{self.folder} holds no complete pack: {error}") from error
 
     def __len__(self) -> int:
@@ -73,12 +76,14 @@ class PackedRows:
 
         Held-out rows count like any others: take the subset that is trained on first.
         """
-        sums = np.load(self.folder / "rows.npy")[self._rows, 2:].reshape(len(self), 2, -1)
+        sums = _read_table(self.folder / "rows.npy")[self._rows, 2:].reshape(len(self), 2, -1)
         return statistics_of(sums, sum(self.lengths.tolist()) * math.prod(self.shape[:-1]), scale)
 
     @property
-    def elements(self) -> np.ndarray:
-        """The elements of all rows of the pack, on disk."""
+    def elements(self) -> np.ndarray | ShardedElements:
+        """The elements of all rows of the pack, on disk; slices of them and chosen ones."""
+        if self._map is None and self._shards is not None:
+            self._map = ShardedElements(self._shards, self._dtype, self.shape)
         if self._map is None:
             # A plain view of the map: slices of a numpy.memmap cost several microseconds each.
             flat = np.asarray(np.memmap(self.folder / "rows.bin", self._dtype, mode="r"))
@@ -87,21 +92,42 @@ class PackedRows:
 
     def _open(self, index: Mapping[str, Any]) -> None:
         """Take up what the index says; subclasses add what they need of it."""
-        num_bytes = {name: (self.folder / name).stat().st_size for name in ("rows.bin", "rows.npy")}
+        num_bytes = {"rows.npy": (self.folder / "rows.npy").stat().st_size}
+        local = self._shards is None
+        num_bytes["rows.bin"] = (self.folder / "rows.bin").stat().st_size if local else self._shards.num_bytes
         if index["format"] != FORMAT or index["num_bytes"] != num_bytes:
             raise ValueError(f"its format is {index['format']}, its sizes {num_bytes} of {index['num_bytes']} bytes")
         self.shape = tuple(index["shape"])
-        self.skipped = {int(row): reason for row, reason in index["skipped"].items()}
+        self.skipped = {int(row): str(reason) for row, reason in index["skipped"].items()}
         self._dtype = np.dtype(index["dtype"])
-        places = np.load(self.folder / "rows.npy")[:, :2]
+        if self._dtype.kind not in "iuf" or not all(type(size) is int and size > 0 for size in self.shape):
+            raise ValueError(f"its elements are {self._dtype} of shape {self.shape}, not numbers")
+        places = _read_table(self.folder / "rows.npy")[:, :2]
         self._offsets, self.lengths = places.T.copy()
         self._rows = np.arange(len(places))
         num_elements = num_bytes["rows.bin"] // (self._dtype.itemsize * math.prod(self.shape))
-        if len(places) and (places.min() < 0 or (places.sum(axis=1) > num_elements).any()):
+        # Not their sums: these could be beyond 2**63.
+        if (
+            (places < 0).any()
+            or (self._offsets > num_elements).any()
+            or (self.lengths > num_elements - self._offsets).any()
+        ):
             raise ValueError(f"rows lie outside of its {num_elements} elements")
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_map": None}
+
+
+def _read_table(path: Path) -> np.ndarray:
+    """An int64 table from an npy file, whose header is compared with the file's size before anything is read."""
+    with path.open("rb") as stream:
+        if np.lib.format.read_magic(stream) != (1, 0):
+            raise ValueError(f"{path.name} is not of npy's version 1.0")
+        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+        size = path.stat().st_size - stream.tell()
+        if dtype != np.int64 or is_fortran or len(shape) != 2 or shape[1] < 2 or 8 * math.prod(shape) != size:
+            raise ValueError(f"{path.name} holds {dtype} {list(shape)} in {size} bytes")
+        return np.frombuffer(stream.read(size), np.int64).reshape(shape)
 
 
 @runtime_checkable
@@ -162,13 +188,22 @@ def pack_rows(
     if not is_complete(folder):
         _build(source, folder, is_complete, num_workers or os.cpu_count() or 1, progress)
     packed = open_pack(folder)
+    check_skipped(packed, source.noun, skip_bad)
+    return packed
+
+
+def check_skipped(packed: PackedRows, noun: str, skip_bad: bool) -> None:
+    """Refuse a pack that lacks rows, or warn of them.
+
+    Raises:
+        ValueError: naming the first few, unless `skip_bad`; if it lacks all.
+    """
     if packed.skipped:
-        found = f"{len(packed.skipped)} of {len(packed)} {source.noun}s cannot be used:\n"
+        found = f"{len(packed.skipped)} of {len(packed)} {noun}s cannot be used:\n"
         found += name_a_few(list(packed.skipped.values()))
         if not skip_bad or len(packed.skipped) == len(packed):
             raise ValueError(f"{found}\nrepair or remove them, or set `skip_bad` to go on without them")
-        warnings.warn(f"went on without {found}", stacklevel=3)
-    return packed
+        warnings.warn(f"went on without {found}", stacklevel=4)
 
 
 def _build(
