@@ -1,0 +1,184 @@
+"""Sharded corpora against the packs that they were cut from, behind a server that fails in every way."""
+
+import json
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cpc.data.audio.command import shard_corpus
+from cpc.data.audio.corpus import Corpus
+from cpc.data.audio.index import index_folder
+from cpc.data.store import fetching
+from cpc.data.store.fetching import fetch
+from cpc.data.store.shards import INDEX_NAME, Shards, parse_index, shard_name
+from cpc.encoders import AudioEncoder
+
+ENCODER = AudioEncoder(dim=8)
+
+
+class Faulty(SimpleHTTPRequestHandler):
+    """Serves a folder; each request takes the next fault: an empty answer, half of the file, other bytes, 500."""
+
+    faults: list[str] = []  # noqa: RUF012 - shared by all requests, on purpose
+    asked: list[str] = []  # noqa: RUF012
+
+    def do_GET(self) -> None:  # noqa: N802
+        self.asked.append(self.path)
+        fault = self.faults.pop(0) if self.faults else ""
+        if fault == "500":
+            self.send_error(500)
+        elif fault:
+            content = (Path(self.directory) / self.path.lstrip("/")).read_bytes()
+            sent = {"drop": b"", "half": content[: len(content) // 2], "other": b"x" * len(content)}
+            sent["longer"], sent["shorter"] = content + b"x", content[:-1]
+            self.send_response(200)
+            promised = len(sent[fault] if fault in ("other", "longer", "shorter") else content)
+            self.send_header("Content-Length", str(promised))
+            self.end_headers()
+            self.wfile.write(sent[fault])
+            self.close_connection = True
+        else:
+            super().do_GET()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def local(tmp_path: Path, write_audio: Callable[..., Path]) -> Path:
+    for number in range(6):
+        place = tmp_path / "audio" / ("train" if number < 4 else "valid") / f"s{number % 2}" / f"{number}.wav"
+        write_audio(place, seconds=0.3 + 0.1 * number, seed=number)
+    index_folder(tmp_path / "audio", split_level=0, speaker_level=1, progress=False)
+    return tmp_path / "audio"
+
+
+@pytest.fixture
+def sharded(local: Path, tmp_path: Path) -> Path:
+    shard_corpus(local, tmp_path / "shards", shard_mb=0.02)
+    return tmp_path / "shards"
+
+
+@pytest.fixture
+def url(sharded: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(fetching, "FIRST_WAIT_SECONDS", 0.01)
+    Faulty.faults, Faulty.asked = [], []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Faulty, directory=str(sharded)))
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def batches(source: str | Path, **options: object) -> list[bytes]:
+    """Twenty batches of training, as bytes."""
+    corpus = Corpus(source, ENCODER, 3200, **options)
+    windows = corpus.windows("train")
+    stream = corpus.batches(windows, "uniform", 4, 20, 0)
+    found = [windows.__getitems__(stream.batch(index)) for index in range(20)]
+    return [b"".join(part.numpy().tobytes() for part in batch[:5]) for batch in found]
+
+
+def test_batches_and_statistics_are_those_of_the_pack(local: Path, sharded: Path) -> None:
+    assert len(list(sharded.glob("rows-*.bin"))) > 3
+    assert batches(sharded) == batches(local)
+    whole, cut = (Corpus(source, ENCODER, 3200) for source in (local, sharded))
+    assert whole.manifest.columns == cut.manifest.columns
+    assert whole.statistics("train") == cut.statistics("train")
+    for row, length in enumerate(whole.audio.num_samples.tolist()):  # across the edges of shards
+        expected = whole.audio.read(row, 7, length)
+        np.testing.assert_array_equal(pickle.loads(pickle.dumps(cut.audio)).read(row, 7, length), expected)
+    assert cut.audio.read(0, 10**6, 5).shape == whole.audio.read(0, 10**6, 5).shape == (0,)
+
+
+def test_faults_of_a_server_change_nothing(local: Path, url: str, tmp_path: Path) -> None:
+    Faulty.faults = ["500", "half", "drop", "500"] * 2 + ["", "other", "longer", "shorter", "half", "500"] * 2
+    assert batches(url, cache_dir=tmp_path / "cache") == batches(local)
+    assert not Faulty.faults
+    num_asked = len(Faulty.asked)
+    assert batches(url, cache_dir=tmp_path / "cache") == batches(local)
+    assert Faulty.asked[num_asked:] == [f"/{INDEX_NAME}"]  # all else is in the cache
+
+
+def test_the_cache_keeps_its_bound(local: Path, url: str, tmp_path: Path) -> None:
+    assert batches(url, cache_dir=tmp_path / "cache", cache_gb=5e-5) == batches(local)
+    cached = list((tmp_path / "cache").rglob("rows-*"))
+    assert [path for path in cached if path.suffix != ".bin"] == [
+        next((tmp_path / "cache").rglob("rows.npy"))
+    ] or cached
+    assert 0 < sum(path.stat().st_size for path in cached if path.name.startswith("rows-")) <= 5e4
+    with pytest.raises(ValueError, match=r"`cache_gb`=1e-06 does not hold two shards"):
+        Shards(url, tmp_path / "cache", cache_gb=1e-6)
+
+
+def test_a_server_that_stays_away_ends_clearly(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(fetching.time, "sleep", waits.append)
+    monkeypatch.setattr(fetching, "FIRST_WAIT_SECONDS", 0.5)
+    Faulty.faults = ["500"] * 10
+    with pytest.raises(ConnectionError, match=rf"{url}/{INDEX_NAME} could not be read: 10 attempts .*500"):
+        Shards(url, tmp_path)
+    assert waits == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
+    with pytest.raises(FileNotFoundError, match=f"there is no {url}/none"):
+        fetch(f"{url}/none", 10, len)
+    with pytest.raises(ValueError, match="nothing://x cannot be opened"):
+        fetch("nothing://x", 10, len)
+
+
+def test_memory_and_file_urls(local: Path, sharded: Path, tmp_path: Path) -> None:
+    import fsspec
+
+    fsspec.filesystem("memory").put(str(sharded), "/corpus", recursive=True)
+    for source in ("memory://corpus", f"file://{sharded}"):
+        assert batches(source, cache_dir=tmp_path / "cache") == batches(local)
+
+
+def test_damage_is_named(sharded: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is there already"):
+        shard_corpus(tmp_path / "audio", sharded)
+    (sharded / shard_name(0)).write_bytes(b"short")
+    with pytest.raises(ValueError, match=r"rows-00000\.bin is missing or damaged"):
+        batches(sharded)
+    (sharded / "rows.npy").write_bytes(b"x" * (sharded / "rows.npy").stat().st_size)
+    with pytest.raises(ValueError, match=r"rows\.npy is missing or damaged"):
+        Shards(sharded)
+
+
+INDEX = {
+    "format": 1,
+    "shard_bytes": 10,
+    "num_bytes": 25,
+    "shards": ["0" * 64] * 3,
+    "files": {name: {"num_bytes": 5, "sha256": "0" * 64} for name in ("index.json", "rows.npy", "manifest.csv")},
+}
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=5)
+
+
+def test_names_that_lead_out_of_the_folder_are_refused() -> None:
+    assert [seal.num_bytes for seal in parse_index(json.dumps(INDEX).encode()).shards] == [10, 10, 5]
+    files = INDEX["files"] | {"../escaped": INDEX["files"]["rows.npy"]}
+    with pytest.raises(ValueError, match="files must be"):
+        parse_index(json.dumps(INDEX | {"files": files}).encode())
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.binary()
+    | st.builds(lambda key, value: json.dumps(INDEX | {key: value}).encode(), st.sampled_from([*INDEX]), JSON)
+)
+def test_any_index_is_read_or_refused(content: bytes) -> None:
+    try:
+        found = parse_index(content)
+    except ValueError:
+        return
+    assert sum(seal.num_bytes for seal in found.shards) == found.num_bytes
