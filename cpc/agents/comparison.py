@@ -165,7 +165,7 @@ def _restricted(summary: dict[str, Any], num_steps: int) -> list[int]:
     return [num_steps if each is None else each for each in summary["steps_to_threshold"]]
 
 
-def _interval(values: Sequence[float] | np.ndarray) -> list[float] | None:
+def _interval(values: Sequence[float] | Sequence[int] | np.ndarray) -> list[float] | None:
     """Of their mean; None of one."""
     half = _half_interval(np.asarray(values, float))
     return None if np.isnan(half) else [float(np.mean(values) - half), float(np.mean(values) + half)]

@@ -177,7 +177,7 @@ class AgentRun:
         """
         seen, draws = [], np.random.default_rng(self.seed)
         for _ in range(self.a2c.rollout_steps):
-            seen.append(torch.from_numpy(self.environments.observations.copy()))
+            seen.append(torch.tensor(self.environments.observations))
             self.environments.step(draws.integers(self.environments.num_actions, size=self.a2c.num_environments))
         x = torch.stack(seen, 1)
         if x.dtype == torch.uint8:
@@ -221,7 +221,7 @@ class AgentRun:
         a2c, before, first_begins = self.a2c, self.state, self.begins
         x, actions, rewards, is_end, begins = [], [], [], [], [first_begins]
         for _ in range(a2c.rollout_steps):
-            x.append(torch.from_numpy(self.environments.observations.copy()))
+            x.append(torch.tensor(self.environments.observations))  # torch's memory: products depend on alignment
             with torch.no_grad():
                 step = self.agent(rearrange(x[-1], "b ... -> b 1 ..."), rearrange(begins[-1], "b -> b 1"), self.state)
                 action = torch.multinomial(step.logits[:, 0].softmax(-1), 1, generator=self.draws)[:, 0]
@@ -229,7 +229,7 @@ class AgentRun:
                 transition = self.environments.step(action.numpy())
                 reward = a2c.reward_scale * torch.from_numpy(transition.rewards)
                 for i, observation in transition.last.items():  # its future has a value, though it is not played
-                    reward[i] += a2c.discount * self._value(torch.from_numpy(observation), i)
+                    reward[i] += a2c.discount * self._value(torch.tensor(observation), i)
             actions.append(action)
             rewards.append(reward)
             is_end.append(torch.from_numpy(transition.is_end))
@@ -238,7 +238,7 @@ class AgentRun:
         self.begins = begins.pop()
         at_begin = torch.stack(begins, 1)
         with torch.no_grad():
-            now = torch.from_numpy(self.environments.observations)
+            now = torch.tensor(self.environments.observations)
             ahead = self.agent(rearrange(now, "b ... -> b 1 ..."), rearrange(self.begins, "b -> b 1"), self.state)
         returns = returns_of(torch.stack(rewards, 1), torch.stack(is_end, 1), ahead.values[:, 0], a2c.discount)
         played = self.agent(torch.stack(x, 1), at_begin, before)
