@@ -61,7 +61,7 @@ def theirs(environment: str, a2c: A2C, seed: int) -> float:
         seed=seed,
         device="cpu",
     )
-    returns = []
+    returns: list[float] = []
 
     def keep(seen: dict[str, Any], _: dict[str, Any]) -> bool:
         if agent.num_timesteps > (1 - FINAL_SHARE) * a2c.num_steps:

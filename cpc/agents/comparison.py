@@ -134,8 +134,8 @@ def _summary(
     found |= {"interval": _interval(final), "steps_to_threshold": None}
     if threshold is not None:
         found["steps_to_threshold"] = [_steps_to(threshold, *curve) for curve in curves]
-        steps = _restricted(found, num_steps)
-        found |= {"mean_steps_to_threshold": float(np.mean(steps)), "interval_of_steps": _interval(steps)}
+        of_seeds = _restricted(found, num_steps)
+        found |= {"mean_steps_to_threshold": float(np.mean(of_seeds)), "interval_of_steps": _interval(of_seeds)}
     return found
 
 
