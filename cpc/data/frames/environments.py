@@ -58,7 +58,8 @@ def open_environment(name: str, **options: Any) -> Any:
         options: further arguments of `gymnasium.make`; name files by absolute paths.
 
     Raises:
-        ValueError: if Gymnasium, the environment's package or the environment is not installed.
+        ValueError: if Gymnasium, the environment's package or the environment is not installed, or an option is not
+            the environment's.
     """
     module = next((module for start, module in MODULES.items() if name.startswith(start)), None)
     try:
@@ -74,6 +75,8 @@ def open_environment(name: str, **options: Any) -> Any:
             f"environment {name!r} cannot be made: {error}. Atari's come with `uv sync --extra frames` or `pip install "
             "'cpc[frames]'`; others need the package that registers them: name it as MODULE:NAME"
         ) from error
+    except TypeError as error:
+        raise ValueError(f"environment {name!r} does not take options {options}: {error}") from error
     with chdir(_scratch_folder()):
         made.reset(seed=0)
     return made
