@@ -110,6 +110,8 @@ class RunFolder(Checkpoint):
         self._last_step = trainer.global_step
         held_out = trainer.datamodule.held_out
         measured_on = {**pl_module.data.held_out_by, "num_batches": held_out.num_batches}
+        if "batch_size" in measured_on:  # a batch is that of all ranks
+            measured_on["batch_size"] *= trainer.world_size
         if any(self._measured_on.get(name, value) != value for name, value in measured_on.items()):
             self.best_bound_nats = -math.inf  # a bound on other batches is no measure for those to come
         self._measured_on = measured_on
