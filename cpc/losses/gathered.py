@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from einops import rearrange
+from jaxtyping import Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -58,7 +60,7 @@ def of_all_ranks(output: Output, batch: Batch) -> OfAllRanks:
     Raises:
         ValueError: on every rank, if their latents differ in shape, or some have no `sequence_id`.
     """
-    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+    if not _has_other_ranks():
         return OfAllRanks(output, batch)
     targets = output.latents if output.targets is None else output.targets
     size, device = targets.shape, targets.device
@@ -78,6 +80,17 @@ def of_all_ranks(output: Output, batch: Batch) -> OfAllRanks:
     return OfAllRanks(output._replace(targets=lent), batch._replace(**ids), first, len(nums))
 
 
+def rows_of_all_ranks(num_rows: Int[Tensor, " K"], device: torch.device) -> Int[Tensor, "W K"]:
+    """How many rows each rank has of each step; `[1, K]` without other ranks. Every rank must ask at the same time.
+
+    Args:
+        num_rows: this rank's, on the host.
+        device: what the process group communicates from.
+    """
+    own = rearrange(num_rows, "k -> 1 k")
+    return _gathered(own.to(device)).cpu() if _has_other_ranks() else own
+
+
 class _Gather(torch.autograd.Function):
     """Ranks' vectors in the dtype of scores, in which their gradients are summed too."""
 
@@ -91,6 +104,10 @@ class _Gather(torch.autograd.Function):
         own = gradient.new_empty(len(gradient) // dist.get_world_size(), *gradient.shape[1:])
         dist.reduce_scatter_single(own, gradient.contiguous())
         return own
+
+
+def _has_other_ranks() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def _gathered(own: Tensor) -> Tensor:
