@@ -66,6 +66,12 @@ def cases() -> dict[str, Case]:
             )
         },
         "places": Case(LocalContrastive("mixed"), "frames", known=()),
+        **{f"{strategy}, ring": Case(Contrastive(strategy, exchange="ring"), num_steps=20) for strategy in STRATEGIES},
+        "images, ring": Case(Contrastive("mixed_excluding", skip_steps=1, exchange="ring"), "images", known=()),
+        "places, ring": Case(LocalContrastive("mixed", exchange="ring"), "frames", known=()),
+        "ranks without rows, ring": Case(
+            Contrastive("mixed", exchange="ring"), num_valid=torch.tensor([0, 1, 1, 1, 10, 4, 1, 10]) * 160
+        ),
     }
 
 
