@@ -1,4 +1,4 @@
-"""InfoNCE against the latents of all ranks, of which each holds those of two at a time: memory stays as ranks are added.
+"""InfoNCE against the latents of all ranks, each holding those of two at a time: memory stays as ranks are added.
 
 Latents go round the ring of ranks twice (after Inf-CL, Cheng et al. 2024, arXiv:2410.17243). The first time each rank
 adds up the exponentials of its rows' scores, as in online softmax; the second time it scores them again, now with
