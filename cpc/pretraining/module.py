@@ -207,6 +207,8 @@ class Pretraining(pl.LightningModule):
                 f"data.num_workers is {self.data.num_workers}, and was {state['num_workers']} when the checkpoint was "
                 "saved: the position in the data can only be found again with the same number; restore it"
             )
+        # Lightning converts the model to `trainer.precision` after it is loaded: float64 would come back as float32.
+        self.to(next(each.dtype for each in checkpoint["state_dict"].values() if each.is_floating_point()))
         num_ranks = self.trainer.world_size
         if len(state["ranks"]) != num_ranks and self.data.is_continuous:
             raise ValueError(
