@@ -48,7 +48,7 @@ def bytes_of_step(num_ranks: int, exchange: str, num_parameters: int) -> int:
 
 def train(rank: int, num_ranks: int, exchange: str, num_steps: int) -> dict[str, float]:
     torch.manual_seed(rank)
-    model = CPC(AudioEncoder(DIM), GRU(DIM), Bilinear(NUM_STEPS), Contrastive(exchange=exchange))
+    model = CPC(AudioEncoder(DIM), GRU(DIM), Bilinear(NUM_STEPS), Contrastive(exchange=exchange))  # type: ignore[arg-type]
     x = torch.randn(BATCH_SIZE, WINDOW_SAMPLES)
     model.initialise_from(x)
     wrapped = DistributedDataParallel(model) if dist.is_initialized() else model

@@ -105,6 +105,8 @@ def test_one_rank_of_four_windows_and_two_of_two_train_and_measure_the_same(tmp_
         for name, others in (("one", single), ("two", ["--data.batch_size=2"]))  # a rank's two may be of one file
     )
     assert len(one) == len(two) == 8  # train every 2 steps, two strategies of the held-out bound every 4
+    noted = [json.loads((tmp_path / run / "model" / "config.json").read_text())["provenance"] for run in ("one", "two")]
+    assert [each["data"]["init_args"]["batch_size"] for each in noted] == [4, 4]  # by which cpc evaluate measures
     for expected, found in zip(one, two, strict=True):
         for name, value in expected.items():
             assert found[name] == (pytest.approx(value, abs=1e-10) if isinstance(value, list) else value), name
