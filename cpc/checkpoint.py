@@ -14,6 +14,7 @@ import json
 import math
 import os
 import zipfile
+from collections.abc import Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -214,12 +215,19 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     return config
 
 
-def read_checkpoint(path: str | Path) -> dict[str, Any]:
+def read_checkpoint(
+    path: str | Path, *, entries: Mapping[str, type] = _SAVED, written_by: str = "cpc pretrain"
+) -> dict[str, Any]:
     """What a run saved to go on from: every byte is compared with its checksum, tensors are mapped, no code is run.
+
+    Args:
+        path: of the file.
+        entries: that it must hold, and their types.
+        written_by: the command whose runs save these.
 
     Raises:
         ValueError: naming the file, if it is damaged, holds more than tensors and plain values, or was not written by
-            `cpc pretrain`.
+            that command.
         OSError: if there is no such file.
     """
     names: list[str] = []
@@ -237,13 +245,13 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"{path} cannot be read: cut off, damaged, or no checkpoint at all") from error
     if names:
         raise ValueError(
-            f"{path} holds {', '.join(names)}, by which reading it could run code: refused. A checkpoint of cpc "
-            "pretrain is made of tensors, numbers and text alone"
+            f"{path} holds {', '.join(names)}, by which reading it could run code: refused. A checkpoint of "
+            f"{written_by} is made of tensors, numbers and text alone"
         )
     found = found if isinstance(found, dict) else {}
-    missing = [name for name, kind in _SAVED.items() if not isinstance(found.get(name), kind)]
+    missing = [name for name, kind in entries.items() if not isinstance(found.get(name), kind)]
     if missing:
-        raise ValueError(f"{path} was not written by cpc pretrain: it holds no {', '.join(missing)}")
+        raise ValueError(f"{path} was not written by {written_by}: it holds no {', '.join(missing)}")
     return found
 
 

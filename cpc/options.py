@@ -15,6 +15,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import docstring_parser
+import yaml
 
 NAMED = ("data", "task", "out", "run_dir")
 MAY_BE_EMPTY = ("baselines",)
@@ -97,11 +98,24 @@ def number_or_all(text: str) -> int | None:
     return None if text == "all" else int(text)
 
 
+def mapping(text: str) -> dict[str, Any]:
+    """Read `{name: value}` as YAML does."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = None
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise argparse.ArgumentTypeError(f"{text!r} is no mapping of names to values, such as '{{name: 1}}'")
+    return value
+
+
 def _reading(kind: Any) -> dict[str, Any]:
     """How argparse reads values of a type: of a sequence one after another; {} if they cannot be typed."""
     members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     for member in members:
         origin = get_origin(member)
+        if origin is dict:
+            return {"type": mapping, "metavar": "{NAME: VALUE}"}
         if inspect.isclass(origin) and issubclass(origin, Iterable):
             (element, *_) = get_args(member)
             of_all = {"type": number_or_all, "metavar": "INT|all"}

@@ -10,9 +10,10 @@ import yaml
 from scipy.stats import t as student
 
 from cpc.agents.environments import Environment
-from cpc.agents.training import A2C, AgentRun
+from cpc.agents.training import A2C, train_agent
 from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.records import read_records
+from cpc.pretraining.run_folder import only_one_process
 
 SCHEMA = 1
 FINAL_SHARE = 0.1  # of the steps, whose mean return is the final one
@@ -45,11 +46,12 @@ def train_agents(
         trusted_packages: packages whose classes the config may name.
 
     Returns:
-        What is written: by weight the final return of every seed, their mean and interval, and the steps to the
-        threshold.
+        What is written: by weight the final return of every seed and its steps to the threshold, their means and
+        intervals, and how both differ from those of the first weight.
 
     Raises:
-        ValueError: on a config that cannot be used, or runs of other settings in the folder.
+        ValueError: on a config that cannot be used, runs of other settings in the folder, or another process that
+            trains there.
     """
     if num_seeds < 1:
         raise ValueError(f"num_seeds={num_seeds} must be at least 1")
@@ -59,11 +61,13 @@ def train_agents(
     folders = {
         weight: [run_dir / f"cpc_{weight:g}" / f"seed_{seed}" for seed in range(num_seeds)] for weight in weights
     }
-    for seed in range(num_seeds):
-        for weight in weights:
-            of_arm = replace(a2c, cpc_weight=weight)
-            AgentRun(folders[weight][seed], architecture, environment, of_arm, seed, tuple(trusted_packages)).train()
+    with only_one_process(run_dir):
+        for seed in range(num_seeds):
+            for weight in weights:
+                of_arm = replace(a2c, cpc_weight=weight)
+                train_agent(folders[weight][seed], architecture, environment, of_arm, seed, tuple(trusted_packages))
     curves = {weight: [_curve(folder) for folder in of_weight] for weight, of_weight in folders.items()}
+    summaries = {f"{weight:g}": _summary(each, a2c.num_steps, threshold) for weight, each in curves.items()}
     compared = {
         "schema": SCHEMA,
         "config": str(config),
@@ -72,7 +76,8 @@ def train_agents(
         "num_seeds": num_seeds,
         "threshold": threshold,
         "confidence": CONFIDENCE,
-        "by_cpc_weight": {f"{weight:g}": _summary(each, a2c.num_steps, threshold) for weight, each in curves.items()},
+        "by_cpc_weight": summaries,
+        "differences": _differences(summaries, a2c.num_steps),
     }
     write_json(compared, run_dir / "comparison.json")
     with write_atomically(run_dir / "comparison.png") as new:
@@ -118,21 +123,52 @@ def _curve(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 def _summary(
     curves: Sequence[tuple[np.ndarray, np.ndarray]], num_steps: int, threshold: float | None
 ) -> dict[str, Any]:
-    """Over the seeds of a weight; an interval of one seed is null."""
+    """Over the seeds of a weight."""
     final = []
     for steps, returns in curves:
         last = returns[steps > (1 - FINAL_SHARE) * num_steps]
         if not len(last):
             raise ValueError(f"no episode ended in the last {FINAL_SHARE:.0%} of {num_steps} steps: raise num_steps")
         final.append(float(last.mean()))
-    half = _half_interval(np.array(final))
-    reached = None if threshold is None else [_steps_to(threshold, *curve) for curve in curves]
-    return {
-        "final_returns": final,
-        "mean_final_return": float(np.mean(final)),
-        "interval": None if np.isnan(half) else [float(np.mean(final) - half), float(np.mean(final) + half)],
-        "steps_to_threshold": reached,
-    }
+    found: dict[str, Any] = {"final_returns": final, "mean_final_return": float(np.mean(final))}
+    found |= {"interval": _interval(final), "steps_to_threshold": None}
+    if threshold is not None:
+        found["steps_to_threshold"] = [_steps_to(threshold, *curve) for curve in curves]
+        of_seeds = _restricted(found, num_steps)
+        found |= {"mean_steps_to_threshold": float(np.mean(of_seeds)), "interval_of_steps": _interval(of_seeds)}
+    return found
+
+
+def _differences(summaries: dict[str, dict[str, Any]], num_steps: int) -> dict[str, dict[str, Any]]:
+    """Of each weight from the first, seed by seed: a seed's runs begin with equal weights and equal episodes."""
+    (_, first), *others = summaries.items()
+    found: dict[str, dict[str, Any]] = {}
+    for weight, summary in others:
+        of_weight = {"final_return": np.subtract(summary["final_returns"], first["final_returns"])}
+        if first["steps_to_threshold"] is not None:
+            of_weight["steps_to_threshold"] = np.subtract(
+                _restricted(summary, num_steps), _restricted(first, num_steps)
+            )
+        found[weight] = {name: _difference(each) for name, each in of_weight.items()}
+    return found
+
+
+def _difference(of_seeds: np.ndarray) -> dict[str, Any]:
+    """Resolved: its interval leaves zero out."""
+    interval = _interval(of_seeds)
+    is_resolved = None if interval is None else not interval[0] <= 0 <= interval[1]
+    return {"mean": float(of_seeds.mean()), "interval": interval, "is_resolved": is_resolved}
+
+
+def _restricted(summary: dict[str, Any], num_steps: int) -> list[int]:
+    """Steps to the threshold, all the steps where it was never reached: the mean is then a lower limit of the true."""
+    return [num_steps if each is None else each for each in summary["steps_to_threshold"]]
+
+
+def _interval(values: Sequence[float] | Sequence[int] | np.ndarray) -> list[float] | None:
+    """Of their mean; None of one."""
+    half = _half_interval(np.asarray(values, float))
+    return None if np.isnan(half) else [float(np.mean(values) - half), float(np.mean(values) + half)]
 
 
 def _half_interval(values: np.ndarray) -> float:
@@ -156,15 +192,36 @@ def _table(compared: dict[str, Any]) -> str:
     lines = [
         f"{compared['environment']}, {compared['num_steps']} steps, {compared['num_seeds']} seeds: mean return of the "
         f"last {FINAL_SHARE:.0%} of the steps",
-        f"{'weight of CPC':>14} {'return':>9} {'95 % interval':>18} {'steps to threshold':>20} {'reached':>8}",
+        f"{'weight of CPC':>14} {'return':>9} {'95 % interval':>20} {'steps to threshold':>20} {'95 % interval':>20} "
+        f"{'reached':>8}",
     ]
     for weight, found in compared["by_cpc_weight"].items():
-        interval = "-" if found["interval"] is None else "{:.2f} to {:.2f}".format(*found["interval"])
-        reached = [each for each in found["steps_to_threshold"] or [] if each is not None]
-        steps = f"{np.mean(reached):.0f}" if reached else "-"
-        of = "-" if found["steps_to_threshold"] is None else f"{len(reached)} of {compared['num_seeds']}"
-        lines.append(f"{weight:>14} {found['mean_final_return']:>9.2f} {interval:>18} {steps:>20} {of:>8}")
+        line = f"{weight:>14} {found['mean_final_return']:>9.2f} {_range(found['interval'], '.2f'):>20}"
+        if found["steps_to_threshold"] is not None:
+            num_reached = sum(each is not None for each in found["steps_to_threshold"])
+            is_limit = num_reached < compared["num_seeds"]
+            steps = f"{'>= ' if is_limit else ''}{found['mean_steps_to_threshold']:.0f}"
+            reached = f"{num_reached} of {compared['num_seeds']}"
+            line += f" {steps:>20} {_range(found['interval_of_steps'], '.0f'):>20} {reached:>8}"
+        lines.append(line)
+    first = next(iter(compared["by_cpc_weight"]))
+    for weight, differences in compared["differences"].items():
+        for name, found in differences.items():
+            verdict = {
+                None: "one seed tells nothing about the difference",
+                False: "the difference is not resolved: neutral",
+                True: "the difference is resolved",
+            }[found["is_resolved"]]
+            form = "+.2f" if name == "final_return" else "+.0f"
+            lines.append(
+                f"{name.replace('_', ' ')}, weight {weight} less weight {first}: {found['mean']:{form}} "
+                f"({_range(found['interval'], form)}): {verdict}"
+            )
     return "\n".join(lines)
+
+
+def _range(interval: list[float] | None, form: str) -> str:
+    return "-" if interval is None else f"{interval[0]:{form}} to {interval[1]:{form}}"
 
 
 def _picture(curves: dict[float, list[tuple[np.ndarray, np.ndarray]]], num_steps: int, title: str) -> Any:

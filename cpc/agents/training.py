@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor
 from cpc.agents.actor_critic import ActorCritic, actor_critic_losses, returns_of
 from cpc.agents.environments import Environment, Environments
 from cpc.bounds import BoundTally
-from cpc.checkpoint import build, save_pretrained
+from cpc.checkpoint import build, read_checkpoint, save_pretrained
 from cpc.data.store.atomic import write_atomically
 from cpc.data.store.records import append_record, drop_records_after
 from cpc.model import CPC
@@ -22,6 +23,8 @@ from cpc.probes.tracker import event_record
 
 SCHEMA = 1
 RECORDS = ("bound.jsonl", "returns.jsonl")
+_SAVED = {"settings": dict, "update": int, "agent": dict, "optimiser": dict, "environments": dict}  # in a checkpoint
+_MAY_CHANGE = ("num_steps", "save_every_updates")  # when a run goes on
 
 
 @dataclass(kw_only=True)
@@ -78,8 +81,15 @@ class A2C:
         return math.ceil(self.num_steps / (self.num_environments * self.rollout_steps))
 
 
-class AgentRun:
-    """One agent, one seed: trained in a folder, from the last checkpoint there if there is one.
+def train_agent(
+    folder: Path,
+    architecture: dict[str, Any],
+    environment: Environment,
+    a2c: A2C,
+    seed: int,
+    trusted_packages: tuple[str, ...] = ("cpc",),
+) -> None:
+    """Train one agent with one seed, from the checkpoint in its folder if there is one; if it has ended, open nothing.
 
     Args:
         folder: of the run.
@@ -90,23 +100,63 @@ class AgentRun:
         trusted_packages: whose classes the architecture may name.
 
     Raises:
-        ValueError: on an environment that cannot be made, or a model that does not fit its observations.
+        ValueError: on an environment that cannot be made, a model that does not fit its observations, or a checkpoint
+            that is damaged, of other settings or of more steps.
     """
+    settings = {"architecture": architecture, "environment": asdict(environment), "a2c": asdict(a2c)}
+    saved = _saved(folder / "last.ckpt", settings, a2c.num_updates)
+    if saved is not None and saved["update"] == a2c.num_updates:
+        return
+    run = AgentRun(folder, settings, environment, a2c, seed, trusted_packages)
+    if saved is not None:
+        run.load_state_dict(saved)
+    try:
+        run.train()
+    finally:
+        run.environments.close()
+
+
+def _saved(path: Path, settings: dict[str, Any], num_updates: int) -> dict[str, Any] | None:
+    """What a run of these settings can go on from; None if there is nothing."""
+    if not path.exists():
+        return None
+    try:
+        saved = read_checkpoint(path, entries=_SAVED, written_by="cpc agent")
+    except ValueError as error:
+        raise ValueError(f"{error}; delete it to start this run again") from error
+    other = [
+        f"{section}.{name}"
+        for section, values in saved["settings"].items()
+        for name in values
+        if values[name] != settings[section].get(name) and name not in _MAY_CHANGE
+    ]
+    if other:
+        raise ValueError(f"{path} was trained with another {', '.join(other)}: restore it, or name another folder")
+    if saved["update"] > num_updates:
+        raise ValueError(
+            f"{path} is of update {saved['update']}, beyond the {num_updates} that a2c.num_steps="
+            f"{settings['a2c']['num_steps']} asks for: raise it, or name another folder"
+        )
+    return saved
+
+
+class AgentRun:
+    """One agent, one seed, being trained; the arguments are those of `train_agent`."""
 
     def __init__(
         self,
         folder: Path,
-        architecture: dict[str, Any],
+        settings: dict[str, Any],
         environment: Environment,
         a2c: A2C,
         seed: int,
         trusted_packages: tuple[str, ...] = ("cpc",),
     ) -> None:
-        self.folder, self.a2c, self.seed = folder, a2c, seed
+        self.folder, self.a2c, self.seed, self._settings = folder, a2c, seed, settings
         self.environments = Environments(environment, a2c.num_environments, seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model: CPC = build(architecture, trusted_packages=trusted_packages)
+            model: CPC = build(settings["architecture"], trusted_packages=trusted_packages)
             self._initialise(model)
             self.agent = ActorCritic(model, self.environments.num_actions)
         self.optimiser = torch.optim.RMSprop(
@@ -118,7 +168,6 @@ class AgentRun:
         self.begins = torch.ones(a2c.num_environments, dtype=torch.bool)
         self.returns: list[float] = []  # of episodes that ended since the last record
         self.tally = BoundTally(model.steps)
-        self._settings = {"architecture": architecture, "environment": asdict(environment), "a2c": asdict(a2c)}
 
     def _initialise(self, model: CPC) -> None:
         """Statistics and data-dependent initialisation of the encoder, from a rollout of random actions.
@@ -128,7 +177,7 @@ class AgentRun:
         """
         seen, draws = [], np.random.default_rng(self.seed)
         for _ in range(self.a2c.rollout_steps):
-            seen.append(torch.from_numpy(self.environments.observations.copy()))
+            seen.append(torch.tensor(self.environments.observations))
             self.environments.step(draws.integers(self.environments.num_actions, size=self.a2c.num_environments))
         x = torch.stack(seen, 1)
         if x.dtype == torch.uint8:
@@ -142,18 +191,11 @@ class AgentRun:
 
     def train(self) -> None:
         """Play and learn to the end."""
-        a2c, checkpoint = self.a2c, self.folder / "last.ckpt"
+        a2c = self.a2c
         self.folder.mkdir(parents=True, exist_ok=True)
-        if checkpoint.exists():
-            self._load(checkpoint)
         for name in RECORDS:
             drop_records_after(self.folder / name, self.num_steps)
-        if self.update == a2c.num_updates:
-            self.environments.close()
-            return
-        append_record(
-            self.folder / "events.jsonl", event_record(self.num_steps, "resumed" if self.update else "started")
-        )
+        self._tell("resumed" if self.update else "started")
         since, steps_before = time.perf_counter(), self.num_steps
         while self.update < a2c.num_updates:
             self._learn()
@@ -163,18 +205,23 @@ class AgentRun:
                 rate = (self.num_steps - steps_before) / (time.perf_counter() - since)
                 self._record(rate)
                 since, steps_before = time.perf_counter(), self.num_steps
+            if is_last:  # before the checkpoint says that nothing is left to do
+                noted = {"step": self.num_steps, "seed": self.seed}
+                save_pretrained(self.agent.model, self.folder / "model", provenance=noted)
             if self.update % a2c.save_every_updates == 0 or is_last:
-                self._save(checkpoint)
-        save_pretrained(self.agent.model, self.folder / "model", provenance={"step": self.num_steps, "seed": self.seed})
-        append_record(self.folder / "events.jsonl", event_record(self.num_steps, "finished"))
-        self.environments.close()
+                with write_atomically(self.folder / "last.ckpt") as new:
+                    torch.save(self.state_dict(), new)
+        self._tell("finished")
+
+    def _tell(self, event: str) -> None:
+        append_record(self.folder / "events.jsonl", event_record(self.num_steps, event))
 
     def _learn(self) -> None:
         """A rollout and an update."""
         a2c, before, first_begins = self.a2c, self.state, self.begins
         x, actions, rewards, is_end, begins = [], [], [], [], [first_begins]
         for _ in range(a2c.rollout_steps):
-            x.append(torch.from_numpy(self.environments.observations.copy()))
+            x.append(torch.tensor(self.environments.observations))  # torch's memory: products depend on alignment
             with torch.no_grad():
                 step = self.agent(rearrange(x[-1], "b ... -> b 1 ..."), rearrange(begins[-1], "b -> b 1"), self.state)
                 action = torch.multinomial(step.logits[:, 0].softmax(-1), 1, generator=self.draws)[:, 0]
@@ -182,7 +229,7 @@ class AgentRun:
                 transition = self.environments.step(action.numpy())
                 reward = a2c.reward_scale * torch.from_numpy(transition.rewards)
                 for i, observation in transition.last.items():  # its future has a value, though it is not played
-                    reward[i] += a2c.discount * self._value(torch.from_numpy(observation), i)
+                    reward[i] += a2c.discount * self._value(torch.tensor(observation), i)
             actions.append(action)
             rewards.append(reward)
             is_end.append(torch.from_numpy(transition.is_end))
@@ -191,7 +238,7 @@ class AgentRun:
         self.begins = begins.pop()
         at_begin = torch.stack(begins, 1)
         with torch.no_grad():
-            now = torch.from_numpy(self.environments.observations)
+            now = torch.tensor(self.environments.observations)
             ahead = self.agent(rearrange(now, "b ... -> b 1 ..."), rearrange(self.begins, "b -> b 1"), self.state)
         returns = returns_of(torch.stack(rewards, 1), torch.stack(is_end, 1), ahead.values[:, 0], a2c.discount)
         played = self.agent(torch.stack(x, 1), at_begin, before)
@@ -235,8 +282,9 @@ class AgentRun:
             )
         self.returns, self.tally = [], BoundTally(self.agent.model.steps)
 
-    def _save(self, path: Path) -> None:
-        state = {
+    def state_dict(self) -> dict[str, Any]:
+        """All that an equal run needs to go on exactly."""
+        return {
             "settings": self._settings,
             "update": self.update,
             "agent": self.agent.state_dict(),
@@ -248,32 +296,14 @@ class AgentRun:
             "returns": self.returns,
             "tally": self.tally.sums,
         }
-        with write_atomically(path) as new:
-            torch.save(state, new)
 
-    def _load(self, path: Path) -> None:
-        """Go on from a checkpoint.
-
-        Raises:
-            ValueError: if it is of other settings, naming them; a longer run may go on.
-        """
-        try:
-            state = torch.load(path, weights_only=True)
-        except Exception as error:
-            raise ValueError(f"{path} cannot be read, damaged? Delete it to start again: {error}") from error
-        other = [
-            f"{section}.{name}"
-            for section, values in state["settings"].items()
-            for name in values
-            if values[name] != self._settings[section].get(name) and name not in ("num_steps", "save_every_updates")
-        ]
-        if other:
-            raise ValueError(f"{path} was trained with another {', '.join(other)}: restore it, or name another folder")
-        self.update = state["update"]
-        self.agent.load_state_dict(state["agent"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        self.draws.set_state(state["draws"])
-        self.environments.load_state_dict(state["environments"])
-        self.state = None if state["state"] is None else tuple(state["state"])
-        self.begins = state["begins"]
-        self.returns, self.tally.sums = list(state["returns"]), list(state["tally"])
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.update = saved["update"]
+        self.agent.load_state_dict(saved["agent"])
+        self.optimiser.load_state_dict(saved["optimiser"])
+        self.draws.set_state(saved["draws"])
+        self.environments.load_state_dict(saved["environments"])
+        self.state = None if saved["state"] is None else tuple(saved["state"])
+        self.begins = saved["begins"]
+        self.returns, self.tally.sums = list(saved["returns"]), list(saved["tally"])

@@ -2,8 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
@@ -81,6 +81,10 @@ class Modality(ABC):
     def held_out_by(self) -> dict[str, Any]:
         """What makes two measured bounds comparable: the split, and how its batches are made."""
         return {"split": self.eval_split} | {name: getattr(self, name) for name in self.held_out_options}
+
+    def of_all_ranks(self, num_ranks: int) -> Self:
+        """These data as one process sees them whose batch is that of all ranks."""
+        return replace(self, batch_size=num_ranks * self.batch_size)
 
     def check(self, model: Any) -> None:
         """Refuse a model of other observations, or one that cannot be trained on these; the source is not opened yet.

@@ -16,6 +16,7 @@ from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers import NO_TARGET, Hits, QuerySampler, Sampler
 from cpc.data.batch import Batch
 from cpc.losses.class_loss import as_sets, check_draw, loss_on_table
+from cpc.losses.gathered import rows_of_all_ranks
 from cpc.losses.loss_part import LossPart, Measure
 from cpc.losses.objectives import FULL_SOFTMAX, correction_of, hits_of, learns_log_odds, objective_of
 from cpc.losses.plan import Sequences, weight_of
@@ -130,6 +131,11 @@ class ClassTableLoss(LossPart):
             self._check_scores(sampler)
 
     @property
+    def meets_all_ranks(self) -> bool:  # type: ignore[override]
+        """Whether one draw serves the rows of all ranks: it is then made of one seed, as in a single process."""
+        return getattr(self.sampler, "shared", False)
+
+    @property
     def training_strategies(self) -> tuple[str, ...]:
         """The objective's name."""
         return (self.objective,)
@@ -155,7 +161,8 @@ class ClassTableLoss(LossPart):
 
         A row is a t that is valid and whose class k steps later is known: `labels[:, t + k - 1]`, negative where
         unknown. All rows share one call, and one draw where the sampler shares draws. log N is that of the candidates,
-        n for the full softmax, and N - 1 of them drawn for a sampled one.
+        n for the full softmax, and N - 1 of them drawn for a sampled one. A training loss weighs a row by the rows of
+        all ranks, times their number, which DDP's mean takes back; every rank must call it at the same time.
 
         Raises:
             ValueError: if there are too few labels for the furthest step, none is known, or `num_valid` counts more
@@ -176,9 +183,13 @@ class ClassTableLoss(LossPart):
         ahead = labels[:, self.skip_steps : num_labels].unfold(1, num_steps, 1)  # [B, T, K]
         is_valid = torch.arange(num_places) < rearrange(num_valid, "b -> b 1")
         query = ((ahead >= 0) & rearrange(is_valid, "b t -> b t 1")).flatten().nonzero()[:, 0]
-        if len(query) == 0:
+        num_rows = torch.bincount(query % num_steps, minlength=num_steps)
+        # Held-out text may end earlier on some ranks, which ask no more; its sums need no weight.
+        of_ranks = rows_of_all_ranks(num_rows, queries.device) if measure is None else num_rows[None]
+        if bool((of_ranks.sum(1) == 0).any()):  # on whatever rank: all refuse it, and none waits
             raise ValueError("no place of the batch has a known class ahead of it: there is nothing to be found")
-        of_rows = (query, query % num_steps, query // (num_places * num_steps), weight_of(query % num_steps))
+        weights = len(of_ranks) * weight_of(query % num_steps, of_ranks.sum(0))
+        of_rows = (query, query % num_steps, query // (num_places * num_steps), weights)
         there, step, sequence, weight = (each.to(queries.device, non_blocking=True) for each in of_rows)
         asked, targets = rearrange(queries, "k b t d -> (b t k) d")[there], ahead.flatten()[query]
         if measure is not None and strategy == FULL_SOFTMAX:

@@ -20,8 +20,11 @@ from cpc.losses.info_nce import loss_of_rows
 from cpc.losses.loss_part import LossPart, Measure
 from cpc.losses.plan import Plan, Sequences, on_host, plan
 from cpc.losses.result import Contrast, RowLosses, side_by_side, summed
+from cpc.losses.ring import Passing, ring_loss
 from cpc.losses.tiles import COMPUTE
 from cpc.predictors import Output
+
+EXCHANGES = ("gather", "ring")
 
 
 class Predictions(NamedTuple):
@@ -32,20 +35,22 @@ class Predictions(NamedTuple):
     sequences: Sequences
 
 
-def predictions(output: Output, batch: Batch) -> Iterator[Predictions]:
+def predictions(output: Output, batch: Batch, num_observations: int | None = None) -> Iterator[Predictions]:
     """For each direction of time; the columns of an image share its identity. `num_valid` counts latents.
 
-    Identities come to the host once; directions of one size share what follows from them.
+    Identities come to the host once; directions of one size share what follows from them. `num_observations` counts
+    those that have identities, None: as many as have latents.
     """
     targets = output.latents if output.targets is None else output.targets
+    num = len(targets) if num_observations is None else num_observations
     num_valid, sequence_id, group_id = on_host(batch.num_valid, batch.sequence_id, batch.group_id)
-    ids = (num_valid, torch.arange(len(targets)) if sequence_id is None else sequence_id, group_id)
+    ids = (num_valid, torch.arange(num) if sequence_id is None else sequence_id, group_id)
     by_size: dict[tuple[int, int], Sequences] = {}
     for direction, queries in output.queries.items():
         latents = columns(targets, direction)
-        size = (len(latents), latents.shape[1])
+        each = len(latents) // len(targets)
+        size = (each * num, latents.shape[1])
         if size not in by_size:
-            each = len(latents) // len(targets)
             of_columns = (None if i is None else repeat(i, "b -> (b s)", s=each) for i in ids)
             by_size[size] = Sequences.of(size, *of_columns)
         yield Predictions(queries, latents, by_size[size])
@@ -68,10 +73,13 @@ class Contrastive(LossPart):
             `negatives` has the rest, and the bound is its alone. `{"sequence_only": 0.75}` beside `mixed`: three
             quarters of the loss teach what is said, one quarter who speaks.
         skip_steps: latents between a context and the first one predicted: rows of patches that overlap its own.
+        exchange: of latents between ranks: `gather` holds those of all ranks at once; `ring` those of two, so that
+            memory stays as ranks are added, scores every candidate twice, and sends half as much again. It draws no
+            negatives.
 
     Raises:
         ValueError: on an unknown strategy, shares that leave nothing for `negatives`, fewer than one negative, a
-            negative `skip_steps`, or draws shared where none are made.
+            negative `skip_steps`, draws shared where none are made, or draws from a ring.
     """
 
     meets_all_ranks = True
@@ -84,6 +92,7 @@ class Contrastive(LossPart):
         compute: Literal["float32", "bf16"] = "float32",
         auxiliary_negatives: dict[str, float] | None = None,
         skip_steps: int = 0,
+        exchange: Literal["gather", "ring"] = "gather",
     ) -> None:
         super().__init__(skip_steps)
         if negatives not in STRATEGIES:
@@ -100,6 +109,14 @@ class Contrastive(LossPart):
             )
         if compute not in COMPUTE:
             raise ValueError(f"model.loss.init_args.compute={compute!r} is not one of {', '.join(COMPUTE)}")
+        if exchange not in EXCHANGES:
+            raise ValueError(f"model.loss.init_args.exchange={exchange!r} is not one of {', '.join(EXCHANGES)}")
+        if exchange == "ring" and num_negatives is not None:
+            raise ValueError(
+                f"model.loss.init_args.exchange=ring meets every candidate, but num_negatives={num_negatives} draws "
+                "them: leave num_negatives out, or choose exchange=gather"
+            )
+        self.exchange = exchange
         self.negatives = negatives
         self.num_negatives = num_negatives
         self.shared_across_steps = shared_across_steps
@@ -124,10 +141,10 @@ class Contrastive(LossPart):
         """
         strategies = self.training_strategies if measure is None else (measure.strategy,)
         num_negatives = self.num_negatives if measure is None else measure.num_negatives
-        everyone = of_all_ranks(output, batch)
+        everyone = of_all_ranks(output, batch, self.exchange)
         plans: dict[tuple[int, str], Plan] = {}  # directions of one size share them
         of_directions = []
-        for queries, latents, sequences in predictions(everyone.output, everyone.batch):
+        for queries, latents, sequences in predictions(everyone.output, everyone.batch, sum(everyone.nums)):
             part, of_strategies = everyone.part(queries.shape[1]), []
             for strategy in strategies:
                 key = (id(sequences), strategy)
@@ -139,14 +156,26 @@ class Contrastive(LossPart):
                     excess = draw_excess_nats(num_negatives, planned.num_negatives).to(device, non_blocking=True)
                     negatives = planned.draw(num_negatives, generator, self.shared_across_steps, device)
                 of_rows, candidates = rearrange(queries, "k b t d -> (b t k) d"), rearrange(latents, "b t d -> (b t) d")
-                row = self._rows(of_rows, candidates, there, negatives)
+                passing = None
+                if part is not None and self.exchange == "ring":
+                    each = len(candidates) // len(output.latents)
+                    num_valid = part.of(sequences).num_valid
+                    passing = Passing.of(planned, [num * each for num in everyone.nums], num_valid, device)
+                row = self._rows(of_rows, candidates, there, negatives, passing)
                 of_strategies.append(summed(row, there.step, there.sequence, *planned.size[:2], excess))
             of_directions.append(self._shared(*of_strategies))
         return side_by_side(of_directions, len(output.latents))
 
     def _rows(
-        self, queries: Float[Tensor, "Q D"], candidates: Float[Tensor, "N D"], planned: Plan, negatives: Tensor | None
+        self,
+        queries: Float[Tensor, "Q D"],
+        candidates: Float[Tensor, "N D"],
+        planned: Plan,
+        negatives: Tensor | None,
+        passing: Passing | None,
     ) -> RowLosses:
+        if passing is not None:
+            return ring_loss(queries, candidates, planned, passing, self.compute)
         return loss_of_rows(queries, candidates, planned, negatives, self.compute)
 
     def _shared(self, of_bound: Contrast, *auxiliary: Contrast) -> Contrast:

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from einops import rearrange
+from jaxtyping import Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -34,23 +36,25 @@ class OfAllRanks(NamedTuple):
         output: this rank's queries, with the targets of all ranks, `[A, ...]`.
         batch: this rank's, with the lengths and identities of all ranks, `[A]`.
         first: how many observations the ranks before this one have.
-        num_ranks: W.
+        nums: how many each rank has.
     """
 
     output: Output
     batch: Batch
-    first: int = 0
-    num_ranks: int = 1
+    first: int
+    nums: list[int]
 
     def part(self, num_sequences: int) -> Part | None:
         """Where the `num_sequences` of this rank are among those of all ranks; None: there is one rank."""
-        if self.num_ranks == 1:
+        if len(self.nums) == 1:
             return None
-        return Part(self.first * num_sequences // len(self.output.latents), num_sequences, self.num_ranks)
+        return Part(self.first * num_sequences // len(self.output.latents), num_sequences, len(self.nums))
 
 
-def of_all_ranks(output: Output, batch: Batch) -> OfAllRanks:
+def of_all_ranks(output: Output, batch: Batch, exchange: str = "gather") -> OfAllRanks:
     """Gather targets and identities, the ranks' one after the other; as they are without other ranks.
+
+    With `exchange="ring"` the identities alone: targets pass by later (`cpc.losses.ring`).
 
     Every rank of the default process group must call it at the same time. Ranks may have different numbers of
     observations. Observations without `sequence_id` are all distinct.
@@ -58,8 +62,8 @@ def of_all_ranks(output: Output, batch: Batch) -> OfAllRanks:
     Raises:
         ValueError: on every rank, if their latents differ in shape, or some have no `sequence_id`.
     """
-    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
-        return OfAllRanks(output, batch)
+    if not _has_other_ranks():
+        return OfAllRanks(output, batch, 0, [len(output.latents)])
     targets = output.latents if output.targets is None else output.targets
     size, device = targets.shape, targets.device
     ids: dict[str, Any] = {name: getattr(batch, name) for name in _UNKNOWN}
@@ -73,9 +77,20 @@ def of_all_ranks(output: Output, batch: Batch) -> OfAllRanks:
     of_all = _in_order(_gathered(_padded(torch.stack(filled, 1), max(nums))), nums).unbind(1)
     is_known = described[:, len(size) :].any(0).tolist()
     ids = {name: each if known else None for name, each, known in zip(ids, of_all, is_known, strict=True)}
-    lent = _in_order(_Gather.apply(_padded(targets, max(nums))), nums)
-    first = sum(nums[: dist.get_rank()])
-    return OfAllRanks(output._replace(targets=lent), batch._replace(**ids), first, len(nums))
+    if exchange == "gather":
+        output = output._replace(targets=_in_order(_Gather.apply(_padded(targets, max(nums))), nums))
+    return OfAllRanks(output, batch._replace(**ids), sum(nums[: dist.get_rank()]), nums)
+
+
+def rows_of_all_ranks(num_rows: Int[Tensor, " K"], device: torch.device) -> Int[Tensor, "W K"]:
+    """How many rows each rank has of each step; `[1, K]` without other ranks. Every rank must ask at the same time.
+
+    Args:
+        num_rows: this rank's, on the host.
+        device: what the process group communicates from.
+    """
+    own = rearrange(num_rows, "k -> 1 k")
+    return _gathered(own.to(device)).cpu() if _has_other_ranks() else own
 
 
 class _Gather(torch.autograd.Function):
@@ -91,6 +106,10 @@ class _Gather(torch.autograd.Function):
         own = gradient.new_empty(len(gradient) // dist.get_world_size(), *gradient.shape[1:])
         dist.reduce_scatter_single(own, gradient.contiguous())
         return own
+
+
+def _has_other_ranks() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def _gathered(own: Tensor) -> Tensor:

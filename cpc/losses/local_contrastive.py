@@ -13,6 +13,7 @@ from torch import Tensor
 from cpc.losses.contrastive import Contrastive
 from cpc.losses.plan import Plan
 from cpc.losses.result import RowLosses
+from cpc.losses.ring import Passing
 
 
 class LocalContrastive(Contrastive):
@@ -54,9 +55,11 @@ class LocalContrastive(Contrastive):
         candidates: Float[Tensor, "N P_d"],
         planned: Plan,
         negatives: Int[Tensor, "M R"] | None,
+        passing: Passing | None,
     ) -> RowLosses:
         of_places = [rearrange(each, "n (p d) -> p n d", p=self.num_places) for each in (queries, candidates)]
-        rows = [super(LocalContrastive, self)._rows(q, z, planned, negatives) for q, z in zip(*of_places, strict=True)]
+        of_place = super()._rows
+        rows = [of_place(q, z, planned, negatives, passing) for q, z in zip(*of_places, strict=True)]
         loss, loss_nats, accuracy = (
             torch.stack([getattr(row, name) for row in rows]).mean(0) for name in ("loss", "loss_nats", "accuracy")
         )

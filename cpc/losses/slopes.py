@@ -165,7 +165,7 @@ def log_odds_against(
 
 def loss_and_factor(log_odds: Float[Tensor, "*M"]) -> tuple[Float[Tensor, "*M"], Float[Tensor, "*M"]]:
     """-log p and 1 - p, the factor of a row's slopes."""
-    return F.softplus(log_odds), without_denormals(log_odds.sigmoid(), _OF_TWO)
+    return F.softplus(log_odds), without_denormals(log_odds.sigmoid(), OF_TWO)
 
 
 def ranks(
@@ -196,13 +196,13 @@ def softmax_in_place(scores: Float[Tensor, "M N"]) -> tuple[Float[Tensor, "M N"]
     """
     probabilities = torch.softmax(scores, 1, out=scores if scores.device.type == "cpu" else None)
     log_total = -probabilities.amax(1, keepdim=True).log()
-    return without_denormals(probabilities, _OF_TWO), log_total
+    return without_denormals(probabilities, OF_TWO), log_total
 
 
-_OF_ONE, _OF_TWO = 0.7, 0.35  # a slope comes alone, e^-61 in float32, or as a share times 1 - p, e^-30 each
+OF_ONE, OF_TWO = 0.7, 0.35  # a slope comes alone, e^-61 in float32, or as a share times 1 - p, e^-30 each
 
 
-def without_denormals(slopes: Float[Tensor, "*M"], power: float = _OF_ONE) -> Float[Tensor, "*M"]:
+def without_denormals(slopes: Float[Tensor, "*M"], power: float = OF_ONE) -> Float[Tensor, "*M"]:
     """Slopes so small that products with them would be denormal become exact zeros, in place.
 
     Denormal operands slow a CPU's matrix products down up to a hundredfold, and a trained critic makes many; e^-30 of

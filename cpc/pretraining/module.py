@@ -202,24 +202,37 @@ class Pretraining(pl.LightningModule):
                 f"the checkpoint holds another model than the config: {'; '.join(differences)}; continue with the "
                 "config.yaml of its run folder"
             )
-        for option, found, here in (
-            ("data.num_workers", state["num_workers"], self.data.num_workers),
-            (
-                "the number of devices (trainer.devices, trainer.num_nodes)",
-                len(state["ranks"]),
-                self.trainer.world_size,
-            ),
-        ):
-            if found != here:
-                raise ValueError(
-                    f"{option} is {here}, and was {found} when the checkpoint was saved: the position in the data can "
-                    "only be found again with the same number; restore it"
-                )
+        if state["num_workers"] != self.data.num_workers:
+            raise ValueError(
+                f"data.num_workers is {self.data.num_workers}, and was {state['num_workers']} when the checkpoint was "
+                "saved: the position in the data can only be found again with the same number; restore it"
+            )
+        # Lightning converts the model to `trainer.precision` after it is loaded: float64 would come back as float32.
+        self.to(next(each.dtype for each in checkpoint["state_dict"].values() if each.is_floating_point()))
+        num_ranks = self.trainer.world_size
+        if len(state["ranks"]) != num_ranks and self.data.is_continuous:
+            raise ValueError(
+                "the number of devices (trainer.devices, trainer.num_nodes) is "
+                f"{num_ranks}, and was {len(state['ranks'])} when the checkpoint was saved: contexts that go on from "
+                "batch to batch belong to a device; restore it"
+            )
         changes = list(_differences(state["settings"], self._settings(), name=""))
         self._has_other_settings = bool(changes)
         if changes and self.global_rank == 0:
             print(f"continuing with other settings: {'; '.join(changes)}", file=sys.stderr)
-        self._restored = state["ranks"][self.global_rank]
+        self._restored = self._of_this_rank(state["ranks"])
+
+    def _of_this_rank(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+        """Its generators, as far as there was such a rank, and its part of the tally of all."""
+        num_ranks = self.trainer.world_size
+        if len(ranks) == num_ranks:
+            return ranks[self.global_rank]
+        draws = ranks[0]["draws"] if self.model.loss_part.meets_all_ranks else self.draws.get_state()
+        own = ranks[self.global_rank] if self.global_rank < len(ranks) else {"draws": draws}
+        parts = (
+            torch.cat(batch, 2).chunk(num_ranks, 2) for batch in zip(*(each["tally"] for each in ranks), strict=True)
+        )
+        return own | {"tally": [part[self.global_rank] for part in parts]}
 
     def on_train_start(self) -> None:
         """After a resume, let the settings given now hold: the optimiser's state has brought the former ones."""
@@ -237,10 +250,11 @@ class Pretraining(pl.LightningModule):
             return
         state, self._restored = self._restored, None
         self.draws.set_state(state["draws"])
-        random.setstate(state["python"])
-        np.random.set_state(state["numpy"])
-        torch.set_rng_state(state["torch"])
-        if state["cuda"] is not None and self.device.type == "cuda":
+        if "torch" in state:  # a rank that there was
+            random.setstate(state["python"])
+            np.random.set_state(state["numpy"])
+            torch.set_rng_state(state["torch"])
+        if state.get("cuda") is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(state["cuda"], self.device)
         if state.get("context_state") is not None:
             self.context_state = tuple(each.to(self.device) for each in state["context_state"])

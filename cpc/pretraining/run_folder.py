@@ -109,7 +109,10 @@ class RunFolder(Checkpoint):
         """Drop the records that a resumed run will write again; let a signal to stop save first."""
         self._last_step = trainer.global_step
         held_out = trainer.datamodule.held_out
-        measured_on = {**pl_module.data.held_out_by, "num_batches": held_out.num_batches}
+        measured_on = {
+            **pl_module.data.of_all_ranks(trainer.world_size).held_out_by,
+            "num_batches": held_out.num_batches,
+        }
         if any(self._measured_on.get(name, value) != value for name, value in measured_on.items()):
             self.best_bound_nats = -math.inf  # a bound on other batches is no measure for those to come
         self._measured_on = measured_on
@@ -260,7 +263,7 @@ class RunFolder(Checkpoint):
         if trainer.is_global_zero:
             provenance = {
                 "step": trainer.global_step,
-                "data": module.data.noted,
+                "data": module.data.of_all_ranks(trainer.world_size).noted,
                 "held_out": [bound.record(trainer.global_step) for bound in bounds],
             }
             if self.init_from is not None:

@@ -1,6 +1,10 @@
 """`cpc agent` on a game that is played in microseconds: runs, resumes, compares."""
 
 import json
+import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +12,19 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from scipy.stats import ttest_rel
 
 pytest.importorskip("gymnasium")
 
 from small_pong import NAME
 
 import cpc
-from cpc.agents.comparison import _steps_to, train_agents
+from cpc.agents.comparison import _differences, _steps_to, _summary, _table, train_agents
 from cpc.agents.environments import Environment, Environments
 from cpc.cli import main
 from cpc.data.store.records import read_records
 
+CONFIGS = Path(__file__).parents[2] / "configs" / "agents"
 CONFIG: dict[str, Any] = {
     "model": {
         "encoder": {
@@ -63,8 +69,8 @@ def test_arms_and_seeds_are_compared(config: Path, tmp_path: Path, capsys: pytes
     assert cpc.load_pretrained(with_loss).encoder.frame_size == (12, 8)
     first, second = (cpc.load_pretrained(run).predictor.linear.weight for run in (with_loss, without))
     assert (first != second).any()  # the loss has reached those of one alone
-    main(["agent", str(config), "--run_dir", str(out), "--num_seeds", "2"])  # nothing is left to do
-    assert len(read_records(without / "events.jsonl")) == 2
+    difference = compared["differences"]["0.1"]
+    assert difference["steps_to_threshold"]["is_resolved"] is False  # both reach it with the first records
 
 
 def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,6 +96,120 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path, monkeypa
     returns = [[r["mean_return"] for r in read_records(run / "returns.jsonl")] for run in (whole, broken)]
     assert returns[0] == returns[1]
     assert [r["event"] for r in read_records(broken / "events.jsonl")] == ["started", "resumed", "finished"]
+
+
+def test_a_run_that_ended_opens_nothing(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"run_dir": tmp_path / "runs", "num_seeds": 1}
+    compared = train_agents(config, **options)
+    events = tmp_path / "runs" / "cpc_0" / "seed_0" / "events.jsonl"
+    before = events.read_text()
+    monkeypatch.setattr(Environment, "make", lambda self: pytest.fail("an environment was opened"))
+    assert train_agents(config, **options) == compared
+    assert events.read_text() == before
+    with pytest.raises(ValueError, match=r"of update 40, beyond the 20 that a2c.num_steps=300 asks for"):
+        train_agents(config, num_steps=300, **options)
+
+
+def test_a_folder_is_of_one_process(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    holder = f"""
+import fcntl, sys
+with open({str(tmp_path / "runs" / "lock")!r}, "w") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    print("process 7 on elsewhere, begun at noon,", file=file, flush=True)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+    command = [sys.executable, "-c", holder]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(ValueError, match=r"process 7 on elsewhere.*\s+is training in .*runs: wait until it ends"):
+            train_agents(config, run_dir=tmp_path / "runs", num_seeds=1)
+        process.communicate()
+    assert not (tmp_path / "runs" / "cpc_0").exists()
+
+
+def test_every_byte_of_a_checkpoint_counts(config: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"run_dir": tmp_path / "runs", "num_seeds": 1, "cpc_weights": [0.0]}
+    train_agents(config, **options)
+    path = tmp_path / "runs" / "cpc_0" / "seed_0" / "last.ckpt"
+    whole = path.read_bytes()
+    weight = torch.load(path)["agent"]["policy.weight"].numpy().tobytes()
+    place = whole.index(weight)
+    flipped = bytearray(whole)
+    flipped[place] ^= 1
+    for damaged in (bytes(flipped), whole[: len(whole) // 2], b""):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"last.ckpt cannot be read: cut off, damaged.*delete it to start"):
+            train_agents(config, **options)
+    torch.save({"settings": {}}, path)
+    with pytest.raises(ValueError, match=r"was not written by cpc agent: it holds no update, agent, optimiser"):
+        train_agents(config, **options)
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
+    """kill -9 of a real process, in the middle of a rollout behind its second save."""
+    content = yaml.safe_load((CONFIGS / "cart_pole.yaml").read_text())
+    content["a2c"] |= {"num_steps": 2560, "save_every_updates": 8, "record_every_updates": 5}
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(content))
+    options: dict[str, Any] = {"num_seeds": 1, "cpc_weights": [0.1]}
+    train_agents(config, run_dir=tmp_path / "whole", **options)
+    victim = f"""
+import os, signal
+from cpc.agents.environments import Environments
+from cpc.agents.comparison import train_agents
+real, num_played = Environments.step, 0
+def step(self, actions):
+    global num_played
+    num_played += 1
+    if num_played == 8 + 8 * 20 + 3:  # the first rollout initialises
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(self, actions)
+Environments.step = step
+train_agents({str(config)!r}, run_dir={str(tmp_path / "broken")!r}, num_seeds=1, cpc_weights=[0.1])
+"""
+    assert subprocess.run([sys.executable, "-c", victim]).returncode == -signal.SIGKILL
+    whole, broken = (tmp_path / name / "cpc_0.1" / "seed_0" for name in ("whole", "broken"))
+    assert torch.load(broken / "last.ckpt")["update"] == 16
+    with (broken / "returns.jsonl").open("a") as file:
+        file.write('{"schema": 1, "step": 99')  # what a kill in mid-write leaves
+    train_agents(config, run_dir=tmp_path / "broken", **options)
+    torch.testing.assert_close(weights_of(broken), weights_of(whole), rtol=0, atol=0)
+    assert (broken / "bound.jsonl").read_text() == (whole / "bound.jsonl").read_text()
+    assert [r["event"] for r in read_records(broken / "events.jsonl")] == ["started", "resumed", "finished"]
+
+
+def test_differences_are_those_of_the_seeds() -> None:
+    """Against scipy's paired t-test, whose interval leaves zero out where its p-value is below 0.05."""
+    draws = np.random.default_rng(0)
+    steps = np.arange(10.0, 110, 10)
+    for gain in (0.0, 3.0):
+        ends = draws.normal(size=(2, 5)) + np.array([[0.0], [gain]])
+        arms = [[(steps, np.r_[np.zeros(9), end]) for end in of_arm] for of_arm in ends]
+        summaries = {str(number): _summary(arm, 100, None) for number, arm in enumerate(arms)}
+        found = _differences(summaries, 100)["1"]["final_return"]
+        tested = ttest_rel(ends[1], ends[0])
+        assert found["interval"] == pytest.approx(list(tested.confidence_interval(0.95)))
+        assert found["is_resolved"] == (tested.pvalue < 0.05) == (gain > 0)
+
+
+def test_a_threshold_that_a_seed_never_reaches_is_a_limit() -> None:
+    steps = np.arange(10, 110, 10)
+    curves = [(steps, np.full(10, value)) for value in (1.0, 0.0)]
+    found = _summary(curves, 100, 1.0)
+    assert found["steps_to_threshold"] == [50, None]
+    assert found["mean_steps_to_threshold"] == 75
+    summaries = {"0": found, "0.1": _summary([curves[0], curves[0]], 100, 1.0)}
+    table = _table(
+        {"environment": "e", "num_steps": 100, "num_seeds": 2, "by_cpc_weight": summaries}
+        | {"differences": _differences(summaries, 100)}
+    )
+    assert re.search(r"^ +0 .*>= 75 .* 1 of 2$", table, re.MULTILINE)
+    assert re.search(r"^ +0\.1 .* 50 .* 2 of 2$", table, re.MULTILINE)
+    assert "steps to threshold, weight 0.1 less weight 0: -25 (-343 to +293): the difference is not resolved" in table
 
 
 def test_environments_are_where_they_were() -> None:
@@ -153,5 +273,5 @@ def test_other_settings_do_not_go_on(config: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must have the sections model, environment, a2c"):
         train_agents(tmp_path / "bad.yaml", **options)
     (tmp_path / "runs" / "cpc_0" / "seed_0" / "last.ckpt").write_bytes(b"half")
-    with pytest.raises(ValueError, match=r"last.ckpt cannot be read, damaged"):
+    with pytest.raises(ValueError, match=r"last.ckpt cannot be read: cut off, damaged.*delete it to start"):
         train_agents(config, **options)

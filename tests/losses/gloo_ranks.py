@@ -18,10 +18,13 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from cpc.candidates import STRATEGIES
+from cpc.candidates.class_table import ClassTable
+from cpc.candidates.samplers import Uniform
 from cpc.contexts import GRU, PixelCNN
 from cpc.data.batch import Batch
-from cpc.encoders import AudioEncoder, FrameEncoder, PatchEncoder, TinyTrunk
-from cpc.losses import Contrastive, LocalContrastive
+from cpc.encoders import AudioEncoder, FrameEncoder, PatchEncoder, TinyTrunk, TokenEncoder
+from cpc.losses import ClassTableLoss, Contrastive, LocalContrastive
+from cpc.losses.loss_part import LossPart
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 
@@ -34,7 +37,7 @@ SPEAKERS = torch.tensor([0, 1, 1, 1, 1, 0, 0, 0])
 class Case(NamedTuple):
     """A loss, the kind of observations, what is known of them, and how long it is trained."""
 
-    loss: Contrastive
+    loss: LossPart
     kind: str = "audio"
     known: tuple[str, ...] = ("num_valid", "sequence_id", "group_id")
     num_valid: Tensor = LENGTHS
@@ -54,7 +57,21 @@ def cases() -> dict[str, Case]:
         "ranks without rows": Case(Contrastive("mixed", 5), num_valid=torch.tensor([0, 1, 1, 1, 10, 4, 1, 10]) * 160),
         "images": Case(Contrastive("mixed_excluding", skip_steps=1), "images", known=()),
         "images, drawn": Case(Contrastive("mixed", 4), "images", known=("sequence_id",)),
+        **{
+            name: Case(loss, "tokens", ("num_valid",), torch.tensor([10, 10, 4, 10, 7, 10, 1, 10]))
+            for name, loss in (
+                ("classes", ClassTableLoss(ClassTable(12, 5), "full_softmax")),
+                ("classes, drawn", ClassTableLoss(ClassTable(12, 5), "sampled_softmax", Uniform(12), 4)),
+                ("classes, drawn for NCE", ClassTableLoss(ClassTable(12, 5), "nce", Uniform(12), 4)),
+            )
+        },
         "places": Case(LocalContrastive("mixed"), "frames", known=()),
+        **{f"{strategy}, ring": Case(Contrastive(strategy, exchange="ring"), num_steps=20) for strategy in STRATEGIES},
+        "images, ring": Case(Contrastive("mixed_excluding", skip_steps=1, exchange="ring"), "images", known=()),
+        "places, ring": Case(LocalContrastive("mixed", exchange="ring"), "frames", known=()),
+        "ranks without rows, ring": Case(
+            Contrastive("mixed", exchange="ring"), num_valid=torch.tensor([0, 1, 1, 1, 10, 4, 1, 10]) * 160
+        ),
     }
 
 
@@ -64,6 +81,8 @@ def model_of(case: Case) -> CPC:
         trunk = TinyTrunk(6, 1, strides=(2, 1), widths=(4, 4))
         context = PixelCNN(6, 2, 6, ("down", "left"))
         return CPC(PatchEncoder(trunk, patch_size=4, stride=2), context, Bilinear(2), case.loss).double()
+    if case.kind == "tokens":
+        return CPC(TokenEncoder(12, 4), GRU(5), Bilinear(2), case.loss).double()
     if case.kind == "frames":
         encoder = FrameEncoder((16, 16), 6, widths=(4, 3), kernels=(4, 3), strides=(2, 2))
         return CPC(encoder, GRU(5), Bilinear(2), case.loss).double()
@@ -74,6 +93,8 @@ def observations(kind: str) -> Tensor:
     generator = torch.Generator().manual_seed(2)
     if kind == "images":
         return torch.randn(8, 1, 12, 10, dtype=torch.float64, generator=generator)  # grids of 5 x 4 patches
+    if kind == "tokens":
+        return torch.randint(0, 12, (8, 10), generator=generator)
     if kind == "frames":
         return torch.randint(0, 256, (8, 4, 1, 16, 16), dtype=torch.uint8, generator=generator)
     return torch.randn(8, WINDOW, dtype=torch.float64, generator=generator)
@@ -84,6 +105,9 @@ def train(case: Case, own: slice, most_steps: int) -> dict[str, Any]:
     model.initialise_from(x)
     ids = {"num_valid": case.num_valid, "sequence_id": FILES, "group_id": SPEAKERS}
     batch = Batch.of(x[own])._replace(**{name: ids[name][own] for name in case.known})
+    if case.kind == "tokens":
+        following = torch.randint(0, 12, (8, 11), generator=torch.Generator().manual_seed(4))
+        batch = batch._replace(labels=following[own])
     wrapped: Callable[[Tensor], Any] = DistributedDataParallel(model) if has_ranks else model
     optimiser = torch.optim.Adam(model.parameters(), 1e-3)
     draws = torch.Generator().manual_seed(3)

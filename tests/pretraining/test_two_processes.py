@@ -105,9 +105,31 @@ def test_one_rank_of_four_windows_and_two_of_two_train_and_measure_the_same(tmp_
         for name, others in (("one", single), ("two", ["--data.batch_size=2"]))  # a rank's two may be of one file
     )
     assert len(one) == len(two) == 8  # train every 2 steps, two strategies of the held-out bound every 4
+    noted = [json.loads((tmp_path / run / "model" / "config.json").read_text())["provenance"] for run in ("one", "two")]
+    assert [each["data"]["init_args"]["batch_size"] for each in noted] == [4, 4]  # by which cpc evaluate measures
     for expected, found in zip(one, two, strict=True):
         for name, value in expected.items():
             assert found[name] == (pytest.approx(value, abs=1e-10) if isinstance(value, list) else value), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["one", "two"])
+def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path, manifest: Path, first: str) -> None:
+    """The checkpoint of step 6 lies within the record due at step 8: its batches are shared by others from there on."""
+    options = ["--trainer.precision=64-true", "--record_every_steps=4", "--checkpoint_every_steps=3"]
+    ranks = {"one": ["--trainer.devices=1", "--trainer.strategy=auto"], "two": ["--data.batch_size=2"]}
+    then = "two" if first == "one" else "one"
+    whole = pretrain(manifest, tmp_path / "whole", *options, *ranks[first], "--trainer.max_steps=8")
+    killed = "if self.global_step == 7: os.kill(os.getpid(), signal.SIGKILL)"
+    start(manifest, tmp_path / "parts", *options, *ranks[first], "--trainer.max_steps=8", event=killed)
+    going_on = [*options, *ranks[then], "--ckpt_path=last", "--trainer.max_steps=8"]
+    parts = pretrain(manifest, tmp_path / "parts", *going_on)
+    assert len(parts) == len(whole)
+    for expected, found in zip(whole, parts, strict=True):
+        for name, value in expected.items():
+            assert found[name] == (pytest.approx(value, abs=1e-10) if isinstance(value, list) else value), name
+    refused = start(manifest, tmp_path / "parts", *going_on, "--data.batch_size=3", "--trainer.max_steps=9")
+    assert "batch_size of all processes 4 -> " in refused.stderr
 
 
 @pytest.mark.slow

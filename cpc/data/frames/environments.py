@@ -3,7 +3,12 @@
 H W a frame's rows and columns of pixels, C colours, s the side of the squares that are averaged.
 """
 
+import atexit
 import importlib
+from contextlib import chdir
+from functools import cache
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -45,12 +50,16 @@ class RandomPolicy:
 def open_environment(name: str, **options: Any) -> Any:
     """Make an environment by its Gymnasium name, such as `ALE/Pong-v5`, or `MODULE:NAME` of a module that registers it.
 
+    Its first episode begins here, in a folder that goes with this process: ViZDoom's game is started by it, and leaves
+    `_vizdoom` and `_vizdoom.ini` where it was started.
+
     Args:
         name: of the environment.
-        options: further arguments of `gymnasium.make`.
+        options: further arguments of `gymnasium.make`; name files by absolute paths.
 
     Raises:
-        ValueError: if Gymnasium, the environment's package or the environment is not installed.
+        ValueError: if Gymnasium, the environment's package or the environment is not installed, or an option is not
+            the environment's.
     """
     module = next((module for start, module in MODULES.items() if name.startswith(start)), None)
     try:
@@ -60,12 +69,17 @@ def open_environment(name: str, **options: Any) -> Any:
             "environments need gymnasium: install it with `uv sync --extra frames` or `pip install 'cpc[frames]'`"
         ) from error
     try:
-        return gymnasium.make(name if module is None else f"{module}:{name}", **options)
+        made = gymnasium.make(name if module is None else f"{module}:{name}", **options)
     except (ImportError, gymnasium.error.Error) as error:
         raise ValueError(
             f"environment {name!r} cannot be made: {error}. Atari's come with `uv sync --extra frames` or `pip install "
             "'cpc[frames]'`; others need the package that registers them: name it as MODULE:NAME"
         ) from error
+    except TypeError as error:
+        raise ValueError(f"environment {name!r} does not take options {options}: {error}") from error
+    with chdir(_scratch_folder()):
+        made.reset(seed=0)
+    return made
 
 
 def open_policy(class_path: str, action_space: Any) -> Policy:
@@ -99,15 +113,16 @@ def picture_in(space: Any) -> str | None:
     found = [key for key, part in parts.items() if _is_picture(part)]
     if len(found) != 1:
         raise ValueError(
-            f"the environment's observations must hold one picture of bytes, [H, W] or [H, W, 3], not {space}"
+            "the environment's observations must hold one picture of bytes, [H, W], [H, W, 1] or [H, W, 3], not "
+            f"{space}"
         )
     key: str | None = found[0]
     return key
 
 
 def to_frame(picture: UInt8[np.ndarray, "..."], side: int) -> UInt8[np.ndarray, "H W 1"]:
-    """The luminance of a picture `[s H, s W]` or `[s H, s W, 3]`, averaged over squares of `side` pixels."""
-    grey = picture @ _LUMINANCE if picture.ndim == 3 else picture.astype(np.float32)
+    """The luminance of a picture `[s H, s W]`, `[s H, s W, 1]` or `[s H, s W, 3]`, averaged over squares of `side`."""
+    grey = picture @ _LUMINANCE if picture.shape[2:] == (3,) else picture.reshape(picture.shape[:2]).astype(np.float32)
     means = reduce(grey, "(h p) (w q) -> h w", "mean", p=side, q=side)
     return rearrange(np.rint(means).astype(np.uint8), "h w -> h w 1")
 
@@ -118,6 +133,13 @@ def ram_of(environment: Any) -> UInt8[np.ndarray, " R"] | None:
     return None if console is None else np.asarray(console.getRAM(), np.uint8)
 
 
+@cache
+def _scratch_folder() -> str:
+    folder = mkdtemp(prefix="cpc-environments-")
+    atexit.register(rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def _is_picture(space: Any) -> bool:
     shape = getattr(space, "shape", None) or ()
-    return getattr(space, "dtype", None) == np.uint8 and (len(shape) == 2 or (len(shape) == 3 and shape[2] == 3))
+    return getattr(space, "dtype", None) == np.uint8 and (len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3)))

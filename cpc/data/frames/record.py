@@ -29,6 +29,7 @@ def record(
     valid_share: float = 0.1,
     test_share: float = 0.2,
     seed: int = 0,
+    options: dict[str, Any] | None = None,
     progress: bool = True,
 ) -> Recording:
     """Play episodes of an environment, and write frames, actions, rewards and Atari's memory.
@@ -45,6 +46,7 @@ def record(
         valid_share: of the episodes, drawn for the split valid.
         test_share: likewise, for test.
         seed: of environment, policy and splits.
+        options: further arguments of `gymnasium.make`, such as {frameskip: 1}: every frame of Atari, not each fourth.
         progress: show a progress bar.
 
     Raises:
@@ -56,7 +58,7 @@ def record(
         raise ValueError(f"{folder} exists already: name a folder to write, or remove it")
     names = [f"episode {number}" for number in range(num_episodes)]
     splits = draw_splits(names, valid_share=valid_share, test_share=test_share, seed=seed)
-    played = _Played(env, policy, splits, max_steps, shrink, seed)
+    played = _Played(env, options or {}, policy, splits, max_steps, shrink, seed)
     with build_atomically(folder, lambda place: (place / STEPS_NAME).is_file()) as unfinished:
         place = unfinished / FRAMES_NAME
         pack_rows(played, place, PackedRows, skip_bad=False, num_workers=1, progress=progress)
@@ -73,8 +75,17 @@ class _Played:
 
     noun, dtype = "episode", "|u1"
 
-    def __init__(self, env: str, policy: str, splits: Sequence[str], max_steps: int, side: int, seed: int) -> None:
-        self._environment = open_environment(env)
+    def __init__(
+        self,
+        env: str,
+        options: dict[str, Any],
+        policy: str,
+        splits: Sequence[str],
+        max_steps: int,
+        side: int,
+        seed: int,
+    ) -> None:
+        self._environment = open_environment(env, **options)
         self._policy = open_policy(policy, self._environment.action_space)
         self._key = picture_in(self._environment.observation_space)
         self._num_episodes, self._max_steps, self._side, self._seed = len(splits), max_steps, side, seed
@@ -86,6 +97,7 @@ class _Played:
         self._episodes: defaultdict[str, list[Any]] = defaultdict(list)
         self.about: Mapping[str, Any] = {
             "environment": env,
+            "options": options,
             "policy": policy,
             "seed": seed,
             "max_steps": max_steps,

@@ -94,12 +94,11 @@ class BatchStream:
         self._is_resumed = False
         if made_from is None:
             made_from = {"items": digest(np.stack([self._num_slots, self._num_starts]))}
-        # What a state must agree on; the rank is not in it, since all ranks resume from one state.
+        # What a state must agree on: ranks are not in it, since a batch of all of them can be shared by any number.
         self._fingerprint: dict[str, Any] = {
             "sampler": type(self).__name__,
             "seed": seed,
-            "batch_size": batch_size,
-            "world_size": world_size,
+            "batch_size of all processes": batch_size * world_size,
             **made_from,
         }
 

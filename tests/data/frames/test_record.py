@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,3 +116,15 @@ def test_atari_itself(tmp_path: Path) -> None:
     found = record("ALE/Pong-v5", tmp_path / "pong", num_episodes=3, max_steps=4, progress=False)
     assert (found.shape, found.lengths.tolist()) == ((105, 80, 1), [4, 4, 4])
     assert found.steps["ram"].shape == (12, 128)
+
+
+def test_options_of_the_environment(tmp_path: Path) -> None:
+    """Of four times as many frames, every fourth, played by one that always moves one way."""
+    pytest.importorskip("ale_py")
+    steady: dict[str, Any] = {"repeat_action_probability": 0.0}
+    how: dict[str, Any] = {"num_episodes": 3, "policy": "small_pong.Stubborn", "progress": False}
+    fine = record("ALE/Pong-v5", tmp_path / "fine", max_steps=13, options=steady | {"frameskip": 1}, **how)
+    coarse = record("ALE/Pong-v5", tmp_path / "coarse", max_steps=4, options=steady, **how)
+    assert fine.read(0, 0, 13, 1)[::4].tolist() == coarse.read(0, 0, 4, 1).tolist()
+    with pytest.raises(ValueError, match=r"does not take options \{'frame_skip': 1\}"):
+        record("ALE/Pong-v5", tmp_path / "none", options={"frame_skip": 1}, **how)

@@ -109,12 +109,22 @@ def test_a_state_continues_where_it_was_taken() -> None:
     assert list(longer) == expected[7:13]
 
 
+def test_any_number_of_processes_may_go_on_with_the_batches_that_they_share() -> None:
+    one = uniform(LENGTHS, num_batches=10)
+    iterator = iter(one)
+    next(iterator), next(iterator)
+    halves = [uniform(LENGTHS, num_batches=10, batch_size=2, world_size=2, rank=rank) for rank in (0, 1)]
+    for half in halves:
+        half.load_state_dict(one.state_dict())
+    assert [first + second for first, second in zip(*halves, strict=True)] == list(iterator)
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"seed": 1}, r"seed 0 -> 1"),
-        ({"batch_size": 8}, r"batch_size 4 -> 8"),
-        ({"world_size": 2}, r"world_size 1 -> 2"),
+        ({"batch_size": 8}, r"batch_size of all processes 4 -> 8"),
+        ({"world_size": 2}, r"batch_size of all processes 4 -> 8"),
         ({"num_samples": [*LENGTHS, 500]}, r"audio_files '\w+' -> '\w+'"),
     ],
 )

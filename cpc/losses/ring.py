@@ -1,0 +1,218 @@
+"""InfoNCE against the latents of all ranks, each holding those of two at a time: memory stays as ranks are added.
+
+Latents go round the ring of ranks twice (after Inf-CL, Cheng et al. 2024, arXiv:2410.17243). The first time each rank
+adds up the exponentials of its rows' scores, as in online softmax; the second time it scores them again, now with
+known sums, and the latents' gradients travel with them, until both are home.
+
+W ranks; M rows of this one, B sequences of its rows, N latents of all ranks, n of the largest rank, D latent dim.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from cpc.losses.plan import Block, Plan
+from cpc.losses.result import RowLosses
+from cpc.losses.slopes import OF_TWO, log_odds_against, loss_and_factor, without_denormals
+from cpc.losses.tiled_loss import only_met, score_dtype, with_gradients
+from cpc.losses.tiles import SharedTiles, tiles_of
+
+
+class Passing(NamedTuple):
+    """What each rank lends.
+
+    Attributes:
+        nums: how many latents.
+        blocks: of each rank's latents, counted from its first one.
+        is_valid: this rank's latents that are no padding.
+    """
+
+    nums: list[int]
+    blocks: list[list[Block]]
+    is_valid: Bool[Tensor, " n"]
+
+    @classmethod
+    def of(cls, planned: Plan, nums: list[int], num_valid: Int[Tensor, " B"], device: torch.device) -> "Passing":
+        """Parts of a plan that is on the host, on a device.
+
+        Args:
+            planned: this rank's rows among the latents of all ranks.
+            nums: how many latents each rank lends.
+            num_valid: of this rank's sequences.
+            device: of the latents.
+        """
+        is_valid = torch.arange(planned.size[2]) < rearrange(num_valid, "b -> b 1")
+        parts = [[each.on(device) for each in _of_rank(planned.blocks, nums, rank)] for rank in range(len(nums))]
+        return cls(nums, parts, is_valid.flatten().to(device, non_blocking=True))
+
+
+def ring_loss(
+    queries: Float[Tensor, "Q D"], latents: Float[Tensor, "_ D"], planned: Plan, passing: Passing, compute: str
+) -> RowLosses:
+    """The losses of this rank's rows among the latents of all ranks; every rank calls it at the same time.
+
+    Gradients of latents are sums over ranks, as those of `cpc.losses.gathered` are. They are made in the forward pass:
+    all ranks must differentiate the same function of their losses, such as a mean.
+
+    Args:
+        queries: of this rank, in the order (b t k).
+        latents: of this rank.
+        planned: this rank's rows among the latents of all ranks, on the device.
+        passing: what the ranks lend.
+        compute: see `cpc.losses.info_nce`.
+    """
+    dtype, nums = score_dtype(queries), passing.nums
+    needs_gradient = torch.is_grad_enabled() and latents.requires_grad
+    gradients: list[Tensor | None] = [None, None]
+    own = only_met(latents.detach().to(dtype), lambda: passing.is_valid)
+    held = torch.cat([own, own.new_zeros(max(nums) - len(own), own.shape[1])])
+    weight = planned.weight.to(dtype)
+    with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
+        rows = _Rows(queries.detach().to(dtype), planned, compute)
+        for rank, (lent,) in _round(held):
+            for block in passing.blocks[rank]:
+                rows.sum_up(block, lent[: nums[rank]])
+        loss_nats, accuracy = rows.read()
+        if needs_gradient:
+            of_queries = torch.zeros_like(rows.queries)
+            for rank, (lent, of_lent) in _round(held, torch.zeros_like(held)):
+                for block in passing.blocks[rank]:
+                    rows.add_gradients(block, lent[: nums[rank]], weight, of_queries, of_lent[: nums[rank]])
+            gradients = [of_queries, _passed_on([of_lent]).arrived()[0][: len(latents)]]
+        loss = torch.dot(weight, loss_nats)
+    loss = with_gradients(loss, (queries, latents), gradients)
+    return RowLosses(loss, loss_nats, planned.num_negatives + 1, accuracy)
+
+
+class _Rows:
+    """This rank's rows, and what they have met so far.
+
+    Attributes:
+        queries: `[Q, D]`.
+        query: `[M]` the place of each row's.
+        target: `[M, 1]` scores of positives, which are this rank's own latents: known after the first part.
+        best: `[M, 1]` highest score of a negative.
+        total: `[M, 1]` sum of exponentials of negatives' scores relative to `best`.
+        num_ties: `[M, 1]` negatives that score as the positive does.
+    """
+
+    def __init__(self, queries: Tensor, planned: Plan, compute: str) -> None:
+        self.queries, self.compute, num_rows = queries, compute, len(planned.step)
+        self.query = torch.arange(num_rows, device=queries.device) if planned.query is None else planned.query
+        self.target = queries.new_zeros(num_rows, 1)
+        self.best = torch.full_like(self.target, -torch.inf)
+        self.total, self.num_ties = torch.zeros_like(self.target), torch.zeros_like(self.target)
+
+    def sum_up(self, block: Block, latents: Tensor) -> None:
+        """Meet one rank's latents."""
+        for rows, scores, own, _ in self._tiles(block, latents):
+            if own is not None:
+                self.target[rows] = scores.gather(1, own)
+                scores.scatter_(1, own, -torch.inf)
+            target, before = self.target[rows], self.best[rows]
+            self.num_ties[rows] += (scores == target).sum(1, keepdim=True)
+            best = torch.maximum(before, scores.amax(1, keepdim=True))
+            finite = best.clamp(min=torch.finfo(best.dtype).min)  # where no negative was met yet: no inf - inf
+            added = without_denormals(scores.sub_(finite).exp_()).sum(1, keepdim=True)
+            self.total[rows] = self.total[rows] * (before - finite).exp() + added
+            self.best[rows] = best
+
+    def read(self) -> tuple[Tensor, Tensor]:
+        """Losses and accuracies `[M]`, when all latents were met."""
+        self.log_total = self.best + self.total.log()
+        loss_nats, self.factor = loss_and_factor(log_odds_against(self.target, self.best, self.total.log()))
+        accuracy = torch.where(self.best > self.target, 0.0, 1 / (1 + self.num_ties))
+        return loss_nats[:, 0], accuracy[:, 0].float()
+
+    def add_gradients(
+        self, block: Block, latents: Tensor, weight: Tensor, of_queries: Tensor, of_latents: Tensor
+    ) -> None:
+        """Add those of the queries and of one rank's latents; `weight` is the rows'."""
+        columns = block.columns
+        total = of_latents if columns is None else torch.zeros_like(latents[columns])
+        for rows, scores, own, tiles in self._tiles(block, latents):
+            slopes = without_denormals(scores.sub_(self.log_total[rows]).exp_(), OF_TWO)
+            if own is not None:
+                slopes.scatter_(1, own, -1.0)
+            row_weight = rearrange(weight[rows], "m -> m 1") * self.factor[rows]
+            query = self.query[rows]
+            of_queries[query] += tiles.query_gradient(slopes) * row_weight
+            tiles.add_candidate_gradient(slopes, self.queries[query] * row_weight, total)
+        if columns is not None:
+            of_latents.index_add_(0, columns, total)
+
+    def _tiles(self, block: Block, latents: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor | None, SharedTiles]]:
+        """Rows, their scores (-inf where they do not meet), the places of their positives, and the way back."""
+        assert block.rows is not None
+        vectors = latents if block.columns is None else latents[block.columns]
+        tiles = tiles_of(len(block.rows), vectors, None, None, self.compute)
+        assert isinstance(tiles, SharedTiles)
+        for tile in tiles.rows():
+            rows, own = block.rows[tile], None if block.positives is None else block.positives[tile]
+            scores = tiles.scores(self.queries[self.query[rows]], tile)
+            if block.pool is not None and block.sequence is not None:
+                is_met = block.pool[block.sequence[tile]]
+                scores.masked_fill_(~(is_met if own is None else is_met.scatter(1, own, True)), -torch.inf)
+            yield rows, scores, own, tiles
+
+
+def _of_rank(blocks: list[Block], nums: list[int], rank: int) -> Iterator[Block]:
+    """The parts of blocks with one rank's latents, counted from its first; positives where these are its own."""
+    start = sum(nums[:rank])
+    stop = start + nums[rank]
+    for block in blocks:
+        if block.columns is None:
+            chosen: slice | Tensor = slice(start, stop)
+            columns, first = None, start
+        else:
+            chosen = ((block.columns >= start) & (block.columns < stop)).nonzero()[:, 0]
+            if len(chosen) == 0:
+                continue
+            columns, first = block.columns[chosen] - start, int(chosen[0])
+        assert block.positives is not None
+        rows = torch.arange(len(block.positives)) if block.rows is None else block.rows
+        is_own = rank == dist.get_rank()
+        pool = None if block.pool is None else block.pool[:, chosen]
+        yield Block(rows, columns, block.positives - first if is_own else None, pool, block.sequence)
+
+
+def _round(*held: Tensor) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
+    """Every rank's tensors, this one's first, with the rank; what is written to those after the first travels on."""
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    for stage in range(num_ranks):
+        is_last = stage == num_ranks - 1
+        ahead = None if is_last else _passed_on([held[0]])  # while this rank computes
+        yield (rank - stage) % num_ranks, held
+        if ahead is not None:
+            behind = _passed_on(list(held[1:]))
+            held = (*ahead.arrived(), *behind.arrived())
+
+
+class _Hop(NamedTuple):
+    buffers: list[Tensor]
+    works: list[dist.Work]
+
+    def arrived(self) -> list[Tensor]:
+        for each in self.works:
+            each.wait()
+        return self.buffers
+
+
+def _passed_on(tensors: list[Tensor]) -> _Hop:
+    """Send tensors to the next rank, and receive those of the one before."""
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    buffers = [torch.empty_like(each) for each in tensors]
+    hops = [
+        hop
+        for sent, buffer in zip(tensors, buffers, strict=True)
+        for hop in (
+            dist.P2POp(dist.isend, sent, (rank + 1) % num_ranks),
+            dist.P2POp(dist.irecv, buffer, (rank - 1) % num_ranks),
+        )
+    ]
+    return _Hop(buffers, dist.batch_isend_irecv(hops) if hops else [])
