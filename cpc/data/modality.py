@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -82,7 +82,7 @@ class Modality(ABC):
         """What makes two measured bounds comparable: the split, and how its batches are made."""
         return {"split": self.eval_split} | {name: getattr(self, name) for name in self.held_out_options}
 
-    def of_all_ranks(self, num_ranks: int) -> Self:
+    def of_all_ranks(self, num_ranks: int) -> "Modality":
         """These data as one process sees them whose batch is that of all ranks."""
         return replace(self, batch_size=num_ranks * self.batch_size)
 
