@@ -1,4 +1,4 @@
-"""Windows per second from the packed cache through the loader that training uses, nothing else running.
+"""Windows per second from packs and shards through the loader that training uses, nothing else running.
 
 python -m benchmarks.loader [--seconds S]
 
@@ -16,6 +16,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from benchmarks.machine import machine_state
 from benchmarks.noise import write_noise
+from cpc.data.audio.command import shard_corpus
 from cpc.data.audio.corpus import Corpus, Sampler
 from cpc.encoders import AudioEncoder
 
@@ -43,11 +44,16 @@ def main() -> None:
     figures = {}
     with tempfile.TemporaryDirectory() as folder:
         manifest = write_noise(Path(folder), NUM_FILES, FILE_SECONDS)
-        corpus = Corpus(manifest, encoder, WINDOW_SAMPLES)
-        for sampler in ("uniform", "same_speaker"):
-            rate = windows_per_second(corpus, sampler, seconds)
-            figures[f"times_real_time_{sampler}"] = round(rate * WINDOW_SAMPLES / encoder.sample_rate_hz)
-            print(f"{sampler:14} {rate:9.0f} windows/s, {figures[f'times_real_time_{sampler}']} times real time")
+        shard_corpus(manifest, shards := Path(folder) / "shards")
+        sources = {"pack": manifest, "shards": shards, "shards fetched": f"file://{shards}"}
+        for name, source in sources.items():
+            corpus = Corpus(source, encoder, WINDOW_SAMPLES, cache_dir=Path(folder) / "cache")
+            for sampler in ("uniform", "same_speaker"):
+                rate = windows_per_second(corpus, sampler, seconds)
+                times = figures[f"times_real_time_{name}_{sampler}"] = round(
+                    rate * WINDOW_SAMPLES / encoder.sample_rate_hz
+                )
+                print(f"{name:15} {sampler:14} {rate:9.0f} windows/s, {times} times real time")
     print(json.dumps(figures | {"machine": machine_state(allocator_keeps_memory=False)}))
 
 
