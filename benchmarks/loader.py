@@ -45,7 +45,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         manifest = write_noise(Path(folder), NUM_FILES, FILE_SECONDS)
         shard_corpus(manifest, shards := Path(folder) / "shards")
-        sources = {"pack": manifest, "shards": shards, "shards fetched": f"file://{shards}"}
+        sources: dict[str, str | Path] = {"pack": manifest, "shards": shards, "shards fetched": f"file://{shards}"}
         for name, source in sources.items():
             corpus = Corpus(source, encoder, WINDOW_SAMPLES, cache_dir=Path(folder) / "cache")
             for sampler in ("uniform", "same_speaker"):

@@ -58,6 +58,7 @@ class Corpus(DrawnCorpus):
     skip_bad: bool = False
     alignments: str | Path | None = None
     augmentation: WaveformAugmentation | None = None
+    shuffle_hours: float | None = None
 
     def __post_init__(self) -> None:
         self._shards = Shards(self.source, self.cache_dir, self.cache_gb) if is_sharded(self.source) else None
@@ -123,6 +124,13 @@ class Corpus(DrawnCorpus):
     def windows(self, split: str | None, *, is_training: bool = False) -> WindowDataset:
         """The windows of a split, None of all rows, in training augmented; sequence ids are the manifest's rows."""
         rows = self.manifest.rows(split)
+        at_once = None
+        if is_training and self.shuffle_hours is not None:
+            at_once = round(self.shuffle_hours * 3600 * self.geometry.sample_rate_hz / self.window_samples)
+            if at_once < 16:
+                raise ValueError(
+                    f"data.shuffle_hours={self.shuffle_hours} holds {at_once} windows: at least 16 are shuffled"
+                )
         return WindowDataset(
             self.audio.subset(rows),
             self.window_samples,
@@ -132,6 +140,7 @@ class Corpus(DrawnCorpus):
             num_latents=self.geometry.num_latents(self.window_samples),
             split=split,
             augmenter=self.augmenter if is_training else None,
+            windows_at_once=at_once,
         )
 
     def statistics(self, split: str | None) -> tuple[float, float]:

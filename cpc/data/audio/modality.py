@@ -32,6 +32,8 @@ class Audio(Drawn):
         cache_dir: where the audio goes that is decoded once, 115 MB an hour at 16 kHz; null: beside the manifest.
         cache_gb: what the shards of a URL may take of the disk, 1e9 bytes; they lie in `cache_dir`, by default in
             `~/.cache/cpc/shards`.
+        shuffle_hours: audio that is shuffled together, for shards of a URL that `cache_gb` does not hold; 16 kHz take
+            0.115 GB an hour. Null: all of it.
         skip_bad: go on without files that cannot be used, and say how many.
         alignments: file or folder of alignments, whose labels probes of `phones` learn; `cpc probe` looks beside the
             manifest if not given.
@@ -54,11 +56,17 @@ class Audio(Drawn):
     speakers_per_batch: int = 1
     alignments: str | None = None
     cache_gb: float = 50.0
+    shuffle_hours: float | None = None
     augmentation: WaveformAugmentation | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(window_samples=self.window_samples)
+        if self.shuffle_hours is not None and self.sampler != "uniform":
+            raise ValueError(
+                f"data.shuffle_hours={self.shuffle_hours} needs data.sampler=uniform: speakers of a batch of few are "
+                "looked for in the whole corpus; leave it out"
+            )
 
     def check(self, model: Any) -> None:
         """Also refuse windows that are too short for the model's predictions."""

@@ -55,6 +55,7 @@ class WindowDataset(Dataset[Batch]):
         num_latents: T, latents of a window without padding; needed if `labels` are given.
         split: of the corpus, for messages.
         augmenter: changes every window as its draw decides, which then is start * NUM_CHANGES + key.
+        windows_at_once: that are shuffled together (see `UniformBatches`); all if None.
 
     Example:
         batches = UniformBatches(**window_draws(audio.num_samples, window_samples), batch_size=8, ...)
@@ -69,6 +70,7 @@ class WindowDataset(Dataset[Batch]):
     num_latents: int = 0
     split: str | None = None
     augmenter: Augmenter | None = None
+    windows_at_once: int | None = None
 
     def __post_init__(self) -> None:
         if self.window_samples < 1:
@@ -113,6 +115,8 @@ class WindowDataset(Dataset[Batch]):
         if self.augmenter is not None:
             draws["num_starts"] = draws["num_starts"] * NUM_CHANGES
             draws["made_from"] = draws["made_from"] | {"augmentation": True}
+        if self.windows_at_once is not None:
+            draws["slots_at_once"] = self.windows_at_once
         return draws
 
     def num_valid(self, windows: Sequence[Draw]) -> Int[Tensor, " B"]:

@@ -93,8 +93,8 @@ class PackedRows:
     def _open(self, index: Mapping[str, Any]) -> None:
         """Take up what the index says; subclasses add what they need of it."""
         num_bytes = {"rows.npy": (self.folder / "rows.npy").stat().st_size}
-        local = self._shards is None
-        num_bytes["rows.bin"] = (self.folder / "rows.bin").stat().st_size if local else self._shards.num_bytes
+        rows = self._shards
+        num_bytes["rows.bin"] = (self.folder / "rows.bin").stat().st_size if rows is None else rows.num_bytes
         if index["format"] != FORMAT or index["num_bytes"] != num_bytes:
             raise ValueError(f"its format is {index['format']}, its sizes {num_bytes} of {index['num_bytes']} bytes")
         self.shape = tuple(index["shape"])

@@ -250,7 +250,7 @@ def write_shards(pack: Path, tables: Mapping[str, bytes], out: Path, element_byt
     shard_bytes -= shard_bytes % element_bytes
     contents = {name: (pack / name).read_bytes() for name in _REQUIRED[:2]} | dict(tables)
     with build_atomically(out, lambda _: False, "out") as unfinished:
-        sums = []
+        sums: list[str] = []
         with (pack / "rows.bin").open("rb") as stream:
             while content := stream.read(shard_bytes):
                 (unfinished / shard_name(len(sums))).write_bytes(content)

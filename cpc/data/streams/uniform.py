@@ -1,12 +1,41 @@
 """Batches drawn uniformly: in each pass every slot of every item comes once, in random order."""
 
+from typing import Any
+
 import numpy as np
 
 from cpc.data.streams.stream import BatchStream
 
+# That are shuffled together: neighbours on the disk are often of one speaker, who then has a sixteenth of the draws.
+_NUM_RUNS = 16
+
 
 class UniformBatches(BatchStream):
-    """Batches drawn uniformly from all items; arguments and errors are those of `BatchStream`."""
+    """Batches drawn uniformly from all items, or from a part of them that changes during a pass.
+
+    Args:
+        slots_at_once: slots that are shuffled together; all unless given. They are sixteen runs of neighbouring items,
+            from anywhere, so that what is read in the meantime fits into a cache.
+        stream, options: as of `BatchStream`.
+
+    Raises:
+        ValueError: if `slots_at_once` is less than 16.
+    """
+
+    def __init__(self, *stream: Any, slots_at_once: int | None = None, **options: Any) -> None:
+        super().__init__(*stream, **options)
+        if slots_at_once is not None and slots_at_once < _NUM_RUNS:
+            raise ValueError(f"slots_at_once={slots_at_once}, but must be at least {_NUM_RUNS}")
+        self._slots_at_once = slots_at_once
+        if slots_at_once is not None:
+            self._fingerprint["slots_at_once"] = slots_at_once
 
     def _draw_items(self, rng: np.random.Generator) -> np.ndarray:
-        return rng.permutation(np.repeat(np.arange(len(self._num_slots)), self._num_slots))
+        slots = np.repeat(np.arange(len(self._num_slots)), self._num_slots)
+        if self._slots_at_once is None:
+            return rng.permutation(slots)
+        slots = np.roll(slots, rng.integers(len(slots)))  # each pass cuts elsewhere
+        runs = np.array_split(slots, -(-len(slots) * _NUM_RUNS // self._slots_at_once))
+        order = rng.permutation(len(runs))
+        together = (order[first : first + _NUM_RUNS] for first in range(0, len(order), _NUM_RUNS))
+        return np.concatenate([rng.permutation(np.concatenate([runs[run] for run in part])) for part in together])

@@ -57,6 +57,22 @@ def test_every_pass_covers_the_corpus_once() -> None:
     assert batches.draws_per_pass == 21
 
 
+def test_a_part_of_the_corpus_may_be_shuffled_at_a_time() -> None:
+    lengths = [WINDOW] * 1600
+    batches = uniform(lengths, num_batches=400, slots_at_once=160)
+    stream = np.array([file for index in range(800) for file, _ in batches.batch(index)]).reshape(2, 1600)
+    assert all(sorted(files) == list(range(1600)) for files in stream.tolist())  # each pass covers it once
+    for files in stream:
+        runs = [np.unique(part) for part in files.reshape(10, 160)]
+        assert all(np.count_nonzero(np.diff(part) > 1) <= 16 for part in runs)  # neighbours come together
+        assert all(np.mean(np.abs(np.diff(part)) < 20) < 0.3 for part in files.reshape(10, 160))  # yet are mixed
+    assert (stream[0] != stream[1]).mean() > 0.99
+    with pytest.raises(ValueError, match="slots_at_once=15, but must be at least 16"):
+        uniform(lengths, slots_at_once=15)
+    with pytest.raises(ValueError, match="slots_at_once"):
+        batches.load_state_dict(uniform(lengths, num_batches=400).state_dict())
+
+
 def test_a_batch_may_hold_several_passes_of_a_tiny_corpus() -> None:
     batches = uniform([50, 150], batch_size=7)
     files = [file for index in range(2) for file, _ in batches.batch(index)]
