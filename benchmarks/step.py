@@ -22,19 +22,22 @@ from benchmarks.processes import Variant, alternate
 from benchmarks.reference import draw_per_step, gather_style_contrast, gather_style_loss
 from cpc.allocator import keep_freed_memory
 from cpc.contexts import GRU
+from cpc.data.batch import Batch
 from cpc.encoders import AudioEncoder
 from cpc.losses import Contrastive, contrast
 from cpc.model import CPC
 from cpc.predictors import Bilinear
+from cpc.pretraining.chunks import contrast_in_chunks
 from cpc.processor import prepare_processor
 
 BATCH_SIZE, WINDOW_SAMPLES, DIM, NUM_STEPS, NUM_NEGATIVES, NUM_LATENTS = 8, 20480, 256, 12, 128, 128
 NUM_OPERATIONS = 46.6e9  # of a step that scores no more than the 128 negatives: shared multiplications and additions
 CHOICES = {
-    # name: (norm, negatives per row or None for all 1023, bf16: autocast, and operands of the loss)
-    "affine": ("affine", NUM_NEGATIVES, False),
-    "affine, all candidates": ("affine", None, False),
-    "affine, all candidates, bf16": ("affine", None, True),
+    # name: (norm, negatives per row or None for all 1023, bf16: autocast, and operands of the loss, chunks)
+    "affine": ("affine", NUM_NEGATIVES, False, 1),
+    "affine, all candidates": ("affine", None, False, 1),
+    "affine, all candidates, bf16": ("affine", None, True, 1),
+    "affine, 8 chunks": ("affine", NUM_NEGATIVES, False, 8),
 }
 
 
@@ -73,15 +76,19 @@ def loss_alone(style: str) -> Callable[[], Any]:
     return step
 
 
-def whole_step(style: str, norm: str, num_negatives: int | None, bf16: bool) -> Callable[[], Any]:
+def whole_step(style: str, norm: str, num_negatives: int | None, bf16: bool, num_chunks: int) -> Callable[[], Any]:
     model, x = build(norm, num_negatives, bf16)
     optimiser = torch.optim.Adam(model.parameters(), 2e-4)
     generator = torch.Generator().manual_seed(0)
 
     def step() -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            ours = style != "gather"
-            loss = model.loss(x, generator=generator).loss if ours else gathered(model, x, generator)
+            if style == "gather":
+                loss = gathered(model, x, generator)
+            elif num_chunks > 1:
+                loss = contrast_in_chunks(model, Batch.of(x), num_chunks, generator)[1].loss
+            else:
+                loss = model.loss(x, generator=generator).loss
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -123,7 +130,7 @@ def measure(style: str, part: str, choice: str | None) -> dict[str, float]:
     if part == "loss":
         step = loss_alone(style)
     else:
-        step = whole_step(style, *(CHOICES[choice] if choice else ("layer", NUM_NEGATIVES, False)))
+        step = whole_step(style, *(CHOICES[choice] if choice else ("layer", NUM_NEGATIVES, False, 1)))
     extra_mib = peak_extra_mib(step)
     seconds = median_seconds(step, 3 if style == "gather" else 9, num_warmups=1)
     return {"seconds": seconds, "extra_mib": extra_mib, "gemm_peak_gflops": gemm_peak_gflops()}

@@ -20,6 +20,7 @@ from cpc.evaluation import OnBatch, held_out_bound, measured_tallies
 from cpc.losses.loss_part import LossPart, Measure
 from cpc.losses.objectives import FULL_SOFTMAX
 from cpc.model import CPC
+from cpc.pretraining.chunks import contrast_in_chunks
 
 
 class Pretraining(pl.LightningModule):
@@ -40,6 +41,8 @@ class Pretraining(pl.LightningModule):
         schedule: after the warm-up: `constant`, or `cosine` down to zero at `trainer.max_steps`.
         extra_strategies: the held-out bound is measured with these as well, on batches as they mean them: of few
             speakers for the same-speaker strategies, uniform for the others.
+        num_chunks: parts in which a batch is encoded before it is contrasted whole. The loss is the same, activations
+            take a num_chunks-th of the memory, and the forward pass is done twice.
         seed: of the draws of negatives.
     """
 
@@ -57,6 +60,7 @@ class Pretraining(pl.LightningModule):
         warmup_steps: int = 0,
         schedule: Literal["constant", "cosine"] = "constant",
         extra_strategies: tuple[str, ...] = ("mixed_excluding",),
+        num_chunks: int = 1,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -64,6 +68,8 @@ class Pretraining(pl.LightningModule):
             raise ValueError(f"model.learning_rate={learning_rate} must be positive")
         if warmup_steps < 0:
             raise ValueError(f"model.warmup_steps={warmup_steps} must not be negative")
+        if num_chunks < 1:
+            raise ValueError(f"model.num_chunks={num_chunks} must be at least 1, a batch that is encoded whole")
         self.model = CPC(encoder, context, predictor, loss)
         if self.model.loss_part.has_sparse_gradients:
             raise ValueError(
@@ -79,6 +85,7 @@ class Pretraining(pl.LightningModule):
         self.warmup_steps = warmup_steps
         self.schedule = schedule
         self.strategies: tuple[str, ...] = self.model.loss_part.held_out_strategies(tuple(extra_strategies))
+        self.num_chunks = num_chunks
         self.draws = torch.Generator()
         self.draws_seed = seed
         self.tally = BoundTally(self.model.steps)  # of training, since the last record
@@ -92,7 +99,16 @@ class Pretraining(pl.LightningModule):
         return self.trainer.datamodule.modality
 
     def setup(self, stage: str) -> None:
-        """Initialise the encoder from data, before the model is wrapped for several devices."""
+        """Initialise the encoder from data, before the model is wrapped for several devices.
+
+        Raises:
+            ValueError: if chunks are asked for of data whose contexts go on from batch to batch.
+        """
+        if self.num_chunks > 1 and self.data.is_continuous:
+            raise ValueError(
+                f"model.num_chunks={self.num_chunks}, but contexts of {self.data.name} go on from batch to batch, "
+                "which takes whole batches: lower data.batch_size instead"
+            )
         self.draws.manual_seed(self.draws_seed + (0 if self.model.loss_part.meets_all_ranks else self.global_rank))
         if stage == "fit" and not self.model.is_initialised:
             self.model.initialise_from(self.trainer.datamodule.initialisation_batch())
@@ -100,10 +116,13 @@ class Pretraining(pl.LightningModule):
     def training_step(self, batch: Batch, batch_index: int) -> dict[str, Tensor]:
         """The contrastive loss; latents and contexts go to the online probe, detached."""
         self.model.loss_part.move_to(batch_index)
-        output = self.model(batch.x, self.context_state)
-        if self.data.is_continuous:
-            self.context_state = tuple(each.detach() for each in output.state)
-        contrast = self.model.contrast(output, batch, self.draws)
+        if self.num_chunks > 1:
+            output, contrast = contrast_in_chunks(self.model, batch, self.num_chunks, self.draws)
+        else:
+            output = self.model(batch.x, self.context_state)
+            if self.data.is_continuous:
+                self.context_state = tuple(each.detach() for each in output.state)
+            contrast = self.model.contrast(output, batch, self.draws)
         if not torch.isfinite(contrast.loss):
             is_broken = (~torch.isfinite(contrast.loss_nats)).any(1).tolist()
             broken = [step.name for step, bad in zip(self.model.steps, is_broken, strict=True) if bad]
@@ -262,11 +281,21 @@ class Pretraining(pl.LightningModule):
 
     def _settings(self) -> dict[str, Any]:
         """What may be changed when a run is continued, and changes how it goes on."""
-        names = ("optimiser", "learning_rate", "betas", "epsilon", "weight_decay", "warmup_steps", "schedule")
+        names = (
+            "optimiser",
+            "learning_rate",
+            "betas",
+            "epsilon",
+            "weight_decay",
+            "warmup_steps",
+            "schedule",
+            "num_chunks",
+        )
         of_model = {f"model.{name}": getattr(self, name) for name in names}
         trainer, of_data = self.trainer, {f"data.{name}": value for name, value in self.data.options.items()}
         return of_model | {
             "model.extra_strategies": self.strategies[1:],
+            "model.num_chunks": self.num_chunks,  # changes rounding, and dropout
             **of_data,
             "trainer.max_steps": trainer.max_steps,  # where a cosine ends
             "trainer.accumulate_grad_batches": trainer.accumulate_grad_batches,

@@ -52,7 +52,7 @@ def make_trainer(
         precision: of weights and products: 32-true, 64-true, bf16-mixed or 16-mixed.
         gradient_clip_val: largest norm (or value) of a step's gradients; null or 0: as they are.
         gradient_clip_algorithm: norm or value.
-        accumulate_grad_batches: batches whose gradients make a step; it does not enlarge N.
+        accumulate_grad_batches: batches whose gradients make a step; it does not enlarge N (see `model.num_chunks`).
         sync_batchnorm: share batch norm's statistics between devices.
         deterministic: ask torch for deterministic operators alone.
         benchmark: let cuDNN choose its algorithms by timing them.

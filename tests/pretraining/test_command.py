@@ -191,6 +191,14 @@ def test_gradient_accumulation_counts_optimiser_steps(run: Callable[..., Path]) 
     assert train[0]["num_rows"][0] == 2 * 2 * 4 * 19  # steps, batches a step, windows, rows of k = 1
 
 
+def test_a_run_in_chunks_is_that_of_whole_batches(run: Callable[..., Path], tmp_path: Path) -> None:
+    double = "--trainer.precision=64-true"
+    whole = records(run(double))
+    shutil.rmtree(tmp_path / "run")
+    in_chunks = records(run(double, "--model.num_chunks=3"))
+    assert [each["loss_nats"] for each in in_chunks] == [pytest.approx(each["loss_nats"], abs=1e-12) for each in whole]
+
+
 def test_bf16_autocast_with_clipping_and_adamw(run: Callable[..., Path]) -> None:
     folder = run("--trainer.precision=bf16-mixed", "--trainer.gradient_clip_val=1.0", "--model.optimiser=adamw")
     assert all(np.isfinite(r["loss_nats"]).all() for r in records(folder))
@@ -237,6 +245,7 @@ def test_bf16_autocast_with_clipping_and_adamw(run: Callable[..., Path]) -> None
             ["--trainer.callbacks=[{class_path: cpc.probes.OnlineProbe, init_args: {task: class}}]"],
             "an online probe of audio has the task 'speaker' or 'phones', not 'class'",
         ),
+        (["--model.num_chunks=0"], "model.num_chunks=0 must be at least 1"),
         (
             ["--model.context=cpc.contexts.PixelCNN"],
             "the context is PixelCNN, but the latents of AudioEncoder are sequences: choose GRU",

@@ -102,7 +102,8 @@ def test_one_rank_of_four_windows_and_two_of_two_train_and_measure_the_same(tmp_
     single = ["--trainer.devices=1", "--trainer.strategy=auto"]
     one, two = (
         pretrain(manifest, tmp_path / name, *options, *others)
-        for name, others in (("one", single), ("two", ["--data.batch_size=2"]))  # a rank's two may be of one file
+        # A rank's two may be of one file, and are encoded one after the other.
+        for name, others in (("one", single), ("two", ["--data.batch_size=2", "--model.num_chunks=2"]))
     )
     assert len(one) == len(two) == 8  # train every 2 steps, two strategies of the held-out bound every 4
     noted = [json.loads((tmp_path / run / "model" / "config.json").read_text())["provenance"] for run in ("one", "two")]

@@ -1,0 +1,48 @@
+"""A batch that is encoded in chunks and contrasted whole: memory holds the activations of one chunk."""
+
+from itertools import repeat
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from cpc.data.batch import Batch
+from cpc.losses.result import Contrast
+from cpc.model import CPC
+from cpc.predictors import Output
+
+
+def contrast_in_chunks(
+    model: CPC, batch: Batch, num_chunks: int, generator: torch.Generator | None = None
+) -> tuple[Output, Contrast]:
+    """The output and the loss of a batch, those of `model(batch.x)` and `model.contrast`.
+
+    Latents, contexts and queries of all sequences are kept. What lies between x and them is computed again chunk by
+    chunk in the backward pass, for a third more arithmetic (gradient caching, Gao et al. 2021, arXiv:2101.06983).
+    Random numbers of a forward pass, such as those of dropout, are drawn alike in both.
+
+    Args:
+        model: it must treat sequences one by one, and begin them.
+        batch: B sequences.
+        num_chunks: of B / num_chunks sequences, the last one of what is left.
+        generator: source of the draws of negatives.
+    """
+
+    def predict(x: Tensor, target: Tensor | None) -> Output:
+        output = model(x)
+        return output._replace(targets=output.targets if target is None else model.targets(target), state=None)
+
+    of_target = repeat(None) if batch.target is None else batch.target.chunk(num_chunks)
+    chunks = [
+        checkpoint(predict, x, target, use_reentrant=False)
+        for x, target in zip(batch.x.chunk(num_chunks), of_target, strict=False)
+    ]
+    output = Output(
+        torch.cat([each.latents for each in chunks]),
+        torch.cat([each.contexts for each in chunks]),
+        {name: torch.cat([each.queries[name] for each in chunks], 1) for name in chunks[0].queries},
+        None,
+        None if chunks[0].targets is None else torch.cat([each.targets for each in chunks]),
+    )
+    del chunks  # or the queries would be held twice
+    return output, model.contrast(output, batch._replace(target=None), generator)
