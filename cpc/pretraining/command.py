@@ -65,6 +65,7 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
         ValueError: before training, on options that cannot work together; they are named. If another process trains
             in the run's folder.
         KeyboardInterrupt: after Ctrl-C; the first one lets the step end and saves.
+        RankError: of several ranks, on each of them, with what one of them failed of.
         SystemExit: after SIGTERM or SIGHUP, as after Ctrl-C: with 128 and the signal's number, as a shell has it.
     """
     torch.set_flush_denormal(True)  # before the first product, so that every thread inherits it
@@ -115,7 +116,8 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, begin
     former_handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
         with _known_warnings_ignored():
-            trainer.fit(command.model, PretrainingData(command.datamodule), ckpt_path=checkpoint, weights_only=True)
+            data = PretrainingData(command.datamodule, folder.ranks)
+            trainer.fit(command.model, data, ckpt_path=checkpoint, weights_only=True)
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):  # what Lightning makes of Ctrl-C
             raise KeyboardInterrupt from error
@@ -125,8 +127,11 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, begin
     except Exception as error:
         # Its frames keep the loader's workers, which leave signals to training: the exit would wait for them for ever.
         traceback.clear_frames(error.__traceback__)
+        if (of_all := folder.error_of_all_ranks(error)) is not None:
+            raise of_all from error
         raise
     finally:
+        folder.ranks.disconnect()
         for number, handler in former_handlers.items():
             if handler is not None:  # one that is not Python's cannot be put back, nor was it taken away
                 signal.signal(number, handler)
