@@ -127,9 +127,14 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, begin
     except Exception as error:
         # Its frames keep the loader's workers, which leave signals to training: the exit would wait for them for ever.
         traceback.clear_frames(error.__traceback__)
+        if (lost := _lost_worker(error)) is not None:
+            error = OSError(
+                f"a loader worker ended: {lost}; was it killed, or is memory short? Lower data.num_workers or "
+                f"data.batch_size; {how_to_continue(run_dir)}"
+            )
         if (of_all := folder.error_of_all_ranks(error)) is not None:
             raise of_all from error
-        raise
+        raise error
     finally:
         folder.ranks.disconnect()
         for number, handler in former_handlers.items():
@@ -141,6 +146,15 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, begin
         if folder.stopped_by == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + folder.stopped_by)
+
+
+def _lost_worker(error: BaseException | None) -> str | None:
+    """What torch says of a loader worker that is gone; Lightning may have failed of it once more."""
+    while error is not None:
+        if isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker"):
+            return str(error).strip(" .")
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _holds_run(run_dir: Path) -> bool:
