@@ -113,6 +113,11 @@ class Training:
         return records[-1]["step"] if records else 0
 
     @property
+    def num_events(self) -> int:
+        """Grows by one when an attempt begins to train."""
+        return len(read_records(self.folder / "events.jsonl"))
+
+    @property
     def saved_step(self) -> int:
         """The checkpoint's; 0: there is none."""
         return read_checkpoint(self.checkpoint)["global_step"] if self.checkpoint.exists() else 0
@@ -154,7 +159,7 @@ def make_corpus(folder: Path) -> Path:
 
 def disturb(run: Training, process: Any, kind: str, in_checkpoint: bool, after_seconds: float) -> Kill | None:
     """Kill an attempt and wait for its end; None: it was done before."""
-    saved, start = run.saved_step, time.monotonic()
+    num_starts, start = run.num_events, time.monotonic()
     left_by_earlier_kill = _written_at(run.writing)
 
     def is_writing() -> bool:
@@ -170,14 +175,13 @@ def disturb(run: Training, process: Any, kind: str, in_checkpoint: bool, after_s
         time.sleep(0.0005)
     if not process.is_alive():
         return None
-    in_checkpoint, step = is_writing(), run.last_step
+    moment = "a checkpoint is written" if is_writing() else "training" if run.num_events > num_starts else "starting"
     victims = _children(process.pid) if "worker" in kind else [process.pid]
     for victim in victims:
         os.kill(victim, signal.SIGTERM if kind == "SIGTERM" else signal.SIGKILL)
     killed_at = time.monotonic()
     while process.exitcode is None and time.monotonic() < killed_at + END_SECONDS:  # join would wait for its worker
         time.sleep(0.01)
-    moment = "a checkpoint is written" if in_checkpoint else "training" if step > saved else "starting"
     ended = process.exitcode is not None
     if not ended:
         process.kill()
@@ -188,7 +192,7 @@ def disturb(run: Training, process: Any, kind: str, in_checkpoint: bool, after_s
         "SIGTERM": process.exitcode in (128 + signal.SIGTERM, -signal.SIGTERM),  # the latter before Python listens
         "SIGKILL of the loader worker": process.exitcode == 2 and "a loader worker ended" in said,
     }[kind]
-    repeated = run.last_step - run.saved_step
+    repeated = 0 if moment == "starting" else run.last_step - run.saved_step
     seconds = time.monotonic() - killed_at
     return Kill(kind, moment, process.exitcode, seconds, repeated, ended and expected, said)
 

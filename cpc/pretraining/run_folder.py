@@ -265,7 +265,7 @@ class RunFolder(Checkpoint):
         """From another thread: this one's process ends now, since its main thread waits in a collective."""
         with suppress(OSError):
             self._tell_failure(trainer, failure)
-        print(f"cpc: error: {self._rank_error(failure)}", file=sys.stderr)
+        print(f"\ncpc: error: {self._rank_error(failure)}", file=sys.stderr)  # the progress bar's line is open
 
     def _tell_failure(self, trainer: pl.Trainer, failure: Failure) -> None:
         of_rank = f"rank {failure.rank}: " if self.ranks.num_ranks > 1 else ""

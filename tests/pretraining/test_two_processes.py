@@ -182,7 +182,8 @@ def test_a_failure_on_one_rank_ends_both_with_its_name_and_the_last_checkpoint(
     is_disk = fault == "disk"
     noted = f"open({str(failed_at)!r}, 'w').write(str(time.time()))"
     event = f"if where == ({rank}, 5): {noted}; {'pass' if is_disk else fault}"
-    broken = start(manifest, run_dir, "--trainer.max_steps=60", event=event, more=SAVE if is_disk else "")
+    options = ["--trainer.max_steps=60", "--trainer.enable_progress_bar=false"]
+    broken = start(manifest, run_dir, *options, event=event, more=SAVE if is_disk else "")
     ended_at = time.time()
     assert broken.returncode == (-signal.SIGKILL if (rank, "KILL" in fault) == (0, True) else 2), broken.stderr
     assert ended_at - float(failed_at.read_text()) < 30

@@ -52,7 +52,9 @@ class PackedRows:
         self._map: np.ndarray | None = None
         try:
             self._open(json.loads((self.folder / "index.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except MemoryError:
+            raise
+        except Exception as error:  # a damaged file breaks its reader in a dozen ways
             raise ValueError(f"{self.folder} holds no complete pack: {error}") from error
 
     def __len__(self) -> int:
@@ -93,11 +95,17 @@ class PackedRows:
         self.shape = tuple(index["shape"])
         self.skipped = {int(row): reason for row, reason in index["skipped"].items()}
         self._dtype = np.dtype(index["dtype"])
-        places = np.load(self.folder / "rows.npy")[:, :2]
+        if self._dtype.kind not in "biuf" or not all(type(length) is int and length > 0 for length in self.shape):
+            raise ValueError(f"its elements are {self._dtype} {list(self.shape)}")
+        table = np.load(self.folder / "rows.npy", mmap_mode="r")  # a map is never longer than its file
+        num_columns = 2 + 2 * (self.shape[-1] if self.shape else 1)
+        if table.dtype != np.int64 or table.shape[1:] != (num_columns,):
+            raise ValueError(f"its table is {table.dtype} {list(table.shape)}, not int64 of {num_columns} columns")
+        places = np.asarray(table[:, :2])
         self._offsets, self.lengths = places.T.copy()
         self._rows = np.arange(len(places))
         num_elements = num_bytes["rows.bin"] // (self._dtype.itemsize * math.prod(self.shape))
-        if len(places) and (places.min() < 0 or (places.sum(axis=1) > num_elements).any()):
+        if len(places) and (places.min() < 0 or (places[:, 1] > num_elements - places[:, 0]).any()):
             raise ValueError(f"rows lie outside of its {num_elements} elements")
 
     def __getstate__(self) -> dict[str, Any]:
