@@ -149,10 +149,12 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, begin
 
 
 def _lost_worker(error: BaseException | None) -> str | None:
-    """What torch says of a loader worker that is gone; Lightning may have failed of it once more."""
+    """What is said of a loader worker that is gone, by torch or by the line to it; Lightning may have failed after."""
     while error is not None:
-        if isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker"):
-            return str(error).strip(" .")
+        frames = traceback.extract_tb(error.__traceback__)
+        is_of_line = isinstance(error, (OSError, EOFError)) and "multiprocessing" in frames[-1].filename
+        if is_of_line or (isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")):
+            return str(error).strip(" .") or type(error).__name__
         error = error.__cause__ or error.__context__
     return None
 
