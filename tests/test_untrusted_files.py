@@ -246,7 +246,11 @@ RECORDS = (
 @given(content=damaged(RECORDS))
 def test_records(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "bound.jsonl").write_bytes(content)
-    reads_or_refuses(lambda: read_records(tmp_path / "bound.jsonl"), "bound.jsonl")
+
+    def read() -> None:
+        assert all(isinstance(record, dict) for record in read_records(tmp_path / "bound.jsonl"))
+
+    reads_or_refuses(read, "bound.jsonl")
 
 
 @fuzz

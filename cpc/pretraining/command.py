@@ -152,7 +152,7 @@ def _lost_worker(error: BaseException | None) -> str | None:
     """What is said of a loader worker that is gone, by torch or by the line to it; Lightning may have failed after."""
     while error is not None:
         frames = traceback.extract_tb(error.__traceback__)
-        is_of_line = isinstance(error, (OSError, EOFError)) and "multiprocessing" in frames[-1].filename
+        is_of_line = isinstance(error, (OSError, EOFError)) and frames and "multiprocessing" in frames[-1].filename
         if is_of_line or (isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")):
             return str(error).strip(" .") or type(error).__name__
         error = error.__cause__ or error.__context__

@@ -1,6 +1,7 @@
 """`cpc pretrain` on a handful of real audio files: what it writes, what it refuses, how it ends and goes on."""
 
 import json
+import multiprocessing
 import os
 import pty
 import resource
@@ -29,7 +30,7 @@ from cpc.data.modality import EVALUATION_SEED
 from cpc.data.store.records import read_records
 from cpc.data.streams.uniform import UniformBatches
 from cpc.evaluation import evaluate
-from cpc.pretraining.command import parse, pretrain
+from cpc.pretraining.command import _lost_worker, parse, pretrain
 from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.run_folder import only_one_process, step_of
@@ -810,6 +811,18 @@ def test_what_befalls_a_loader_process_ends_training(tmp_path: Path, manifest: P
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
     assert done.returncode == 2, done.stderr
     assert told in done.stderr
+
+
+def test_a_loader_process_killed_in_the_middle_of_a_batch_is_told_by_the_line_to_it() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    theirs.close()
+    with ours, pytest.raises(EOFError) as broken:
+        ours.recv()
+    assert _lost_worker(broken.value) == "EOFError"
+    after = RuntimeError("Please call `iter(combined_loader)` first.")  # as Lightning's teardown has it
+    after.__context__ = RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
+    assert _lost_worker(after) == "DataLoader worker (pid(s) 7) exited unexpectedly"
+    assert _lost_worker(ConnectionError("of a source")) is None
 
 
 def test_a_lock_whose_folder_is_gone_hides_no_error(tmp_path: Path) -> None:
