@@ -145,7 +145,10 @@ def read_image_arrays(paths: Sequence[Path], *, are_splits: bool) -> ImageTable:
     arrays = [_read_file(path, are_splits) for path in paths]
     if len({array.name for array in arrays}) < len(arrays):
         raise ValueError(f"{', '.join(map(str, paths))}: two of these are of one split; join or remove one")
-    return tabulate_arrays(paths[0].parent, arrays)
+    try:
+        return tabulate_arrays(paths[0].parent, arrays)
+    except ValueError as error:  # which begins with the folder
+        raise ValueError(f"{', '.join(path.name for path in paths)} in {error}") from error
 
 
 def _read_file(path: Path, is_split: bool) -> ImageArray:
