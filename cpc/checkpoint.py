@@ -165,7 +165,11 @@ def load_pretrained(folder: str | Path, *, device: str = "cpu", trusted_packages
         raise ValueError(f"{folder / _CONFIG} does not describe a model that can be built: {error}") from error
     if not isinstance(model, CPC):
         raise ValueError(f"{folder / _CONFIG} describes a {type(model).__name__}, not a CPC model")
-    for name, fact in {"modality": model.encoder.modality, **model.encoder.geometry}.items():
+    try:
+        facts = {"modality": model.encoder.modality, **model.encoder.geometry}
+    except AttributeError as error:
+        raise ValueError(f"{folder / _CONFIG} describes a model whose encoder is none: {error}") from error
+    for name, fact in facts.items():
         if config.get(name, fact) != fact:
             raise ValueError(
                 f"{folder / _CONFIG} has {name} {config[name]!r}, but its encoder {fact!r}: edited? Export again"

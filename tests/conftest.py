@@ -17,6 +17,9 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from hypothesis import settings
+
+settings.register_profile("fuzz", max_examples=100_000)  # the long form of tests/test_untrusted_files.py
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -65,6 +65,7 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
         ValueError: before training, on options that cannot work together; they are named. If another process trains
             in the run's folder.
         KeyboardInterrupt: after Ctrl-C; the first one lets the step end and saves.
+        RankError: of several ranks, on each of them, with what one of them failed of.
         SystemExit: after SIGTERM or SIGHUP, as after Ctrl-C: with 128 and the signal's number, as a shell has it.
     """
     torch.set_flush_denormal(True)  # before the first product, so that every thread inherits it
@@ -115,7 +116,8 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, begin
     former_handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
         with _known_warnings_ignored():
-            trainer.fit(command.model, PretrainingData(command.datamodule), ckpt_path=checkpoint, weights_only=True)
+            data = PretrainingData(command.datamodule, folder.ranks)
+            trainer.fit(command.model, data, ckpt_path=checkpoint, weights_only=True)
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):  # what Lightning makes of Ctrl-C
             raise KeyboardInterrupt from error
@@ -125,8 +127,16 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, begin
     except Exception as error:
         # Its frames keep the loader's workers, which leave signals to training: the exit would wait for them for ever.
         traceback.clear_frames(error.__traceback__)
-        raise
+        if (lost := _lost_worker(error)) is not None:
+            error = OSError(
+                f"a loader worker ended: {lost}; was it killed, or is memory short? Lower data.num_workers or "
+                f"data.batch_size; {how_to_continue(run_dir)}"
+            )
+        if (of_all := folder.error_of_all_ranks(error)) is not None:
+            raise of_all from error
+        raise error
     finally:
+        folder.ranks.disconnect()
         for number, handler in former_handlers.items():
             if handler is not None:  # one that is not Python's cannot be put back, nor was it taken away
                 signal.signal(number, handler)
@@ -136,6 +146,17 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, begin
         if folder.stopped_by == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + folder.stopped_by)
+
+
+def _lost_worker(error: BaseException | None) -> str | None:
+    """What is said of a loader worker that is gone, by torch or by the line to it; Lightning may have failed after."""
+    while error is not None:
+        frames = traceback.extract_tb(error.__traceback__)
+        is_of_line = isinstance(error, (OSError, EOFError)) and frames and "multiprocessing" in frames[-1].filename
+        if is_of_line or (isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")):
+            return str(error).strip(" .") or type(error).__name__
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _holds_run(run_dir: Path) -> bool:

@@ -15,6 +15,7 @@ from cpc.data.modality import HeldOutBatches, Modality, Training
 from cpc.data.streams.resuming import check_same_batches
 from cpc.model import CPC
 from cpc.pretraining.batch_checks import check_batches
+from cpc.pretraining.ranks import Ranks
 from cpc.probes.online import OnlineProbe
 
 
@@ -23,6 +24,7 @@ class PretrainingData(pl.LightningDataModule):
 
     Args:
         modality: the source and its options, a config's `data` section.
+        ranks: connected before the corpus is opened.
 
     Raises:
         ValueError: if what is held out is trained on, or an option is not of JSON's types.
@@ -36,7 +38,7 @@ class PretrainingData(pl.LightningDataModule):
     training: Training
     held_out: HeldOutBatches
 
-    def __init__(self, modality: Modality) -> None:
+    def __init__(self, modality: Modality, ranks: Ranks) -> None:
         super().__init__()
         if modality.train_split == modality.eval_split:
             raise ValueError(
@@ -48,6 +50,7 @@ class PretrainingData(pl.LightningDataModule):
         except TypeError as error:
             raise ValueError(f"an option of data cannot be noted beside the model as JSON: {error}") from error
         self.modality = modality
+        self.ranks = ranks
         self.corpus: Any = None
 
     def setup(self, stage: str) -> None:
@@ -59,6 +62,7 @@ class PretrainingData(pl.LightningDataModule):
         if self.corpus is not None:
             return
         trainer, modality = self.trainer, self.modality
+        self.ranks.connect(trainer)
         module: Any = trainer.lightning_module
         model: CPC = module.model
         modality.check(model)

@@ -38,6 +38,7 @@ from cpc.data.batch import Batch
 from cpc.data.store.atomic import write_atomically
 from cpc.data.store.records import append_record, drop_records_after
 from cpc.pretraining.module import Pretraining
+from cpc.pretraining.ranks import Failure, RankError, Ranks
 from cpc.probes.online import OnlineProbe
 from cpc.probes.tracker import Tracker, event_record
 
@@ -78,6 +79,9 @@ class RunFolder(Checkpoint):
         self.best_bound_nats = -math.inf
         self.stopped_by: int | None = None  # the signal, on whatever rank
         self._asked_to_stop_by = 0  # on this one
+        self.ranks = Ranks(on_stuck=self._end_stuck)
+        self._failure: Failure | None = None  # of the first rank that failed
+        self._failure_is_own = True
         self._last_step = -1
         self._measured_on: dict[str, Any] = {}
 
@@ -164,8 +168,25 @@ class RunFolder(Checkpoint):
         """Put on record why the run ended."""
         ends = {(KeyboardInterrupt, SIGTERMException): "interrupted", FloatingPointError: "not_finite"}
         event = next((word for kinds, word in ends.items() if isinstance(exception, kinds)), "failed")
+        message = f"{type(exception).__name__}: {exception}" if str(exception) else ""
+        own = Failure(self.ranks.rank, event, message)
+        self._failure = self.ranks.first_failure(own)
+        self._failure_is_own = self._failure is own
         with suppress(OSError):  # a full disk may be why it ended, and is the error to be seen
-            self._tell(trainer, event, f"{type(exception).__name__}: {exception}" if str(exception) else "")
+            self._tell_failure(trainer, self._failure)
+
+    def error_of_all_ranks(self, error: Exception) -> RankError | None:
+        """What every rank raises in place of its own error; None: that one says more.
+
+        Args:
+            error: of this rank.
+        """
+        if self._failure is None or self.ranks.num_ranks == 1:
+            return None
+        is_foreseen = isinstance(error, (ValueError, OSError, FloatingPointError))  # others show where they come from
+        if self._failure_is_own and not (is_foreseen and self._has_begun):
+            return None
+        return self._rank_error(self._failure)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Put on record how the run ended, and say how to go on after a signal."""
@@ -232,9 +253,29 @@ class RunFolder(Checkpoint):
         if trainer.is_global_zero:
             append_record(self.folder / "health.jsonl", record)
 
+    @property
+    def _has_begun(self) -> bool:
+        """A start that is refused is no event of the run whose folder it is."""
+        return self._last_step >= 0
+
+    def _rank_error(self, failure: Failure) -> RankError:
+        advice = how_to_continue(self.folder) if self._has_begun else ""
+        message = failure.message or failure.event
+        advice = f"; {advice}" if advice and advice not in message else ""
+        return RankError(f"rank {failure.rank} of {self.ranks.num_ranks}: {message}{advice}")
+
+    def _end_stuck(self, trainer: pl.Trainer, failure: Failure) -> None:
+        """From another thread: this one's process ends now, since its main thread waits in a collective."""
+        with suppress(OSError):
+            self._tell_failure(trainer, failure)
+        print(f"\ncpc: error: {self._rank_error(failure)}", file=sys.stderr)  # the progress bar's line is open
+
+    def _tell_failure(self, trainer: pl.Trainer, failure: Failure) -> None:
+        of_rank = f"rank {failure.rank}: " if self.ranks.num_ranks > 1 else ""
+        self._tell(trainer, failure.event, of_rank + failure.message if failure.message else "")
+
     def _tell(self, trainer: pl.Trainer, event: str, message: str = "") -> None:
-        has_begun = self._last_step >= 0  # a start that is refused is no event of the run whose folder it is
-        if trainer.is_global_zero and has_begun:
+        if trainer.is_global_zero and self._has_begun:
             append_record(self.folder / "events.jsonl", event_record(trainer.global_step, event, message))
 
     def _log(self, trainer: pl.Trainer, metrics: dict[str, float], step: int) -> None:

@@ -1,6 +1,7 @@
 """Write MNIST's idx files as train.npz and test.npz: python datasets/mnist/prepare.py DIR (see card.md)."""
 
 import gzip
+import math
 import zlib
 from pathlib import Path
 
@@ -43,8 +44,8 @@ def _read_idx(path: Path, num_axes: int) -> np.ndarray:
         raise ValueError(f"{packed}: cannot be unpacked ({error}); get it again") from error
     values = np.frombuffer(content, np.uint8)
     header = 4 + 4 * num_axes
-    shape = np.frombuffer(content[4:header].ljust(header - 4, b"\0"), ">u4").astype(np.int64)
-    if content[:4] != bytes((0, 0, 0x08, num_axes)) or len(values) != header + shape.prod():
+    shape = np.frombuffer(content[4:header].ljust(header - 4, b"\0"), ">u4").tolist()
+    if content[:4] != bytes((0, 0, 0x08, num_axes)) or len(values) != header + math.prod(shape):
         raise ValueError(f"{path}: is not an idx file of bytes with {num_axes} axes, or a truncated one; get it again")
     return values[header:].reshape(shape)
 

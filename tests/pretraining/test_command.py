@@ -1,6 +1,7 @@
 """`cpc pretrain` on a handful of real audio files: what it writes, what it refuses, how it ends and goes on."""
 
 import json
+import multiprocessing
 import os
 import pty
 import resource
@@ -29,7 +30,7 @@ from cpc.data.modality import EVALUATION_SEED
 from cpc.data.store.records import read_records
 from cpc.data.streams.uniform import UniformBatches
 from cpc.evaluation import evaluate
-from cpc.pretraining.command import parse, pretrain
+from cpc.pretraining.command import _lost_worker, parse, pretrain
 from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.run_folder import only_one_process, step_of
@@ -788,14 +789,14 @@ def test_one_process_trains_in_a_folder_and_a_scheduler_that_ends_its_group_find
 
 
 BROKEN_WORKER = """
-import sys
+import os, sys
 from torch.utils.data import get_worker_info
 from cpc.cli import main
 from cpc.data.audio.windows import WindowDataset
 read = WindowDataset.__getitems__
 def break_off(self, windows):
     if get_worker_info() is not None and windows[0][1] > 100:
-        raise OSError(5, "Input/output error", "train/x.wav")
+        FAULT
     return read(self, windows)
 WindowDataset.__getitems__ = break_off
 main(sys.argv[1:])
@@ -803,15 +804,34 @@ main(sys.argv[1:])
 
 
 @pytest.mark.slow
-def test_an_error_in_a_loader_process_ends_training(tmp_path: Path, manifest: Path) -> None:
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ('raise OSError(5, "Input/output error", "train/x.wav")', "train/x.wav"),
+        ("os.kill(os.getpid(), 9)", "was it killed, or is memory short? Lower data.num_workers or data.batch_size"),
+    ],
+)
+def test_what_befalls_a_loader_process_ends_training(tmp_path: Path, manifest: Path, fault: str, told: str) -> None:
     """Workers heed no signal: at the exit they would be waited for without end."""
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(SMALL))
     inputs = [f"--config={tmp_path / 'config.yaml'}", f"--data.manifest={manifest}", f"--run_dir={tmp_path / 'run'}"]
-    command = [sys.executable, "-c", BROKEN_WORKER, "pretrain", *inputs, "--data.num_workers=1"]
+    command = [sys.executable, "-c", BROKEN_WORKER.replace("FAULT", fault), "pretrain", *inputs, "--data.num_workers=1"]
     env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
     assert done.returncode == 2, done.stderr
-    assert "train/x.wav" in done.stderr
+    assert told in done.stderr
+
+
+def test_a_loader_process_killed_in_the_middle_of_a_batch_is_told_by_the_line_to_it() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    theirs.close()
+    with ours, pytest.raises(EOFError) as broken:
+        ours.recv()
+    assert _lost_worker(broken.value) == "EOFError"
+    after = RuntimeError("Please call `iter(combined_loader)` first.")  # as Lightning's teardown has it
+    after.__context__ = RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
+    assert _lost_worker(after) == "DataLoader worker (pid(s) 7) exited unexpectedly"
+    assert _lost_worker(ConnectionError("of a source")) is None
 
 
 def test_a_lock_whose_folder_is_gone_hides_no_error(tmp_path: Path) -> None:

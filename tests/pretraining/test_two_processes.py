@@ -5,12 +5,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cpc.data.audio.index import index_folder
+from cpc.data.store.records import read_records
+from cpc.pretraining.run_folder import step_of
 
 OPTIONS = [
     "--model.encoder=cpc.encoders.AudioEncoder",
@@ -33,17 +36,19 @@ OPTIONS = [
 ]
 # A run in which something happens to one rank, or to both, at the start of a step.
 SCRIPT = """
-import os, signal, sys
+import os, signal, sys, time
 from cpc.cli import main
 from cpc.pretraining.module import Pretraining
 
 step = Pretraining.training_step
 
 def training_step(self, batch, index):
+    where = (self.global_rank, self.global_step)
     {event}
     return step(self, batch, index)
 
 Pretraining.training_step = training_step
+{more}
 main(sys.argv[1:])
 """
 
@@ -57,12 +62,25 @@ def manifest(tmp_path: Path, write_audio: Callable[..., Path]) -> Path:
     return tmp_path / "audio"
 
 
-def start(manifest: Path, run_dir: Path, *options: str, event: str = "pass") -> subprocess.CompletedProcess[str]:
+def start(
+    manifest: Path, run_dir: Path, *options: str, event: str = "pass", more: str = ""
+) -> subprocess.CompletedProcess[str]:
     script = run_dir.parent / "script.py"
-    script.write_text(SCRIPT.format(event=event))
+    script.write_text(SCRIPT.format(event=event, more=more))
     command = [sys.executable, str(script), "pretrain", *OPTIONS, f"--data.manifest={manifest}", f"--run_dir={run_dir}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run([*command, *options], env=environment, capture_output=True, text=True, timeout=300)
+
+
+SAVE = """
+import lightning.pytorch as pl
+save = pl.Trainer.save_checkpoint
+def save_checkpoint(self, path, *args, **more):
+    if self.global_step == 6 and self.is_global_zero:
+        raise OSError(28, "No space left on device")
+    save(self, path, *args, **more)
+pl.Trainer.save_checkpoint = save_checkpoint
+"""
 
 
 def records(run_dir: Path) -> list[dict]:
@@ -163,3 +181,43 @@ def test_a_signal_on_one_rank_stops_both_at_the_same_step(
     assert "interrupted at step 3 of 60, saved" in stopped.stderr
     continued = pretrain(manifest, tmp_path / "run", "--trainer.max_steps=4", "--ckpt_path=last")
     assert continued[-1]["step"] == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "rank", "reason"),
+    [
+        ("raise FloatingPointError('the loss is nan')", 0, "FloatingPointError: the loss is nan"),
+        ("raise FloatingPointError('the loss is nan')", 1, "FloatingPointError: the loss is nan"),
+        ("raise ValueError('x.wav: cannot be decoded')", 1, "ValueError: x.wav: cannot be decoded"),
+        ("raise KeyError('a fault of ours')", 1, "KeyError: 'a fault of ours'"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 0, "its process ended without a word"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 1, "its process ended without a word"),
+        ("os.kill(os.getpid(), signal.SIGSTOP)", 1, "no sign of life for 20 s"),
+        ("disk", 0, "OSError: could not save"),
+    ],
+)
+def test_a_failure_on_one_rank_ends_both_with_its_name_and_the_last_checkpoint(
+    tmp_path: Path, manifest: Path, fault: str, rank: int, reason: str
+) -> None:
+    """At step 5, or at step 6 in the case of a full disk; every two steps are saved."""
+    run_dir, failed_at = tmp_path / "run", tmp_path / "failed_at"
+    is_disk = fault == "disk"
+    noted = f"open({str(failed_at)!r}, 'w').write(str(time.time()))"
+    event = f"if where == ({rank}, 5): {noted}; {'pass' if is_disk else fault}"
+    options = ["--trainer.max_steps=60", "--trainer.enable_progress_bar=false"]
+    broken = start(manifest, run_dir, *options, event=event, more=SAVE if is_disk else "")
+    ended_at = time.time()
+    assert broken.returncode == (-signal.SIGKILL if (rank, "KILL" in fault) == (0, True) else 2), broken.stderr
+    assert ended_at - float(failed_at.read_text()) < 30
+    last = broken.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"cpc: error: rank {rank} of 2: {reason}"), broken.stderr
+    assert last.endswith(f"continue with --run_dir {run_dir} --ckpt_path last")
+    ending = read_records(run_dir / "events.jsonl")[-1]
+    if (rank, "KILL" in fault) != (0, True):  # rank 0 writes the records
+        assert ending["event"] == ("not_finite" if "nan" in fault else "failed")
+        assert ending["message"].startswith(f"rank {rank}: {reason}")
+    assert step_of(run_dir / "checkpoints" / "last.ckpt") == 4
+    if "KILL" in fault:
+        continued = pretrain(manifest, run_dir, "--trainer.max_steps=6", "--ckpt_path=last")
+        assert [record["step"] for record in continued if record["split"] == "train"] == [2, 4, 6]

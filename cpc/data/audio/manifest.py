@@ -171,7 +171,10 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
     if not path.is_file():
         raise ValueError(f"there is no manifest {path}; write one with `cpc data index FOLDER`")
     columns = _read_columns(path)
-    manifest = Manifest(path.parent, columns)
+    try:
+        manifest = Manifest(path.parent, columns)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     if not len(manifest):
         raise ValueError(f"{path} has a header and no rows")
     if check_files:

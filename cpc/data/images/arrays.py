@@ -19,6 +19,7 @@ from cpc.data.images.table import SPLIT_OF, FolderImages, ImageTable
 from cpc.data.store.folders import refuse_doubles
 
 MOST_CLASSES = 1_000_000
+_MOST_UNPACKED = 1032  # bytes from one: no deflated file holds more
 _COLUMNS = {  # beside `images`: types, and what they are
     "labels": ("iu", "whole numbers"),
     "sequence": ("iu", "whole numbers"),
@@ -144,7 +145,10 @@ def read_image_arrays(paths: Sequence[Path], *, are_splits: bool) -> ImageTable:
     arrays = [_read_file(path, are_splits) for path in paths]
     if len({array.name for array in arrays}) < len(arrays):
         raise ValueError(f"{', '.join(map(str, paths))}: two of these are of one split; join or remove one")
-    return tabulate_arrays(paths[0].parent, arrays)
+    try:
+        return tabulate_arrays(paths[0].parent, arrays)
+    except ValueError as error:  # which begins with the folder
+        raise ValueError(f"{', '.join(path.name for path in paths)} in {error}") from error
 
 
 def _read_file(path: Path, is_split: bool) -> ImageArray:
@@ -211,13 +215,7 @@ def _look_into(path: Path) -> tuple[set[str], tuple[int, ...], np.dtype]:
     with _reading(path), zipfile.ZipFile(path) as archive:
         members = {member.removesuffix(".npy") for member in archive.namelist()}
         if "images" in members:
-            with archive.open("images.npy") as stream:
-                version = np.lib.format.read_magic(stream)
-                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                shape, _, dtype = read(stream)
-                if math.prod(shape) * dtype.itemsize > archive.getinfo("images.npy").file_size:
-                    raise ValueError(f"fewer images than its shape {list(shape)} promises")
-                return members, shape, dtype
+            return members, *_header(archive, "images")
     raise ValueError(
         f"{path}: has no array 'images', only {', '.join(sorted(members)) or 'nothing'}; rename the one meant"
     )
@@ -225,9 +223,22 @@ def _look_into(path: Path) -> tuple[set[str], tuple[int, ...], np.dtype]:
 
 def load_array(path: Path, name: str) -> np.ndarray:
     """One array of an npz file; raises a ValueError that names the file if it cannot be read, or has no such array."""
-    with _reading(path), np.load(path) as arrays:
-        found: np.ndarray = arrays[name]
-        return found
+    with _reading(path), zipfile.ZipFile(path) as archive:
+        _header(archive, name)
+        with archive.open(f"{name}.npy") as stream:
+            return np.lib.format.read_array(stream)
+
+
+def _header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and type of an array, which must not promise more than is there: readers allocate what it says."""
+    with archive.open(f"{name}.npy") as stream:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(stream)
+    member = archive.getinfo(f"{name}.npy")
+    if math.prod(shape) * dtype.itemsize > min(member.file_size, _MOST_UNPACKED * member.compress_size):
+        raise ValueError(f"fewer {name} than its shape {list(shape)} promises")
+    return shape, dtype
 
 
 def _checksum(path: Path) -> tuple[int, ...]:

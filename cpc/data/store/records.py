@@ -31,7 +31,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     """All whole lines of a JSONL file, none if there is no file; a torn last line is left out.
 
     Raises:
-        ValueError: if a whole line is not JSON; file and line are named.
+        ValueError: if a whole line is not a JSON object; file and line are named.
     """
     if not path.exists():
         return []
@@ -39,9 +39,12 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     records = []
     for number, line in enumerate(lines, start=1):
         try:
-            records.append(json.loads(line))
-        except ValueError as error:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}, line {number}, is not JSON ({error}): mend or delete that line") from error
+        if not isinstance(record, dict):
+            raise ValueError(f"{path}, line {number}, is {str(record)[:80]}, not a record: mend or delete that line")
+        records.append(record)
     return records
 
 

@@ -1,0 +1,307 @@
+"""Files of strangers: a reader gives a value, or a ValueError that names the file, and takes no memory for mere claims.
+
+100 examples each; 100 000 each by `pytest tests/test_untrusted_files.py --hypothesis-profile=fuzz`.
+"""
+
+import io
+import json
+import os
+import runpy
+import shutil
+import tracemalloc
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cpc.checkpoint import load_pretrained, save_pretrained
+from cpc.contexts import GRU
+from cpc.data.audio.alignments import read_alignments
+from cpc.data.audio.manifest import read_manifest
+from cpc.data.audio.pack import PackedAudio
+from cpc.data.images.pack import PackedImages
+from cpc.data.images.sources import read_image_source
+from cpc.data.sentences.labelled import read_labelled
+from cpc.data.store.packed import FORMAT
+from cpc.data.store.records import read_records
+from cpc.encoders import AudioEncoder
+from cpc.model import CPC
+from cpc.monitor.kinds import BOUND, HEALTH, PROBE
+from cpc.monitor.parse import parse_lines
+from cpc.predictors import Bilinear
+
+pytestmark = pytest.mark.usefixtures("unchecked_types")  # as users run: the type checker would speak first
+
+fuzz = settings(
+    max_examples=settings.default.max_examples,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+MOST_BYTES = 16 * 2**20  # files here have a few hundred
+WORDS = [
+    *(b"-1", b"0", b"2", b"1e308", b"nan", b"inf", b"-0", b"1_0", b"0x10", b"1.5", b"9" * 20, b"9" * 400),
+    *(b"999999999", b"4611686018427387904", b"true", b"null", b"[]", b"{}", b"{", b"[" * 3000, b'"', b"'", b'""', b"a"),
+    *(b",", b";", b":", b"\t", b" ", b"\n", b"\r", b"\n\n", b"\0", b"\xff", b"\xff\xfe", b"\xef\xbb\xbf", b"\x1c"),
+    *(each.encode() for each in ("\u0663", "\u00b2", "\u2028", "\x85", "../", "/etc/passwd", "O", "<f8", ">i8")),
+]
+Edit = tuple[int, int, bytes]
+edits = st.lists(
+    st.tuples(
+        st.integers(0, 999), st.sampled_from([0, 0, 1, 1, 2, 4, 8, 30, 400]), st.sampled_from(WORDS) | st.binary()
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def edited(content: bytes, changes: list[Edit]) -> bytes:
+    """At each place, given in thousandths, so many bytes give way to others."""
+    for place, num_bytes, others in changes:
+        at = place * (len(content) + 1) // 1000
+        content = content[:at] + others + content[at + num_bytes :]
+    return content
+
+
+def damaged(content: bytes) -> st.SearchStrategy[bytes]:
+    return st.builds(edited, st.just(content), edits) | st.binary(max_size=60)
+
+
+def reads_or_refuses(read: Callable[[], Any], name: str, has_sizes: bool = False) -> None:
+    """`has_sizes`: the format says how much is to come, so that memory is watched, which takes time."""
+    told = name
+    if has_sizes:
+        tracemalloc.start()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            read()
+    except ValueError as error:
+        told = str(error)
+    finally:
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert name in told
+    assert peak < MOST_BYTES, f"{peak} bytes"
+
+
+MANIFEST = (
+    b"path,split,speaker,num_samples,sample_rate_hz,num_channels,word\n"
+    b'a/1.wav,train,ann,8000,16000,1,yes\n"b,2.wav",valid,bob,9000,16000,2,\n'
+)
+
+
+@fuzz
+@given(content=damaged(MANIFEST))
+def test_manifest(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "manifest.csv").write_bytes(content)
+
+    def read() -> None:
+        manifest = read_manifest(tmp_path, check_files=False)
+        assert len(manifest) == len(manifest.files) > 0
+
+    reads_or_refuses(read, "manifest.csv")
+
+
+ALIGNMENTS = {
+    "a.phn": b"0 1600 h#\n1600 4800 sh\n4800 9600 iy\n",
+    "a.ctm": b";; made\na 1 0.00 0.25 the\na 1 0.25 0.5 cat\nb A 0.1 0.2 x 0.9\n",
+    "a.csv": b'path,start,end,label\na.wav,0,0.5,sh\na.wav,0.5,0.75,"i,y"\nb.wav,0,1,a\n',
+    "a.txt": b"84-121123-0001 0 0 0 12 12 3\n84-121123-0002 7 7\n",
+    "a.TextGrid": (
+        b'File type = "ooTextFile"\nObject class = "TextGrid"\n\nxmin = 0\nxmax = 1\ntiers? <exists>\nsize = 1\n'
+        b'item []:\n  item [1]:\n    class = "IntervalTier"\n    name = "phones"\n    xmin = 0\n    xmax = 1\n'
+        b'    intervals: size = 2\n      intervals [1]:\n        xmin = 0\n        xmax = 0.5\n        text = "a"\n'
+        b'      intervals [2]:\n        xmin = 0.5\n        xmax = 1\n        text = "b ""c"""\n'
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ALIGNMENTS)
+@fuzz
+@given(changes=edits)
+def test_alignments(name: str, changes: list[Edit], tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(edited(ALIGNMENTS[name], changes))
+
+    def read() -> None:
+        alignments = read_alignments(tmp_path / name)
+        for each in alignments.names:
+            segments = alignments.segments(each)
+            assert all(0 <= segment.start_seconds < segment.end_seconds < np.inf for segment in segments)
+        assert len(alignments.labels) >= 0
+
+    reads_or_refuses(read, name)
+
+
+def npy(array: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+ARRAYS = {
+    "images": npy(np.arange(48, dtype=np.uint8).reshape(3, 4, 4)),
+    "labels": npy(np.array([0, 1, -1])),
+    "classes": npy(np.array(["cat", "dog"])),
+    "sequence": npy(np.array([0, 0, 1])),
+    "split": npy(np.array(["train", "valid", "test"])),
+}
+
+
+@fuzz
+@given(
+    changes=st.dictionaries(st.sampled_from(list(ARRAYS)), edits, max_size=2),
+    of_all=st.just([]) | st.just([]) | edits,
+    method=st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]),
+)
+def test_npz(changes: dict[str, list[Edit]], of_all: list[Edit], method: int, tmp_path: Path) -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as archive:
+        for name, content in ARRAYS.items():
+            archive.writestr(f"{name}.npy", edited(content, changes.get(name, [])))
+    (tmp_path / "a.npz").write_bytes(edited(file.getvalue(), of_all))
+
+    def read() -> None:
+        table = read_image_source(tmp_path / "a.npz")
+        for row in range(len(table)):
+            with table.open(row) as image:
+                image.load()
+
+    reads_or_refuses(read, "a.npz", has_sizes=True)
+
+
+IDX = bytes([0, 0, 8, 3, *(0, 0, 0, 3), *(0, 0, 0, 4), *(0, 0, 0, 4), *range(48)])
+
+
+@fuzz
+@given(content=damaged(IDX))
+def test_idx(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(content)
+    reads_or_refuses(lambda: READ_IDX(tmp_path / "a", num_axes=3), "a", has_sizes=True)
+
+
+READ_IDX = runpy.run_path(str(Path(__file__).parents[1] / "datasets/mnist/prepare.py"))["_read_idx"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    encoder = AudioEncoder(dim=2, kernels=(4,), strides=(4,), paddings=(0,))
+    save_pretrained(CPC(encoder, GRU(dim=2), Bilinear(num_steps=1)), folder)
+    load_pretrained(folder)  # what it imports is not the file's doing
+    return folder
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in items:
+        yield from places(each, (*path, key))
+
+
+anything = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers() | st.sampled_from([-1, 0, 10**9, 10**400]),
+    st.floats(),
+    st.sampled_from(["", "cpc.encoders.AudioEncoder", "os.system", "cpc.model.CPC", "../x"]),
+    st.lists(st.integers(-2, 9), max_size=3),
+    st.just({}),
+    st.just({"class_path": "cpc.contexts.GRU", "init_args": {"dim": 2}}),
+)
+
+
+@fuzz
+@given(which=st.integers(0, 999), value=anything, changes=st.none() | edits)
+def test_config_of_a_model(which: int, value: Any, changes: list[Edit] | None, model: Path, tmp_path: Path) -> None:
+    shutil.copy(model / "model.safetensors", tmp_path)
+    content = json.loads((model / "config.json").read_text())
+    if changes is None:  # another value somewhere
+        where = list(places(content))
+        *way, last = where[1 + which * (len(where) - 1) // 1000]
+        inner = content
+        for key in way:
+            inner = inner[key]
+        inner[last] = value
+        changes = []
+    (tmp_path / "config.json").write_bytes(edited(json.dumps(content).encode(), changes))
+    reads_or_refuses(lambda: load_pretrained(tmp_path), str(tmp_path), has_sizes=True)
+
+
+RECORDS = (
+    b'{"schema": 1, "step": 2, "split": "train", "strategy": "mixed", "steps": [1, 2], "directions": [], '
+    b'"num_batches": 2, "num_rows": [8, 6], "loss_nats": [1.5, null], "num_candidates": [9.0, 9.0], '
+    b'"mi_ceiling_nats": [2.2, 2.2], "mi_bound_nats": [0.7, NaN], "standard_error_nats": [0.1, 0.1], '
+    b'"accuracy": [0.5, 0.4], "saturated": [false, true]}\n'
+    b'{"schema": 1, "step": 4, "time_unix_seconds": 1.0, "event": "finished", "message": ""}\n'
+)
+
+
+@fuzz
+@given(content=damaged(RECORDS))
+def test_records(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "bound.jsonl").write_bytes(content)
+
+    def read() -> None:
+        assert all(isinstance(record, dict) for record in read_records(tmp_path / "bound.jsonl"))
+
+    reads_or_refuses(read, "bound.jsonl")
+
+
+@fuzz
+@given(content=damaged(RECORDS), kind=st.sampled_from([BOUND, HEALTH, PROBE]))
+def test_records_of_the_monitor(content: bytes, kind: Any) -> None:
+    """What it cannot use is told among the problems, by file and line."""
+    parsed = parse_lines(content.split(b"\n"), kind)
+    assert all(problem.startswith(f"{kind.file}, line ") for problem in parsed.problems)
+
+
+PACKS = {
+    PackedAudio: (np.arange(10, dtype="<i2"), {"shape": [], "dtype": "<i2", "sample_rate_hz": 16000}),
+    PackedImages: (np.arange(40, dtype="u1").reshape(10, 2, 2, 1), {"shape": [2, 2, 1], "dtype": "|u1"}),
+}
+
+
+@pytest.mark.parametrize("kind", PACKS)
+@fuzz
+@given(changes=st.none() | edits, of_table=st.none() | edits, which=st.integers(0, 999), value=anything)
+def test_pack(
+    kind: type, changes: list[Edit] | None, of_table: list[Edit] | None, which: int, value: Any, tmp_path: Path
+) -> None:
+    elements, about = PACKS[kind]
+    elements.tofile(tmp_path / "rows.bin")
+    table = npy(np.array([[0, 4, 1, 1], [4, 6, 1, 1]]))
+    (tmp_path / "rows.npy").write_bytes(edited(table, of_table or []))
+    num_bytes = {name: os.path.getsize(tmp_path / name) for name in ("rows.bin", "rows.npy")}
+    index = {"format": FORMAT, "num_bytes": num_bytes, "skipped": {"1": "damaged"}, **about}
+    if changes is None:
+        index[list(index)[which * len(index) // 1000]] = value
+    (tmp_path / "index.json").write_bytes(edited(json.dumps(index).encode(), changes or []))
+
+    def read() -> None:
+        pack = kind(tmp_path)
+        for row in range(len(pack)):
+            if row not in pack.skipped:
+                found = pack.read(row, 0, 100) if kind is PackedAudio else pack.read([row])
+                assert found.nbytes <= 1000
+        assert pack.subset([]).lengths.shape == (0,)
+        pack.statistics_over(255)
+
+    reads_or_refuses(read, str(tmp_path), has_sizes=True)
+
+
+@fuzz
+@given(content=damaged(b"pos\ta good film\nneg\ta bad film\npos\t\nneg x y\npos fine\n"))
+def test_labelled_sentences(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "set.train.tsv").write_bytes(content)
+
+    def read() -> None:
+        found = read_labelled(tmp_path / "set.train.tsv")
+        assert len(found.sentences) == len(found.labels) == len(found.rows("set")) > 0
+
+    reads_or_refuses(read, "set.train.tsv")
