@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from cpc.data.text.vocabulary import Vocabulary
 from cpc.encoders.convolution import standardising_affine
 
+_DEVIATION = 0.02  # of embeddings at first: small, so that Adam's few steps move rare words
+
 
 class SentenceEncoder(nn.Module):
     """Word embedding, one convolution with ReLU, and the mean over a sentence's tokens (section 3.3 of van den Oord et
@@ -59,7 +61,7 @@ class SentenceEncoder(nn.Module):
         self.dropout = dropout
         self.vocabulary = vocabulary
         self.embedding = nn.Embedding(num_tokens, embedding_dim)
-        nn.init.normal_(self.embedding.weight, std=embedding_dim**-0.5)  # small, so that Adam's steps move rare words
+        nn.init.normal_(self.embedding.weight, std=_DEVIATION)
         self.convolution = nn.Linear(kernel_size * embedding_dim, dim)  # of tokens that are there, laid side by side
 
     def forward(self, x: Int[Tensor, "B T W"]) -> Float[Tensor, "B T D"]:
