@@ -1,0 +1,96 @@
+"""No operator of a training step makes a GPU wait: the step runs on tensors without values.
+
+Tensors of the device `meta` have shapes alone. An operator that asks for a value, or whose result's shape depends on
+values (`item`, `nonzero`, masks as indices), cannot run on them, and would make a GPU wait. What is known of a batch
+(lengths, identities, draws) stays on the host, as in training.
+"""
+
+import contextlib
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from cpc.candidates import STRATEGIES
+from cpc.candidates.class_table import ClassTable
+from cpc.contexts import GRU, Identity, PixelCNN
+from cpc.data.batch import Batch
+from cpc.encoders import AudioEncoder, FrameEncoder, PatchEncoder, TinyTrunk, TokenEncoder
+from cpc.losses import ClassTableLoss, Contrastive, LocalContrastive
+from cpc.model import CPC
+from cpc.predictors import Bilinear, TransformerPredictor
+
+KNOWN = {
+    "num_valid": torch.tensor([1600, 1600, 640, 1600, 1120, 160, 1600, 1600]),
+    "sequence_id": torch.tensor([0, 0, 1, 2, 3, 3, 4, 5]),
+    "group_id": torch.tensor([0, 0, 1, 0, 1, 1, 0, 1]),
+}
+
+
+@pytest.fixture(autouse=True)
+def autocast_of_meta(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch has no autocast for tensors without values."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)
+
+
+def step(model: CPC, batch: Batch) -> None:
+    """Forward and backward, of a model that has been initialised."""
+    model.initialise_from(batch.x)
+    model = model.to("meta")
+    contrast = model.loss(batch._replace(x=batch.x.to("meta")), torch.Generator().manual_seed(0))
+    contrast.loss.backward()
+    for result in (contrast.loss, contrast.loss_nats, contrast.accuracy):
+        assert result.is_meta
+    learnt = [name for name, each in model.named_parameters() if each.grad is not None]
+    assert any("encoder" in name for name in learnt)
+    assert any("predictor" in name for name in learnt)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_negatives": 4}, {"num_negatives": 4, "shared_across_steps": True}, {"skip_steps": 1}],
+    ids=["all", "drawn", "shared", "skip"],
+)
+def test_audio(strategy: str, options: dict) -> None:
+    model = CPC(AudioEncoder(8), GRU(8), Bilinear(3), Contrastive(strategy, **options))
+    step(model, Batch.of(torch.randn(8, 1600))._replace(**KNOWN))
+
+
+def test_transformers_and_auxiliary_negatives() -> None:
+    predictor = TransformerPredictor(2, num_heads=2, feedforward_dim=8)
+    loss = Contrastive("mixed", 4, auxiliary_negatives={"same_speaker": 0.5})
+    step(CPC(AudioEncoder(8, norm="layer"), GRU(8), predictor, loss), Batch.of(torch.randn(8, 1600))._replace(**KNOWN))
+
+
+@pytest.mark.parametrize("num_negatives", [None, 4])
+def test_images(num_negatives: int | None) -> None:
+    trunk = TinyTrunk(6, 1, strides=(2, 1), widths=(4, 4))
+    context = PixelCNN(6, 2, 6, ("down", "left"))
+    loss = Contrastive("mixed_excluding", num_negatives, skip_steps=1)
+    step(
+        CPC(PatchEncoder(trunk, patch_size=4, stride=2), context, Bilinear(2), loss),
+        Batch.of(torch.randn(8, 1, 12, 10)),
+    )
+
+
+def test_places_of_frames() -> None:
+    encoder = FrameEncoder((16, 16), 6, widths=(4, 3), kernels=(4, 3), strides=(2, 2))
+    frames = torch.randint(0, 256, (8, 4, 1, 16, 16), dtype=torch.uint8)
+    step(CPC(encoder, Identity(), Bilinear(1), LocalContrastive()), Batch.of(frames))
+
+
+def test_classes() -> None:
+    """Of the full softmax; samplers of classes check targets, and would make a GPU wait."""
+    loss = ClassTableLoss(ClassTable(12, 5), "full_softmax")
+    batch = Batch.of(torch.randint(0, 12, (8, 10)))._replace(labels=torch.randint(0, 12, (8, 11)))
+    step(CPC(TokenEncoder(12, 4), GRU(5), Bilinear(2), loss), batch)
+
+
+@pytest.mark.parametrize(
+    "waiting", [lambda z: z[z > 0], lambda z: z.sum().item(), lambda z: z.nonzero(), lambda z: z.tolist()]
+)
+def test_what_waits_is_found(waiting: Callable) -> None:
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        waiting(torch.randn(3, device="meta"))
