@@ -135,7 +135,7 @@ class FeatureStore:
             assert filled == {row: store.place(row).stop - store.place(row).start for row in filled}
             return len(group)
 
-        groups = front_end.groups(rows[num_vectors > 0])
+        groups = front_end.groups(rows[num_vectors > 0]) if front_end.dims else []  # all may be sparse
         try:
             with tqdm(total=sum(map(len, groups)), desc=f"features {title}", disable=not extraction.progress) as bar:
                 for num_done in map_in_order(extract_group, groups, num_workers):

@@ -109,6 +109,8 @@ def test_a_set_without_a_split_is_read_by_folds(
     assert task["results"]["bow"]["accuracy_percent"] > 95
     main([*command, "--features", "words", "--baselines", "--num_folds", "2"])
     assert "2 folds over sentence" in capsys.readouterr().out
+    main([*command, "--features", "z_bow", "--baselines", "--num_folds", "2"])  # sparse, and nothing else is
+    assert json.loads(out.read_text())["tasks"]["boats"]["results"]["cpc_bow"]["accuracy_percent"] > 90
 
 
 @pytest.mark.parametrize(
