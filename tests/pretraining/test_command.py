@@ -571,7 +571,10 @@ def test_a_damaged_checkpoint_is_named_and_the_best_offered(
 
 @pytest.mark.parametrize(
     ("option", "change"),
-    [("--data.batch_size=2", "batch_size 4 -> 2"), ("--data.window_samples=3000", "window_samples 3200 -> 3000")],
+    [
+        ("--data.batch_size=2", "batch_size of all processes 4 -> 2"),
+        ("--data.window_samples=3000", "window_samples 3200 -> 3000"),
+    ],
 )
 def test_other_batches_are_refused_on_resume(
     run: Callable[..., Path], finished: Path, capsys: pytest.CaptureFixture[str], option: str, change: str
