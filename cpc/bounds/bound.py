@@ -153,11 +153,21 @@ class BoundTally:
 
     def __init__(self, steps: Sequence[Step] | None = None) -> None:
         self.steps = steps
-        self.sums: list[Tensor] = []  # one [6, K, B] per batch
+        self._sums: list[Tensor] = []
+
+    @property
+    def sums(self) -> list[Tensor]:
+        """`[6, K, B]` of each batch, on the host: a GPU is waited for when somebody asks."""
+        self._sums = [each.to("cpu", torch.float64) for each in self._sums]
+        return self._sums
+
+    @sums.setter
+    def sums(self, sums: Sequence[Tensor]) -> None:
+        self._sums = list(sums)
 
     def update(self, contrast: Contrast) -> None:
         """Add a batch."""
-        self.sums.append(torch.stack(contrast[1:]).detach().to("cpu", torch.float64))
+        self._sums.append(torch.stack(contrast[1:]).detach())
 
     def compute(self, strategy: str, split: str) -> Bound:
         """The bound over everything added so far.

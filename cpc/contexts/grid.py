@@ -42,4 +42,5 @@ def is_signal(latents: Float[Tensor, "B ... D"], num_valid: Int[Tensor, " B"] | 
     """Which latents are no padding: the first `num_valid` of each sequence; None: all. Grids have no padding."""
     if num_valid is None or is_grid(latents):
         return torch.ones(latents.shape[:-1], dtype=torch.bool, device=latents.device)
-    return torch.arange(latents.shape[1], device=latents.device) < rearrange(num_valid, "b -> b 1")
+    num_valid = rearrange(num_valid, "b -> b 1").to(latents.device, non_blocking=True)
+    return torch.arange(latents.shape[1], device=latents.device) < num_valid

@@ -19,6 +19,7 @@ from cpc.data.modality import HeldOutBatches, Modality
 from cpc.evaluation import OnBatch, held_out_bound, measured_tallies
 from cpc.losses.loss_part import LossPart, Measure
 from cpc.losses.objectives import FULL_SOFTMAX
+from cpc.losses.result import Contrast
 from cpc.model import CPC
 from cpc.pretraining.chunks import contrast_in_chunks
 
@@ -90,6 +91,7 @@ class Pretraining(pl.LightningModule):
         self.draws_seed = seed
         self.tally = BoundTally(self.model.steps)  # of training, since the last record
         self.context_state: tuple[Tensor, ...] | None = None  # after the last batch, of data that go on with the next
+        self._unread: tuple[int, Contrast, Tensor] | None = None  # a step whose loss is not known to be finite
         self._restored: dict[str, Any] | None = None  # this rank's part of a checkpoint
         self._has_other_settings = False  # than the checkpoint
 
@@ -113,6 +115,14 @@ class Pretraining(pl.LightningModule):
         if stage == "fit" and not self.model.is_initialised:
             self.model.initialise_from(self.trainer.datamodule.initialisation_batch())
 
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        """Observations alone: what is known of them is read on the host, for which a GPU would have to be waited for."""
+        x, target = (
+            each if each is None or each.device == device else _pinned(each, device).to(device, non_blocking=True)
+            for each in (batch.x, batch.target)
+        )
+        return batch._replace(x=x, target=target)
+
     def training_step(self, batch: Batch, batch_index: int) -> dict[str, Tensor]:
         """The contrastive loss; latents and contexts go to the online probe, detached."""
         self.model.loss_part.move_to(batch_index)
@@ -123,21 +133,14 @@ class Pretraining(pl.LightningModule):
             if self.data.is_continuous:
                 self.context_state = tuple(each.detach() for each in output.state)
             contrast = self.model.contrast(output, batch, self.draws)
-        if not torch.isfinite(contrast.loss):
-            is_broken = (~torch.isfinite(contrast.loss_nats)).any(1).tolist()
-            broken = [step.name for step, bad in zip(self.model.steps, is_broken, strict=True) if bad]
-            steps = ", ".join(broken)
-            raise FloatingPointError(
-                f"the loss is {contrast.loss.item()} at training step {self.global_step}, from the predictions k = "
-                f"{steps}: training stops here, checkpoints saved before are good; "
-                "lower model.learning_rate, clip gradients (trainer.gradient_clip_val) or look for broken data among "
-                f"the {self.data.unit} with the sequence ids {batch.sequence_id.tolist()}"
-            )
+        self.require_finite_loss()  # of the step before: a GPU has this one to do meanwhile
+        self._unread = (self.global_step, contrast._replace(loss=contrast.loss.detach()), batch.sequence_id)
         self.tally.update(contrast)
         return {"loss": contrast.loss, "latents": output.latents.detach(), "contexts": output.contexts.detach()}
 
     def take_training_bound(self) -> Bound:
         """The bound over the training batches since the last call, on all ranks."""
+        self.require_finite_loss()
         tally, self.tally = self.tally, BoundTally(self.model.steps)
         bound = self._gathered(tally).compute(self.model.loss_part.training_strategies[0], "train")
         entropy = self.trainer.datamodule.training.class_entropy_nats
@@ -155,14 +158,34 @@ class Pretraining(pl.LightningModule):
         tallies = measured_tallies(self.model, held_out, measures, forward_context=forward_context, on_batch=on_batch)
         return [held_out_bound(self._gathered(tally), measure, held_out) for measure, tally in tallies.items()]
 
+    def require_finite_loss(self) -> None:
+        """Refuse to go on after a broken step, the last one that has not been asked about.
+
+        Raises:
+            FloatingPointError: if its loss was infinite or not a number.
+        """
+        unread, self._unread = self._unread, None
+        if unread is None or bool(torch.isfinite(unread[1].loss)):
+            return
+        step, contrast, sequence_id = unread
+        is_broken = (~torch.isfinite(contrast.loss_nats)).any(1).tolist()
+        steps = ", ".join(each.name for each, bad in zip(self.model.steps, is_broken, strict=True) if bad)
+        raise FloatingPointError(
+            f"the loss is {contrast.loss.item()} at training step {step}, from the predictions k = {steps}: training "
+            "stops here, checkpoints saved before are good; lower model.learning_rate, clip gradients "
+            "(trainer.gradient_clip_val) or look for broken data among the "
+            f"{self.data.unit} with the sequence ids {sequence_id.tolist()}"
+        )
+
     def require_finite(self) -> None:
         """Refuse to go on with a broken model: asked before anything is measured or saved.
 
         The loss of a step is that of the weights before it, so a broken gradient would otherwise reach the checkpoint.
 
         Raises:
-            FloatingPointError: if a weight or a statistic is infinite or not a number.
+            FloatingPointError: as `require_finite_loss`, or if a weight or a statistic is infinite or not a number.
         """
+        self.require_finite_loss()
         broken = not_finite(self.model)
         if broken:
             raise FloatingPointError(
@@ -289,7 +312,6 @@ class Pretraining(pl.LightningModule):
             "weight_decay",
             "warmup_steps",
             "schedule",
-            "num_chunks",
         )
         of_model = {f"model.{name}": getattr(self, name) for name in names}
         trainer, of_data = self.trainer, {f"data.{name}": value for name, value in self.data.options.items()}
@@ -324,6 +346,11 @@ class Pretraining(pl.LightningModule):
         at_same_time = zip_longest(*self.of_all_ranks(tally.sums))  # text may end earlier on some
         gathered.sums = [torch.cat([each for each in batch if each is not None], 2) for batch in at_same_time]
         return gathered
+
+
+def _pinned(x: Tensor, device: torch.device) -> Tensor:
+    """Where a GPU can fetch it from while the host goes on."""
+    return x.pin_memory() if device.type == "cuda" else x
 
 
 def _differences(found: Any, expected: Any, name: str = "model") -> Iterator[str]:

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.bounds import Bound
-from cpc.contexts.grid import is_grid, is_signal
+from cpc.contexts.grid import is_grid
 from cpc.data.batch import Batch
 from cpc.model import CPC
 
@@ -98,7 +98,7 @@ class OnlineProbe(pl.Callback):
         sums = torch.cat([x.new_full((1,), len(x)), x.sum(0), x.square().sum(0)]).double()
         sums = _over_ranks(trainer, sums)
         num_examples, total, squares = sums.split([1, len(self.mean), len(self.mean)])
-        if num_examples == 0:
+        if len(x) == 0 if trainer.world_size == 1 else bool(num_examples == 0):  # of other ranks a GPU is asked
             return
         assert self._optimiser is not None
         self.num_batches += 1
@@ -195,14 +195,17 @@ class OnlineProbe(pl.Callback):
 
     def _labelled(self, batch: Batch, x: Float[Tensor, "B ... D"]) -> tuple[Float[Tensor, "n D"], Int[Tensor, " n"]]:
         """The frames that carry a label, padding left out; of a grid, the mean over its patches."""
-        labels = rearrange(batch.group_id, "b -> b 1") if self.task == "speaker" else batch.labels
-        num_valid = None if batch.num_valid is None else self._encoder.num_latents(batch.num_valid)
+        labels = (rearrange(batch.group_id, "b -> b 1") if self.task == "speaker" else batch.labels).cpu()
+        num_valid = None if batch.num_valid is None else self._encoder.num_latents(batch.num_valid.cpu())
         if is_grid(x):
             x, num_valid = reduce(x.float(), "b h w d -> b 1 d", "mean"), None
         if labels.shape[1] == 0:
-            return x.new_zeros(0, x.shape[2]).float(), labels.new_zeros(0)
-        chosen = (labels.expand(-1, x.shape[1]) >= 0) & is_signal(x, num_valid)
-        return x[chosen].float(), labels.expand(-1, x.shape[1])[chosen]
+            return x.new_zeros(0, x.shape[2]).float(), labels.new_zeros(0).to(x.device)
+        labels = labels.expand(-1, x.shape[1])
+        chosen = labels >= 0
+        if num_valid is not None:
+            chosen &= torch.arange(x.shape[1]) < rearrange(num_valid, "b -> b 1")
+        return x[chosen].float(), labels[chosen].to(x.device, non_blocking=True)
 
     def _scores(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n Y"]:
         return F.linear((x - self.mean) * self.variance.clamp(min=1e-12).rsqrt(), self.weight, self.bias)

@@ -7,7 +7,9 @@ values (`item`, `nonzero`, masks as indices), cannot run on them, and would make
 
 import contextlib
 from collections.abc import Callable
+from unittest.mock import MagicMock
 
+import lightning.pytorch as pl
 import pytest
 import torch
 
@@ -15,10 +17,13 @@ from cpc.candidates import STRATEGIES
 from cpc.candidates.class_table import ClassTable
 from cpc.contexts import GRU, Identity, PixelCNN
 from cpc.data.batch import Batch
+from cpc.data.modality import Modality
 from cpc.encoders import AudioEncoder, FrameEncoder, PatchEncoder, TinyTrunk, TokenEncoder
 from cpc.losses import ClassTableLoss, Contrastive, LocalContrastive
 from cpc.model import CPC
 from cpc.predictors import Bilinear, TransformerPredictor
+from cpc.pretraining.module import Pretraining
+from cpc.probes.online import OnlineProbe
 
 KNOWN = {
     "num_valid": torch.tensor([1600, 1600, 640, 1600, 1120, 160, 1600, 1600]),
@@ -86,6 +91,28 @@ def test_classes() -> None:
     loss = ClassTableLoss(ClassTable(12, 5), "full_softmax")
     batch = Batch.of(torch.randint(0, 12, (8, 10)))._replace(labels=torch.randint(0, 12, (8, 11)))
     step(CPC(TokenEncoder(12, 4), GRU(5), Bilinear(2), loss), batch)
+
+
+def test_a_whole_training_step() -> None:
+    """With the online probe; that a loss is finite is asked in the step after it."""
+    training = Pretraining(AudioEncoder(8), GRU(8), Bilinear(3))
+    batch = Batch.of(torch.randn(8, 1600))._replace(**KNOWN, labels=torch.randint(-1, 4, (8, 10)))
+    training.model.initialise_from(batch.x)
+    training = training.to("meta")
+    training._trainer = MagicMock(spec=pl.Trainer, world_size=1, global_step=3)
+    training._trainer.datamodule = MagicMock(modality=MagicMock(spec=Modality, is_continuous=False))
+    probe = OnlineProbe("phone")
+    probe.classes = list("abcd")
+    probe.on_train_start(training.trainer, training)
+    there = training.transfer_batch_to_device(batch, torch.device("meta"), 0)
+    assert there.x.is_meta
+    assert there.sequence_id is batch.sequence_id
+    outputs = training.training_step(there, 0)
+    outputs["loss"].backward()
+    probe.on_train_batch_end(training.trainer, training, outputs, there, 0)
+    assert probe.num_batches == 1
+    with pytest.raises(RuntimeError, match="meta"):
+        training.training_step(there, 1)
 
 
 @pytest.mark.parametrize(
