@@ -103,6 +103,11 @@ class CPC(nn.Module):
         num_valid = batch.num_valid
         return batch._replace(num_valid=None if num_valid is None else self.encoder.num_latents(num_valid))
 
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Run `forward` through `torch.compile` from now on, with its options: `model.compile(fullgraph=True)`."""
+        torch._dynamo.config.allow_rnn = True  # a CPU's GRU is one operator, an accelerator's the library's own
+        super().compile(*args, **options)
+
     @property
     def predictor(self) -> Any:
         """The predictor of the first direction."""

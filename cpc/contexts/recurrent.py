@@ -11,7 +11,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from cpc.contexts.context import Context, State
-from cpc.contexts.gru_layer import GRULayer
+from cpc.contexts.gru_layer import gru_layer
 
 
 class Recurrent(Context):
@@ -65,7 +65,7 @@ class GRU(Recurrent):
             if layer > 0:
                 z = F.dropout(z, self.dropout, self.training)
             names = (f"{name}_l{layer}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
-            z = GRULayer.apply(z, before[:, layer], *(getattr(self.layers, name) for name in names))
+            z = gru_layer(z, before[:, layer], *(getattr(self.layers, name) for name in names))
             after.append(z[:, -1])
         return z, (torch.stack(after, 1),)
 

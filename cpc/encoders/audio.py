@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from cpc.data.audio.waveforms import Count, WaveformEncoder
 from cpc.encoders.convolution import Norm, NormedConvolution, check_norm, hops, receptive_field
-from cpc.encoders.strided_conv import ConvolveBlocks, RectifyIntoBlocks, output_length
+from cpc.encoders.strided_conv import convolve_blocks, output_length, rectify_into_blocks
 
 
 class AudioEncoder(WaveformEncoder):
@@ -89,7 +89,7 @@ class AudioEncoder(WaveformEncoder):
         """How many latents `num_samples` samples give; elementwise on tensors."""
         for kernel, stride, padding in zip(self.kernels, self.strides, self.paddings, strict=True):
             num_samples = output_length(num_samples, kernel, stride, padding)
-        return max(num_samples, 0) if isinstance(num_samples, int) else num_samples.clamp(min=0)
+        return num_samples.clamp(min=0) if isinstance(num_samples, Tensor) else max(num_samples, 0)
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B S"]) -> None:
@@ -130,7 +130,7 @@ class ConvLayer(NormedConvolution):
         """What `forward` reads: frames as they are, or the ReLU of the former layer's output, padded for this one."""
         if self.takes_frames:
             return x
-        return RectifyIntoBlocks.apply(x, self.weight.shape[2], self.stride, self.padding)
+        return rectify_into_blocks(x, self.weight.shape[2], self.stride, self.padding)
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "B T D"]:
         if self.takes_frames:
@@ -138,4 +138,4 @@ class ConvLayer(NormedConvolution):
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
         bias = None if bias is None else bias.to(dtype)
-        return ConvolveBlocks.apply(x.to(dtype), weight.to(dtype), bias, self.stride)
+        return convolve_blocks(x.to(dtype), weight.to(dtype), bias, self.stride)

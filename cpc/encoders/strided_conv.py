@@ -24,16 +24,43 @@ def output_length(length: Count, kernel: int, stride: int, padding: int) -> Coun
     return (length + 2 * padding - kernel) // stride + 1
 
 
+def rectify_into_blocks(x: Float[Tensor, "B S C"], kernel: int, stride: int, padding: int) -> Float[Tensor, "B L C"]:
+    """ReLU(x) with the zeros around it that `convolve_blocks` needs."""
+    if not torch.compiler.is_compiling():
+        return RectifyIntoBlocks.apply(x, kernel, stride, padding)
+    length = _length_of_blocks(x.shape[1], kernel, stride, padding)
+    return F.pad(x.relu(), (0, 0, padding, length - padding - x.shape[1]))
+
+
+def convolve_blocks(
+    blocks: Float[Tensor, "B L C"], weight: Float[Tensor, "D C kernel"], bias: Float[Tensor, " D"] | None, stride: int
+) -> Float[Tensor, "B T D"]:
+    """The convolution; the stride divides L. Compilers are shown the same products, without a place to write to."""
+    if not torch.compiler.is_compiling():
+        return ConvolveBlocks.apply(blocks, weight, bias, stride)
+    x = rearrange(blocks, "b (n s) c -> b n (s c)", s=stride)
+    slices = _slices(weight, stride).unbind(0)
+    num_outputs = x.shape[1] - len(slices) + 1
+    y = x[:, :num_outputs] @ slices[0]
+    for j, each in enumerate(slices[1:], 1):
+        y = y + x[:, j : j + num_outputs] @ each
+    return y if bias is None else y + bias
+
+
+def _length_of_blocks(length: int, kernel: int, stride: int, padding: int) -> int:
+    """L, of whole strides, which may leave inputs at the end unread."""
+    return (output_length(length, kernel, stride, padding) - 1 + -(-kernel // stride)) * stride
+
+
 class RectifyIntoBlocks(torch.autograd.Function):
-    """`(x [B, S, C], kernel, stride, padding)` -> ReLU(x) with the zeros around it that `ConvolveBlocks` needs.
+    """`rectify_into_blocks` where it runs at once.
 
     The ReLU writes where the convolution reads: no copy, and one tensor to keep for both gradients.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:  # noqa: D102
-        num_outputs = output_length(x.shape[1], kernel, stride, padding)
-        length = (num_outputs - 1 + -(-kernel // stride)) * stride
+        length = _length_of_blocks(x.shape[1], kernel, stride, padding)
         used = min(x.shape[1], length - padding)
         blocks = x.new_empty(x.shape[0], length, x.shape[2])
         blocks[:, :padding] = 0
@@ -53,7 +80,7 @@ class RectifyIntoBlocks(torch.autograd.Function):
 
 
 class ConvolveBlocks(torch.autograd.Function):
-    """`(blocks [B, S, C], weight [D, C, kernel], bias [D] or None, stride)` -> `[B, T, D]`; the stride divides S."""
+    """`convolve_blocks` where it runs at once."""
 
     @staticmethod
     def forward(ctx: Any, blocks: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:  # noqa: D102

@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers import NO_TARGET, Draw
+from cpc.losses.blocks import Block, Blocks
 from cpc.losses.objectives import correction_of, objective_of
-from cpc.losses.plan import Block
 from cpc.losses.result import RowLosses
 from cpc.losses.slopes import Shifts
 from cpc.losses.tiled_loss import only_met, scaled, score_dtype, tiled_loss
@@ -170,7 +170,7 @@ def candidate_loss(
     shifts = Shifts(*(each if each is None or each.dtype == torch.bool else each.to(dtype) for each in shifts))
     shifts = shifts._replace(tie_width=tie_width(queries, lengths, target_bias))
     weight = queries.new_full((len(queries),), 1 / len(queries)) if weight is None else weight.to(dtype)
-    own_block = [Block(positives=own)]
+    own_block = Blocks.of([Block(positives=own)])
     loss, loss_nats, accuracy = tiled_loss(
         *(queries, candidates, own_block, weight), form=form, bias=bias, target_scores=target_scores, shifts=shifts
     )

@@ -15,7 +15,7 @@ from cpc.candidates.draws import draw_excess_nats
 from cpc.candidates.strategies import STRATEGIES
 from cpc.contexts.grid import columns
 from cpc.data.batch import Batch
-from cpc.losses.gathered import of_all_ranks
+from cpc.losses.gathered import OfAllRanks, of_all_ranks
 from cpc.losses.info_nce import loss_of_rows
 from cpc.losses.loss_part import LossPart, Measure
 from cpc.losses.plan import Plan, Sequences, on_host, plan
@@ -41,19 +41,43 @@ def predictions(output: Output, batch: Batch, num_observations: int | None = Non
     Identities come to the host once; directions of one size share what follows from them. `num_observations` counts
     those that have identities, None: as many as have latents.
     """
-    targets = output.latents if output.targets is None else output.targets
+    targets = _targets(output)
     num = len(targets) if num_observations is None else num_observations
     num_valid, sequence_id, group_id = on_host(batch.num_valid, batch.sequence_id, batch.group_id)
     ids = (num_valid, torch.arange(num) if sequence_id is None else sequence_id, group_id)
     by_size: dict[tuple[int, int], Sequences] = {}
-    for direction, queries in output.queries.items():
-        latents = columns(targets, direction)
+    for queries, latents in _by_direction(output):
         each = len(latents) // len(targets)
         size = (each * num, latents.shape[1])
         if size not in by_size:
             of_columns = (None if i is None else repeat(i, "b -> (b s)", s=each) for i in ids)
             by_size[size] = Sequences.of(size, *of_columns)
         yield Predictions(queries, latents, by_size[size])
+
+
+def _targets(output: Output) -> Tensor:
+    return output.latents if output.targets is None else output.targets
+
+
+def _by_direction(output: Output) -> Iterator[tuple[Float[Tensor, "K S T D"], Float[Tensor, "_ T D"]]]:
+    """Queries and what they find."""
+    return ((queries, columns(_targets(output), direction)) for direction, queries in output.queries.items())
+
+
+class Meeting(NamedTuple):
+    """Which rows meet which candidates: on the device of the latents, where shapes are known beforehand.
+
+    Attributes:
+        plan: of all rows.
+        negatives: `[M, R]`, those that were drawn; None: all.
+        excess: `[M]` nats that draws may add to the bound.
+        passing: what other ranks lend, if it passes by.
+    """
+
+    plan: Plan
+    negatives: Tensor | None
+    excess: Tensor | None
+    passing: Passing | None
 
 
 class Contrastive(LossPart):
@@ -139,31 +163,48 @@ class Contrastive(LossPart):
 
         With auxiliary strategies `.loss` is the mean of all, weighted by their shares; all else is of `negatives`.
         """
+        everyone = of_all_ranks(output, batch, self.exchange)
+        return self.of_meetings(everyone.output, self.meetings(everyone, generator, measure))
+
+    def meetings(
+        self, everyone: OfAllRanks, generator: torch.Generator | None = None, measure: Measure | None = None
+    ) -> list[list[Meeting]]:
+        """Who meets whom, of each direction of time and each strategy: all of `forward` that the host does.
+
+        Of the latents the shapes are asked alone.
+        """
         strategies = self.training_strategies if measure is None else (measure.strategy,)
         num_negatives = self.num_negatives if measure is None else measure.num_negatives
-        everyone = of_all_ranks(output, batch, self.exchange)
         plans: dict[tuple[int, str], Plan] = {}  # directions of one size share them
         of_directions = []
         for queries, latents, sequences in predictions(everyone.output, everyone.batch, sum(everyone.nums)):
-            part, of_strategies = everyone.part(queries.shape[1]), []
+            part, device, of_strategies = everyone.part(queries.shape[1]), latents.device, []
             for strategy in strategies:
                 key = (id(sequences), strategy)
                 if key not in plans:
                     plans[key] = plan(strategy, sequences, latents.shape[1], len(queries), self.skip_steps, part)
-                planned, device = plans[key], latents.device
-                there, excess, negatives = planned.on(device), None, None
+                planned, excess, negatives, passing = plans[key], None, None, None
                 if num_negatives is not None:
                     excess = draw_excess_nats(num_negatives, planned.num_negatives).to(device, non_blocking=True)
                     negatives = planned.draw(num_negatives, generator, self.shared_across_steps, device)
-                of_rows, candidates = rearrange(queries, "k b t d -> (b t k) d"), rearrange(latents, "b t d -> (b t) d")
-                passing = None
                 if part is not None and self.exchange == "ring":
-                    each = len(candidates) // len(output.latents)
+                    each = latents.shape[:2].numel() // len(everyone.output.latents)
                     num_valid = part.of(sequences).num_valid
                     passing = Passing.of(planned, [num * each for num in everyone.nums], num_valid, device)
-                row = self._rows(of_rows, candidates, there, negatives, passing)
-                of_strategies.append(summed(row, there.step, there.sequence, *planned.size[:2], excess))
-            of_directions.append(self._shared(*of_strategies))
+                of_strategies.append(Meeting(planned.on(device), negatives, excess, passing))
+            of_directions.append(of_strategies)
+        return of_directions
+
+    def of_meetings(self, output: Output, meetings: list[list[Meeting]]) -> Contrast:
+        """The loss of rows that are known: nothing here depends on values, so compilers take it whole."""
+        of_directions = []
+        for (queries, latents), of_strategies in zip(_by_direction(output), meetings, strict=True):
+            of_rows, candidates = rearrange(queries, "k b t d -> (b t k) d"), rearrange(latents, "b t d -> (b t) d")
+            contrasts = []
+            for planned, negatives, excess, passing in of_strategies:
+                row = self._rows(of_rows, candidates, planned, negatives, passing)
+                contrasts.append(summed(row, planned.step, planned.sequence, *planned.size[:2], excess))
+            of_directions.append(self._shared(*contrasts))
         return side_by_side(of_directions, len(output.latents))
 
     def _rows(

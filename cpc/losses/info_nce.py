@@ -8,7 +8,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.losses.plan import Block, Plan, blocks, plan_of_blocks
+from cpc.losses.blocks import Block, Blocks, blocks
+from cpc.losses.plan import Plan, plan_of_blocks
 from cpc.losses.result import RowLosses
 from cpc.losses.tiled_loss import only_met, scaled, score_dtype, tiled_loss
 from cpc.losses.tiles import COMPUTE
@@ -93,7 +94,7 @@ def info_nce(
     if negatives is None:
         of_blocks = blocks(pool, allowed, sequence, of_candidate, places)
     else:  # from the pool or not
-        of_blocks = [Block(positives=rearrange(places, "m -> m 1"))]
+        of_blocks = Blocks.of([Block(positives=rearrange(places, "m -> m 1"))])
     planned = plan_of_blocks(None, nothing, sequence, places, pool, of_blocks, (1, 1, len(places)))
     is_alone = planned.num_negatives < 1
     if negatives is None and bool(is_alone.any()):

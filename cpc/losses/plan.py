@@ -17,9 +17,7 @@ from torch import Tensor
 
 from cpc.candidates.draws import draw_negatives
 from cpc.candidates.strategies import allowed_matrix, check_num_valid
-
-# Gathering a block's vectors costs about a tenth of its three products.
-_WORTHWHILE_SHARE = 0.9
+from cpc.losses.blocks import Blocks, blocks
 
 
 class Sequences(NamedTuple):
@@ -79,35 +77,6 @@ class Part(NamedTuple):
         return Sequences(num_valid[own], sequence_id[own], None if group_id is None else group_id[own])
 
 
-class Block(NamedTuple):
-    """Rows and the candidates that they are scored against.
-
-    Attributes:
-        rows: `[m]` numbers of rows; None: all of them, in order.
-        columns: `[n]` indices of candidates; None: all of them, in order.
-        positives: `[m, 1]` place of each row's positive among the columns (`[m, T]` of T targets); None: it has none.
-        pool: `[B, n]` the columns that each sequence's rows may meet besides their positives; None: all.
-        sequence: `[m]` the row of `pool` that belongs to each row.
-        place: `[N]` of a candidate among the columns; None: all are, in order.
-    """
-
-    rows: Tensor | None = None
-    columns: Tensor | None = None
-    positives: Tensor | None = None
-    pool: Tensor | None = None
-    sequence: Tensor | None = None
-    place: Tensor | None = None
-
-    def on(self, device: torch.device) -> "Block":
-        """The same on a device, without waiting for it."""
-        return Block(*(each if each is None else each.to(device, non_blocking=True) for each in self))
-
-    def places(self, negatives: Int[Tensor, "M R"]) -> Int[Tensor, "m R"]:
-        """The places of all rows' negatives, which are in the pool, among this block's columns."""
-        negatives = negatives if self.rows is None else negatives[self.rows]
-        return negatives if self.place is None else self.place[negatives]
-
-
 class Plan(NamedTuple):
     """The rows of a batch, in the order (b t k), and the candidates of each.
 
@@ -135,7 +104,7 @@ class Plan(NamedTuple):
     pool: Tensor
     num_negatives: Tensor
     is_met: Tensor
-    blocks: list[Block]
+    blocks: Blocks
     size: tuple[int, int, int]
     rows_elsewhere: tuple[int, int] = (0, 0)
     times_elsewhere: tuple[int, int] = (0, 0)
@@ -144,7 +113,7 @@ class Plan(NamedTuple):
         """The same on a device, without waiting for it."""
         if device.type == "cpu":
             return self
-        moved: dict[str, Any] = {"blocks": [each.on(device) for each in self.blocks]}
+        moved: dict[str, Any] = {"blocks": self.blocks.on(device)}
         for name, each in zip(self._fields, self[:8], strict=False):
             moved[name] = None if each is None else each.to(device, non_blocking=True)
         return self._replace(**moved)
@@ -236,7 +205,7 @@ def plan_of_blocks(
     sequence: Int[Tensor, " M"],
     positives: Int[Tensor, " M"],
     pool: Bool[Tensor, "B N"],
-    of_blocks: list[Block],
+    of_blocks: Blocks,
     size: tuple[int, int, int],
 ) -> Plan:
     """What follows from rows and pools; see `Plan`."""
@@ -298,45 +267,6 @@ def check_rows(
             "negative: raise data.batch_size, or, for a same-speaker strategy, choose data.sampler=same_speaker, "
             "which puts several sequences of a speaker in each batch"
         )
-
-
-def blocks(
-    pool: Bool[Tensor, "B N"],
-    allowed: Bool[Tensor, "B S"] | None,
-    sequence: Int[Tensor, " M"],
-    of_candidate: Int[Tensor, " N"] | None,
-    positives: Int[Tensor, " M"],
-) -> list[Block]:
-    """Part the score matrix into blocks that hold every positive and every candidate of their rows' pools.
-
-    Sequences that meet the latents of the same sequences, their own positives' included, share a block: what a strategy
-    shuts out is not scored. Where that saves next to nothing there is one block with everything.
-    """
-    if len(sequence) == 0:  # this rank's sequences are too short, those of others are not
-        return []
-    is_whole = bool(pool.all())
-    whole = Block(positives=rearrange(positives, "m -> m 1"), pool=None if is_whole else pool, sequence=sequence)
-    if is_whole or allowed is None or of_candidate is None:
-        return [whole]
-    meets = allowed.clone()
-    meets[sequence, of_candidate[positives]] = True
-    pattern = torch.unique(meets, dim=0, return_inverse=True)[1]
-    parts = [_block(pool, pattern == each, sequence, positives) for each in torch.unique(pattern[sequence]).tolist()]
-    num_scores = sum(part.positives.numel() * part.columns.numel() for part in parts)  # type: ignore[union-attr]
-    return parts if num_scores < _WORTHWHILE_SHARE * len(positives) * pool.shape[1] else [whole]
-
-
-def _block(pool: Tensor, members: Tensor, sequence: Tensor, positives: Tensor) -> Block:
-    """The block of the sequences marked as `members` `[B]`."""
-    rows = members[sequence].nonzero()[:, 0]
-    is_column = pool[members].any(0)
-    is_column[positives[rows]] = True
-    columns = is_column.nonzero()[:, 0]
-    place = is_column.cumsum(0) - 1
-    of_block = pool[:, columns]
-    is_whole = bool(of_block[members].all())
-    own = rearrange(place[positives[rows]], "m -> m 1")
-    return Block(rows, columns, own, None if is_whole else of_block, sequence[rows], place)
 
 
 def on_host(*ids: Tensor | None) -> Iterator[Tensor | None]:

@@ -16,7 +16,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.losses.plan import Block, Plan
+from cpc.losses.blocks import Block, Blocks
+from cpc.losses.plan import Plan
 from cpc.losses.result import RowLosses
 from cpc.losses.slopes import OF_TWO, log_odds_against, loss_and_factor, without_denormals
 from cpc.losses.tiled_loss import only_met, score_dtype, with_gradients
@@ -47,7 +48,8 @@ class Passing(NamedTuple):
             device: of the latents.
         """
         is_valid = torch.arange(planned.size[2]) < rearrange(num_valid, "b -> b 1")
-        parts = [[each.on(device) for each in _of_rank(planned.blocks, nums, rank)] for rank in range(len(nums))]
+        of_ranks = [list(_of_rank(planned.blocks.parted(), nums, rank)) for rank in range(len(nums))]
+        parts = [Blocks.of(each).on(device).parted() for each in of_ranks]
         return cls(nums, parts, is_valid.flatten().to(device, non_blocking=True))
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cpc.losses.plan import Block
+from cpc.losses.blocks import Blocks
 from cpc.losses.slopes import Shifts, tile_terms
 from cpc.losses.tiles import tiles_of
 
@@ -24,7 +24,7 @@ from cpc.losses.tiles import tiles_of
 def tiled_loss(
     queries: Tensor,
     candidates: Tensor,
-    blocks: list[Block],
+    blocks: Blocks,
     weight: Float[Tensor, " M"],
     *,
     form: str = "softmax",
@@ -41,7 +41,7 @@ def tiled_loss(
         queries: `[M, D]`, or those that `query` names; may be of a shorter dtype than the candidates, which decide the
             dtype of scores, losses and sums.
         candidates: `[N, D]` for all rows, or each row's own, `[M, N, D]`.
-        blocks: which rows are scored against which candidates (`cpc.losses.plan`).
+        blocks: which rows are scored against which candidates.
         weight: of each row in the mean.
         form: a name in `cpc.losses.slopes.TERMS`.
         query: `[M]`, the place of each row's query; None: its own.
@@ -52,17 +52,49 @@ def tiled_loss(
         compute: `bf16` rounds the operands of products (`cpc.losses.tiles`).
     """
     inputs = (queries, candidates, bias, target_scores)
-    gradients: list[Tensor | None] = [None] * 4
-    for place, each in enumerate(inputs):
-        if each is not None and each.requires_grad and torch.is_grad_enabled():
-            # float16 would lose small gradients, and a gradient scaler's factor is beyond its range
-            dtype = candidates.dtype if each.dtype == torch.float16 else each.dtype
-            gradients[place] = torch.zeros_like(each, dtype=dtype, requires_grad=False)
-    of_queries, of_candidates, of_bias, of_targets = gradients
+    needs = [each is not None and each.requires_grad and torch.is_grad_enabled() for each in inputs]
+    given = (query, negatives, *blocks, *(Shifts() if shifts is None else shifts))
+    if torch.compiler.is_compiling():
+        loss, loss_nats, accuracy, *_ = _operator(*inputs, weight, given, form, compute, needs)
+        return loss, loss_nats, accuracy
+    loss, loss_nats, accuracy, gradients = _losses_and_gradients(inputs, weight, given, form, compute, needs)
+    return with_gradients(loss, inputs, gradients), loss_nats, accuracy
+
+
+def _losses_and_gradients(
+    inputs: Sequence[Tensor | None],
+    weight: Float[Tensor, " M"],
+    given: Sequence[Tensor | None],
+    form: str,
+    compute: str,
+    needs: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, list[Tensor | None]]:
+    """See `tiled_loss`.
+
+    Args:
+        inputs: queries, candidates, bias and target_scores.
+        weight: of each row.
+        given: query, negatives, the fields of `Blocks` and those of `Shifts`.
+        form: of the loss.
+        compute: of the products.
+        needs: whether each of the inputs needs a gradient.
+    """
+    queries, candidates, bias, target_scores = inputs
+    assert queries is not None
+    assert candidates is not None
+    query, negatives, numbers, pools, sizes, *rest = given
+    blocks: Any = Blocks(numbers, pools, sizes)  # type: ignore[arg-type]
+    shifts = Shifts(*rest)
+    of_queries, of_candidates, of_bias, of_targets = gradients = [
+        torch.zeros_like(each, dtype=gradient_dtype(each, candidates), requires_grad=False)
+        if each is not None and has
+        else None
+        for each, has in zip(inputs, needs, strict=True)
+    ]
     loss_nats = torch.empty_like(weight)
     accuracy = torch.empty_like(weight, dtype=torch.float32)
     with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
-        for block in blocks:
+        for block in blocks.parted():
             columns = block.columns
             block_candidates = candidates if columns is None else candidates[columns]
             block_bias = bias if bias is None or columns is None else bias[columns]
@@ -86,8 +118,7 @@ def tiled_loss(
                     is_met = block.pool[block.sequence[tile]]
                 targets = None if target_scores is None else target_scores[rows]
                 scores = tiles.scores(tile_queries, tile)
-                of_tile = Shifts() if shifts is None else shifts.of(rows)
-                accuracy[rows], terms = tile_terms(form, scores, of_tile, own_of_tile, targets, is_met)
+                accuracy[rows], terms = tile_terms(form, scores, shifts.of(rows), own_of_tile, targets, is_met)
                 loss_nats[rows] = terms.loss[:, 0]
                 if not any(each is not None for each in gradients):
                     continue
@@ -104,16 +135,76 @@ def tiled_loss(
             if of_candidates is not None and block_gradient is not None and columns is not None:
                 of_candidates.index_add_(0, columns, block_gradient)
         loss = torch.dot(weight, loss_nats)
-    return with_gradients(loss, inputs, gradients), loss_nats, accuracy
+    return loss, loss_nats, accuracy, gradients
+
+
+@torch.library.custom_op("cpc::tiled_loss", mutates_args=())
+def _operator(
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    target_scores: Tensor | None,
+    weight: Tensor,
+    given: Sequence[Tensor | None],
+    form: str,
+    compute: str,
+    needs: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """`tiled_loss` as compilers see it, with the gradients among the results; empty ones where none is needed."""
+    inputs = (queries, candidates, bias, target_scores)
+    loss, loss_nats, accuracy, gradients = _losses_and_gradients(inputs, weight, given, form, compute, needs)
+    q, z, b, t = (weight.new_empty(0) if each is None else each for each in gradients)
+    return loss, loss_nats, accuracy, q, z, b, t
+
+
+@_operator.register_fake
+def _(
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    target_scores: Tensor | None,
+    weight: Tensor,
+    given: Sequence[Tensor | None],
+    form: str,
+    compute: str,
+    needs: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    q, z, b, t = (
+        torch.empty_like(each, dtype=gradient_dtype(each, candidates))
+        if each is not None and has
+        else weight.new_empty(0)
+        for each, has in zip((queries, candidates, bias, target_scores), needs, strict=True)
+    )
+    accuracy = torch.empty_like(weight, dtype=torch.float32)
+    return weight.new_empty(()), torch.empty_like(weight), accuracy, q, z, b, t
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.needs, ctx.dtypes = inputs[-1], [None if each is None else each.dtype for each in inputs[:4]]
+    ctx.save_for_backward(*output[3:])
+
+
+def _backward(ctx: Any, factor: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    of_inputs = zip(ctx.saved_tensors, ctx.dtypes, ctx.needs, strict=True)
+    return *((each * factor).to(dtype) if has else None for each, dtype, has in of_inputs), None, None, None, None, None
+
+
+_operator.register_autograd(_backward, setup_context=_keep)
+
+
+def gradient_dtype(of: Tensor, candidates: Tensor) -> torch.dtype:
+    """float16 would lose small gradients, and a gradient scaler's factor is beyond its range."""
+    return candidates.dtype if of.dtype == torch.float16 else of.dtype
 
 
 def only_met(vectors: Float[Tensor, "*N D"], is_met: Callable[[], Bool[Tensor, "..."]]) -> Float[Tensor, "*N D"]:
     """Zeros for the vectors that no row is scored against, where any of all is not finite; their gradients are 0.
 
     Padding may hold anything, and its slope of 0 times nan is nan. The others stay as they are. A CPU looks first; a
-    GPU, which would have to wait for the answer, always cleans: one pass over the vectors.
+    GPU, which would have to wait for the answer, and a compiled step always clean: one pass over the vectors.
     """
-    if vectors.device.type == "cpu" and bool(vectors.detach().sum().isfinite()):  # one that overflows costs no more
+    may_look = vectors.device.type == "cpu" and not torch.compiler.is_compiling()
+    if may_look and bool(vectors.detach().sum().isfinite()):  # one that overflows costs no more
         return vectors
     return vectors.where(rearrange(is_met(), "... n -> ... n 1"), 0)
 

@@ -91,7 +91,7 @@ class Pretraining(pl.LightningModule):
         self.draws_seed = seed
         self.tally = BoundTally(self.model.steps)  # of training, since the last record
         self.context_state: tuple[Tensor, ...] | None = None  # after the last batch, of data that go on with the next
-        self._unread: tuple[int, Contrast, Tensor] | None = None  # a step whose loss is not known to be finite
+        self._unread: tuple[int, Contrast, Tensor | None] | None = None  # a step whose loss is not known to be finite
         self._restored: dict[str, Any] | None = None  # this rank's part of a checkpoint
         self._has_other_settings = False  # than the checkpoint
 
@@ -116,7 +116,7 @@ class Pretraining(pl.LightningModule):
             self.model.initialise_from(self.trainer.datamodule.initialisation_batch())
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        """Observations alone: what is known of them is read on the host, for which a GPU would have to be waited for."""
+        """Observations alone: what is known of them is read on the host, and a GPU would be waited for."""
         x, target = (
             each if each is None or each.device == device else _pinned(each, device).to(device, non_blocking=True)
             for each in (batch.x, batch.target)
@@ -174,7 +174,7 @@ class Pretraining(pl.LightningModule):
             f"the loss is {contrast.loss.item()} at training step {step}, from the predictions k = {steps}: training "
             "stops here, checkpoints saved before are good; lower model.learning_rate, clip gradients "
             "(trainer.gradient_clip_val) or look for broken data among the "
-            f"{self.data.unit} with the sequence ids {sequence_id.tolist()}"
+            f"{self.data.unit} with the sequence ids {None if sequence_id is None else sequence_id.tolist()}"
         )
 
     def require_finite(self) -> None:

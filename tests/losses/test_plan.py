@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from cpc.candidates import STRATEGIES, ClassTable, allowed_matrix
 from cpc.data.batch import Batch
 from cpc.losses import ClassTableLoss, contrast
-from cpc.losses.plan import Part, Sequences, blocks, plan
+from cpc.losses.blocks import blocks
+from cpc.losses.plan import Part, Sequences, plan
 from cpc.predictors import Output
 
 B, T = 6, 8
@@ -22,7 +23,7 @@ SEQUENCE = repeat(torch.arange(B), "b -> (b t)", t=T)
 def strategy_blocks(strategy: str) -> list:
     allowed = allowed_matrix(strategy, torch.arange(B), GROUPS)
     rows = (torch.arange(B * T) % T < T - 2).nonzero()[:, 0]
-    return blocks(allowed[:, SEQUENCE], allowed, SEQUENCE[rows], SEQUENCE, rows + 2)
+    return blocks(allowed[:, SEQUENCE], allowed, SEQUENCE[rows], SEQUENCE, rows + 2).parted()
 
 
 def test_shut_out_sequences_are_not_scored() -> None:
@@ -55,7 +56,7 @@ def test_every_row_keeps_its_positive_its_pool_and_its_draws(seed: int) -> None:
         return
     negatives = torch.multinomial(pool[row_sequence].float(), 3, replacement=True, generator=generator)
     seen = torch.zeros(len(positives), dtype=torch.long)
-    for block in blocks(pool, allowed, row_sequence, candidate_sequence, positives):
+    for block in blocks(pool, allowed, row_sequence, candidate_sequence, positives).parted():
         rows = torch.arange(len(positives)) if block.rows is None else block.rows
         columns = torch.arange(num_candidates) if block.columns is None else block.columns
         seen[rows] += 1
