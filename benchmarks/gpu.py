@@ -1,0 +1,295 @@
+"""Everything that a GPU is asked in one go, in at most ten minutes: are the losses right, how fast is what, what fits.
+
+python -m benchmarks.gpu [--out gpu.json] [--device cuda] [--quick]
+
+1. `checks`: every loss and its gradients in float32, TF32 and bfloat16 against float64 on the CPU.
+2. `loss`: M queries against M candidates of 256 channels, forward and backward: tiles of several sizes, materialised
+   scores, and the kernels of Inf-CL (`inf_cl`) and Liger (`liger_kernel`) where they are installed.
+3. `step`: the training step at CPC_audio's size: eager, compiled, and as a CUDA graph (`reduce-overhead`).
+4. `chunks`: memory of a batch eight times as large, encoded in eight chunks.
+
+Rates stand beside the peak of a matrix product in the same process and precision. `--quick` takes small sizes;
+`--device cpu` then shows that the command runs, and nothing about a GPU.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from benchmarks.reference import materialised_info_nce
+from benchmarks.step import DIM, NUM_OPERATIONS, NUM_STEPS, WINDOW_SAMPLES
+from cpc.candidates import STRATEGIES
+from cpc.candidates.samplers import Uniform
+from cpc.contexts import GRU
+from cpc.data.batch import Batch
+from cpc.encoders import AudioEncoder
+from cpc.losses import OBJECTIVES, Contrastive, class_loss, contrast, info_nce, tiles
+from cpc.losses.objectives import objective_of
+from cpc.model import CPC
+from cpc.predictors import Bilinear
+from cpc.pretraining.chunks import contrast_in_chunks
+
+PRECISIONS = ("float32", "tf32", "bf16")
+TILES = {"64 MiB of scores": 2**24, "256 MiB of scores": 2**26, "1 GiB of scores": 2**28}
+LARGEST_MATERIALISED = 32768
+
+
+@contextmanager
+def products_in(precision: str) -> Iterator[None]:
+    """Float32 products in this precision: `tf32`, or exactly."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+class Device:
+    """The device that is measured."""
+
+    def __init__(self, name: str) -> None:
+        self.device = torch.device(name)
+        self.is_gpu = self.device.type == "cuda"
+
+    @property
+    def name(self) -> str:
+        """As its driver calls it."""
+        return torch.cuda.get_device_name() if self.is_gpu else "cpu"
+
+    def seconds(self, function: Callable[[], Any], repetitions: int = 5) -> float:
+        """Median wall time of a call after two, the device idle before and after."""
+        times = []
+        for _ in range(repetitions + 2):
+            self._wait()
+            start = time.perf_counter()
+            function()
+            self._wait()
+            times.append(time.perf_counter() - start)
+        return sorted(times[2:])[repetitions // 2]
+
+    def extra_mib(self, function: Callable[[], Any]) -> float | None:
+        """The highest level of allocated memory during a call, above that before it; None on a CPU."""
+        if not self.is_gpu:
+            return None
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        function()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+    def peak_flops(self, precision: str, size: int) -> float:
+        """Of a square product."""
+        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+        a, b = (torch.randn(size, size, device=self.device, dtype=dtype) for _ in range(2))
+        with products_in(precision):
+            return 2 * size**3 / self.seconds(lambda: a @ b)
+
+    def _wait(self) -> None:
+        if self.is_gpu:
+            torch.cuda.synchronize()
+
+
+def losses() -> Iterator[tuple[str, Callable[[torch.Tensor, torch.Tensor, str], torch.Tensor]]]:
+    """Names and functions of queries `[K, B, T, D]`, latents `[B, T, D]` and the loss's `compute`."""
+    ids = {"sequence_id": torch.arange(8) % 7, "group_id": torch.arange(8) % 3}
+    num_valid = torch.tensor([16, 16, 9, 16, 12, 16, 7, 16])
+
+    def contrastive(strategy: str, **options: Any) -> Callable[..., torch.Tensor]:
+        def loss(queries: torch.Tensor, latents: torch.Tensor, compute: str) -> torch.Tensor:
+            draws = torch.Generator().manual_seed(0)
+            known = {"num_valid": num_valid, **ids, **options}
+            return contrast(queries, latents, strategy=strategy, generator=draws, compute=compute, **known).loss
+
+        return loss
+
+    def of_classes(objective: str) -> Callable[..., torch.Tensor]:
+        hits = objective_of(objective).hits
+
+        def loss(queries: torch.Tensor, latents: torch.Tensor, compute: str) -> torch.Tensor:
+            flat, table = queries[0].flatten(0, 1), latents.flatten(0, 1)
+            targets = (torch.arange(len(flat)) * 5) % len(table)
+            draw = None
+            if hits:
+                sampler, generator = Uniform(len(table), shared=False), torch.Generator().manual_seed(0)
+                draw = sampler.sample(None, 20, targets, hits[0], generator)
+                draw = type(draw)(*(each.to(flat.device) for each in draw))
+            return class_loss(flat, table, targets.to(flat.device), objective=objective, draw=draw).loss
+
+        return loss
+
+    for strategy in STRATEGIES:
+        yield strategy, contrastive(strategy)
+        yield f"{strategy}, 5 drawn", contrastive(strategy, num_negatives=5)
+    for objective in OBJECTIVES:
+        yield objective, of_classes(objective)
+
+
+def checks(on: Device) -> dict[str, dict[str, float]]:
+    """Of each loss and precision, the larger of the relative errors of its gradients."""
+    torch.manual_seed(0)
+    queries, latents = torch.randn(3, 8, 16, DIM) / 4, torch.randn(8, 16, DIM) / 4
+
+    def gradients(loss: Callable[..., torch.Tensor], precision: str, device: torch.device, dtype: torch.dtype) -> Any:
+        inputs = [each.to(device, dtype).requires_grad_() for each in (queries, latents)]
+        with products_in(precision):
+            value = loss(*inputs, "bf16" if precision == "bf16" else "float32")
+            return [each.cpu().double() for each in torch.autograd.grad(value, inputs)]
+
+    found: dict[str, dict[str, float]] = {}
+    for name, loss in losses():
+        exact = gradients(loss, "float32", torch.device("cpu"), torch.float64)
+        found[name] = {}
+        for precision in PRECISIONS:
+            pairs = zip(gradients(loss, precision, on.device, torch.float32), exact, strict=True)
+            found[name][precision] = max(float((a - b).norm() / b.norm()) for a, b in pairs)
+    return found
+
+
+def contenders(size: int) -> Iterator[tuple[str, Callable[..., torch.Tensor]]]:
+    """Ways to the loss of `size` queries, candidates and positives."""
+
+    def ours(num_scores: int, compute: str) -> Callable[..., torch.Tensor]:
+        def loss(queries: torch.Tensor, candidates: torch.Tensor, positives: torch.Tensor) -> torch.Tensor:
+            tiles.TILE_SCORES, tiles.TILE_ROWS = num_scores, max(64, num_scores // size)
+            return info_nce(queries, candidates, positives, compute=compute).loss
+
+        return loss
+
+    for name, num_scores in TILES.items():
+        for compute in ("float32", "bf16"):
+            yield f"tiles of {name}, {compute}", ours(num_scores, compute)
+    if size <= LARGEST_MATERIALISED:
+        yield "materialised", materialised_info_nce
+    try:
+        flash = import_module("inf_cl").cal_flash_loss
+        yield "Inf-CL", lambda queries, candidates, positives: flash(queries, candidates, positives).mean()
+    except ImportError:
+        pass
+    try:
+        fused = import_module("liger_kernel.ops.fused_linear_cross_entropy").LigerFusedLinearCrossEntropyFunction
+        yield "Liger", lambda queries, candidates, positives: fused.apply(queries, candidates, positives)[0]
+    except ImportError:
+        pass
+
+
+def loss_times(on: Device, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Seconds and memory of every contender at every size."""
+    rows, before = [], (tiles.TILE_SCORES, tiles.TILE_ROWS)
+    for size in sizes:
+        torch.manual_seed(0)
+        queries = (10 * F.normalize(torch.randn(size, DIM, device=on.device), dim=1)).requires_grad_()
+        candidates = F.normalize(torch.randn(size, DIM, device=on.device), dim=1).requires_grad_()
+        positives = torch.arange(size, device=on.device)
+        for name, loss in contenders(size):
+
+            def step(loss: Callable[..., torch.Tensor] = loss) -> None:
+                torch.autograd.grad(loss(queries, candidates, positives), (queries, candidates))  # noqa: B023
+
+            for precision in ("float32", "tf32"):
+                with products_in(precision):
+                    row = {"size": size, "way": name, "products": precision}
+                    seconds = on.seconds(step, 3)
+                    rows.append(row | {"seconds": seconds, "extra_mib": on.extra_mib(step)})
+                    rows[-1]["tflops"] = 6 * size * size * DIM / seconds / 1e12
+    tiles.TILE_SCORES, tiles.TILE_ROWS = before
+    return rows
+
+
+def training_step(on: Device, batch_size: int, num_chunks: int = 1, mode: str = "eager") -> Callable[[str], None]:
+    """The step at CPC_audio's size with all candidates, given a precision."""
+    torch.manual_seed(0)
+    model = CPC(AudioEncoder(DIM, norm="layer"), GRU(DIM), Bilinear(NUM_STEPS), Contrastive())
+    batch = Batch.of(torch.randn(batch_size, WINDOW_SAMPLES))
+    model.initialise_from(batch.x[:8])
+    model.to(on.device)
+    batch = batch._replace(x=batch.x.to(on.device))
+    if mode != "eager":
+        model.compile(fullgraph=True, mode=mode)
+    optimiser = torch.optim.Adam(model.parameters(), 2e-4)
+
+    def step(precision: str) -> None:
+        with products_in(precision), torch.autocast(on.device.type, torch.bfloat16, enabled=precision == "bf16"):
+            if num_chunks > 1:
+                loss = contrast_in_chunks(model, batch, num_chunks)[1].loss
+            else:
+                loss = model.loss(batch).loss
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+
+    return step
+
+
+def step_times(on: Device, batch_sizes: tuple[int, ...], peaks: dict[str, float]) -> list[dict[str, Any]]:
+    """Windows a second, and the share of the peak that the step's products reach."""
+    rows = []
+    for mode in ("eager", "default", "reduce-overhead"):
+        for batch_size in batch_sizes:
+            step = training_step(on, batch_size, mode=mode)
+            # what the step shares with the reference, and the scores of all candidates
+            num_rows = NUM_STEPS * batch_size * 128
+            operations = NUM_OPERATIONS * batch_size / 8 + 6 * num_rows * batch_size * 128 * DIM
+            for precision in PRECISIONS:
+                row: dict[str, Any] = {"mode": mode, "batch_size": batch_size, "precision": precision}
+                try:
+                    seconds = on.seconds(lambda: step(precision))  # noqa: B023
+                except Exception as error:  # a mode that a version of torch cannot run is a finding
+                    rows.append(row | {"error": f"{type(error).__name__}: {str(error)[:200]}"})
+                    continue
+                share = operations / seconds / peaks[precision]
+                rows.append(row | {"windows_per_second": batch_size / seconds, "share_of_peak": share})
+        torch.compiler.reset()
+    return rows
+
+
+def chunk_memory(on: Device, batch_size: int) -> list[dict[str, Any]]:
+    """Memory of a step, and of one with eight times the candidates in eight chunks."""
+    rows = []
+    for num_chunks in (1, 8):
+        step = training_step(on, num_chunks * batch_size, num_chunks)
+        step("bf16")
+        mib = on.extra_mib(lambda: step("bf16"))  # noqa: B023
+        rows.append({"batch_size": num_chunks * batch_size, "num_chunks": num_chunks, "extra_mib": mib})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", default="gpu.json")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("there is no GPU that torch can see; --device cpu --quick shows that the command runs")
+    on, quick = Device(options.device), options.quick
+    peaks = {precision: on.peak_flops(precision, 1024 if quick else 8192) for precision in PRECISIONS}
+    found: dict[str, Any] = {
+        "device": on.name,
+        "torch": torch.__version__,
+        "peak_tflops": {precision: peak / 1e12 for precision, peak in peaks.items()},
+    }
+    parts: dict[str, Callable[[], Any]] = {
+        "checks": lambda: checks(on),
+        "loss": lambda: loss_times(on, (256, 512) if quick else (16384, 32768, 65536, 131072)),
+        "step": lambda: step_times(on, (2,) if quick else (8, 64, 256), peaks),
+        "chunks": lambda: chunk_memory(on, 2 if quick else 64),
+    }
+    for name, part in parts.items():
+        start = time.perf_counter()
+        found[name] = part()
+        print(f"{name}, {time.perf_counter() - start:.0f} s")
+        for row in found[name].items() if name == "checks" else found[name]:
+            print(f"  {row}")
+        with open(options.out, "w") as out:  # whatever comes later
+            json.dump(found, out, indent=1)
+
+
+if __name__ == "__main__":
+    main()
