@@ -1,9 +1,10 @@
 """Ranks on this machine: throughput, bytes sent, and the loss's memory, by how latents are exchanged (Gloo).
 
-python -m benchmarks.ranks [--most 4] [--steps 20]
+python -m benchmarks.ranks [--most 4] [--steps 20] [--negatives mixed]
 
 Step: 256 latents, GRU of 256, 12 bilinear steps, 8 windows of 20480 samples per rank, all candidates of all ranks, Adam
-under DDP, one thread per rank. Its throughput is compared with as many processes that train alone at the same time.
+under DDP, one thread per rank. Its throughput is compared with as many processes that train alone at the same time, and
+score fewer candidates by it; with `--negatives sequence_only` as many.
 Bytes are what the loopback device carries in a step, beside the formula of docs/scale.md; memory is what the loss of
 16384 rows per rank takes above its inputs, at its highest.
 """
@@ -24,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.machine import machine_state, peak_extra_mib
 from cpc.allocator import keep_freed_memory
+from cpc.candidates import STRATEGIES
 from cpc.contexts import GRU
 from cpc.data.batch import Batch
 from cpc.encoders import AudioEncoder
@@ -46,9 +48,9 @@ def bytes_of_step(num_ranks: int, exchange: str, num_parameters: int) -> int:
     return gradients + num_ranks * of_exchange * latents
 
 
-def train(rank: int, num_ranks: int, exchange: str, num_steps: int) -> dict[str, float]:
+def train(rank: int, num_ranks: int, exchange: Any, num_steps: int, negatives: str) -> dict[str, float]:
     torch.manual_seed(rank)
-    model = CPC(AudioEncoder(DIM), GRU(DIM), Bilinear(NUM_STEPS), Contrastive(exchange=exchange))  # type: ignore[arg-type]
+    model = CPC(AudioEncoder(DIM), GRU(DIM), Bilinear(NUM_STEPS), Contrastive(negatives, exchange=exchange))
     x = torch.randn(BATCH_SIZE, WINDOW_SAMPLES)
     model.initialise_from(x)
     wrapped = DistributedDataParallel(model) if dist.is_initialized() else model
@@ -119,14 +121,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--most", type=int, default=4, help="ranks")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--negatives", choices=STRATEGIES, default="mixed")
     options = parser.parse_args()
+    step = partial(train, num_steps=options.steps, negatives=options.negatives)
     print("  ".join(f"{name} {value}" for name, value in machine_state(keep_freed_memory()).items()))
     figures: list[dict[str, Any]] = []
     for num_ranks in range(1, options.most + 1):
-        alone = together(num_ranks, partial(train, exchange="gather", num_steps=options.steps), is_group=False)
+        alone = together(num_ranks, partial(step, exchange="gather"), is_group=False)
         summed = sum(each["windows_per_second"] for each in alone)
         for exchange in EXCHANGES:
-            found = together(num_ranks, partial(train, exchange=exchange, num_steps=options.steps), num_ranks > 1)
+            found = together(num_ranks, partial(step, exchange=exchange), num_ranks > 1)
             memory = together(num_ranks, partial(loss_memory, exchange=exchange), num_ranks > 1)
             rate = sum(each["windows_per_second"] for each in found)
             figures.append(
