@@ -93,6 +93,14 @@ class PretrainingData(pl.LightningDataModule):
             generator=torch.Generator(),  # so that the loader draws nothing from the global one
         )
 
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        """Observations alone: what is known of them is read on the host, and a GPU would be waited for."""
+        x, target = (
+            each if each is None or each.device == device else _pinned(each, device).to(device, non_blocking=True)
+            for each in (batch.x, batch.target)
+        )
+        return batch._replace(x=x, target=target)
+
     def initialisation_batch(self) -> Tensor:
         """Observations for the data-dependent initialisation: the same on every rank."""
         return self.modality.initialisation_batch(self.corpus)
@@ -116,6 +124,11 @@ class PretrainingData(pl.LightningDataModule):
             ValueError: naming what differs.
         """
         check_same_batches(state_dict["fingerprint"], self.state_dict()["fingerprint"])
+
+
+def _pinned(x: Tensor, device: torch.device) -> Tensor:
+    """Where a GPU can fetch it from while the host goes on."""
+    return x.pin_memory() if device.type == "cuda" else x
 
 
 def _whole(batch: Batch) -> Batch:

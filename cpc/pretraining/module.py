@@ -115,14 +115,6 @@ class Pretraining(pl.LightningModule):
         if stage == "fit" and not self.model.is_initialised:
             self.model.initialise_from(self.trainer.datamodule.initialisation_batch())
 
-    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        """Observations alone: what is known of them is read on the host, and a GPU would be waited for."""
-        x, target = (
-            each if each is None or each.device == device else _pinned(each, device).to(device, non_blocking=True)
-            for each in (batch.x, batch.target)
-        )
-        return batch._replace(x=x, target=target)
-
     def training_step(self, batch: Batch, batch_index: int) -> dict[str, Tensor]:
         """The contrastive loss; latents and contexts go to the online probe, detached."""
         self.model.loss_part.move_to(batch_index)
@@ -346,11 +338,6 @@ class Pretraining(pl.LightningModule):
         at_same_time = zip_longest(*self.of_all_ranks(tally.sums))  # text may end earlier on some
         gathered.sums = [torch.cat([each for each in batch if each is not None], 2) for batch in at_same_time]
         return gathered
-
-
-def _pinned(x: Tensor, device: torch.device) -> Tensor:
-    """Where a GPU can fetch it from while the host goes on."""
-    return x.pin_memory() if device.type == "cuda" else x
 
 
 def _differences(found: Any, expected: Any, name: str = "model") -> Iterator[str]:

@@ -15,6 +15,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from cpc.candidates import STRATEGIES
@@ -42,6 +45,7 @@ class Case(NamedTuple):
     known: tuple[str, ...] = ("num_valid", "sequence_id", "group_id")
     num_valid: Tensor = LENGTHS
     num_steps: int = 3
+    is_sharded: bool = False  # by FSDP2, not replicated by DDP
 
 
 def cases() -> dict[str, Case]:
@@ -67,6 +71,7 @@ def cases() -> dict[str, Case]:
         },
         "places": Case(LocalContrastive("mixed"), "frames", known=()),
         **{f"{strategy}, ring": Case(Contrastive(strategy, exchange="ring"), num_steps=20) for strategy in STRATEGIES},
+        "sharded weights": Case(Contrastive("mixed", 5), is_sharded=True),
         "images, ring": Case(Contrastive("mixed_excluding", skip_steps=1, exchange="ring"), "images", known=()),
         "places, ring": Case(LocalContrastive("mixed", exchange="ring"), "frames", known=()),
         "ranks without rows, ring": Case(
@@ -108,7 +113,12 @@ def train(case: Case, own: slice, most_steps: int) -> dict[str, Any]:
     if case.kind == "tokens":
         following = torch.randint(0, 12, (8, 11), generator=torch.Generator().manual_seed(4))
         batch = batch._replace(labels=following[own])
-    wrapped: Callable[[Tensor], Any] = DistributedDataParallel(model) if has_ranks else model
+    wrapped: Callable[[Tensor], Any] = model
+    if has_ranks and case.is_sharded:
+        for part in (model.encoder, model.context, model):
+            fully_shard(part, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    elif has_ranks:
+        wrapped = DistributedDataParallel(model)
     optimiser = torch.optim.Adam(model.parameters(), 1e-3)
     draws = torch.Generator().manual_seed(3)
     made: dict[str, Any] = {"losses": [], "sums": []}
@@ -117,12 +127,16 @@ def train(case: Case, own: slice, most_steps: int) -> dict[str, Any]:
         contrast = model.contrast(wrapped(batch.x), batch, draws)
         contrast.loss.backward()
         if step == 0:
-            made["gradients"] = {name: each.grad.clone() for name, each in model.named_parameters()}
+            made["gradients"] = {name: whole(each.grad.clone()) for name, each in model.named_parameters()}
         optimiser.step()
         made["losses"].append(contrast.loss.detach())
         made["sums"].append(torch.stack(contrast[1:]))
-    made["weights"] = model.state_dict()
+    made["weights"] = {name: whole(each) for name, each in model.state_dict().items()}
     return made
+
+
+def whole(x: Tensor) -> Tensor:
+    return x.full_tensor() if isinstance(x, DTensor) else x
 
 
 def of_all(value: Any) -> list[Any]:

@@ -22,6 +22,7 @@ from cpc.encoders import AudioEncoder, FrameEncoder, PatchEncoder, TinyTrunk, To
 from cpc.losses import ClassTableLoss, Contrastive, LocalContrastive
 from cpc.model import CPC
 from cpc.predictors import Bilinear, TransformerPredictor
+from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import Pretraining
 from cpc.probes.online import OnlineProbe
 
@@ -104,7 +105,7 @@ def test_a_whole_training_step() -> None:
     probe = OnlineProbe("phone")
     probe.classes = list("abcd")
     probe.on_train_start(training.trainer, training)
-    there = training.transfer_batch_to_device(batch, torch.device("meta"), 0)
+    there = PretrainingData.transfer_batch_to_device(MagicMock(), batch, torch.device("meta"), 0)
     assert there.x.is_meta
     assert there.sequence_id is batch.sequence_id
     outputs = training.training_step(there, 0)
