@@ -21,6 +21,7 @@ COMMANDS = {  # the function that is called, and what it does
     "evaluate": ("cpc.evaluation:evaluate", "measure the held-out bound log N - L of a model"),
     "probe": ("cpc.probes.report:probe", "judge features with linear probes, beside baselines and the bound"),
     "embed": ("cpc.probes.embed:embed", "write features of audio or image files, and where they lie"),
+    "export": ("cpc.export:export", "write a model as ONNX graphs, checked"),
     "picture": (
         "cpc.probes.picture:write_pictures",
         "draw an image model's patches, their neighbours in z and a map of contexts",
@@ -104,7 +105,7 @@ def _run(name: str, arguments: list[str], typed: dict[str, str]) -> None:
     result = function(**values)
     if name == "embed":
         print(f"{len(result)} files written to {values['out']}")
-    elif name == "picture":
+    elif name in ("picture", "export"):
         print("\n".join(f"{path} written" for path in result))
     elif name == "data index":
         splits = Counter(result.columns.get("split", []))

@@ -80,6 +80,14 @@ def a_model_is_one_graph(model: CPC, x: torch.Tensor) -> None:
     torch.testing.assert_close(gradients, of_eager, rtol=1e-9, atol=1e-10)
 
 
+def encoders_are_exported_for_any_length() -> None:
+    encoder = AudioEncoder(4).eval()
+    axes = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+    program = torch.export.export(encoder, (torch.randn(3, 3200),), dynamic_shapes=(axes,)).module()
+    x = torch.randn(2, 5001)
+    torch.testing.assert_close(program(x), encoder(x), rtol=1e-5, atol=1e-5)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     if sys.argv[1] == "loss":
@@ -91,3 +99,4 @@ if __name__ == "__main__":
         for model, x in models():
             torch.compiler.reset()
             a_model_is_one_graph(model, x)
+        encoders_are_exported_for_any_length()

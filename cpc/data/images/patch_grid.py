@@ -52,7 +52,8 @@ class PatchGrid:
                 f"images of {image_size} pixels are smaller than patch_size={self.patch_size}: raise `image_size`, "
                 "or lower the encoder's patch_size"
             )
-        side, rest = divmod(image_size - self.patch_size, self.stride)
+        room = image_size - self.patch_size
+        side, rest = room // self.stride, room % self.stride  # not divmod: torch.export has none
         if rest:
             fitting = image_size - rest
             raise ValueError(

@@ -1,0 +1,94 @@
+"""Graphs for ONNX Runtime compute what the model does, at any length, also as a stream."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from cpc import CPC, save_pretrained
+from cpc.contexts import GRU, LSTM, CausalTransformer, Identity, PixelCNN
+from cpc.encoders import AudioEncoder, FrameEncoder, MelEncoder, PatchEncoder, TinyTrunk, TokenEncoder
+from cpc.export import export
+from cpc.predictors import Bilinear
+
+
+def saved(folder: Path, encoder: Any, context: Any, x: torch.Tensor) -> CPC:
+    torch.manual_seed(0)
+    model = CPC(encoder, context, Bilinear(1)).eval()
+    model.initialise_from(x)
+    save_pretrained(model, folder)
+    return model
+
+
+def exported(folder: Path) -> str:
+    """What the command prints, in a process without checks of types, which are in an exporter's way."""
+    command = [sys.executable, "-m", "cpc.cli", "export", str(folder / "model"), "--out", str(folder / "graphs")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run(path: Path, **inputs: torch.Tensor) -> list[torch.Tensor]:
+    session = onnxruntime.InferenceSession(path)
+    return [torch.from_numpy(each) for each in session.run(None, {k: np.asarray(v) for k, v in inputs.items()})]
+
+
+@pytest.mark.slow
+def test_a_stream_of_audio(tmp_path: Path) -> None:
+    """The command's files, chunk by chunk and whole, are the model; metadata say how to prepare audio."""
+    encoder = AudioEncoder(8)
+    encoder.set_statistics(0.5, 2.0)
+    model = saved(tmp_path / "model", encoder, GRU(6), torch.randn(2, 3200))
+    assert "context.onnx written" in exported(tmp_path)
+    x = torch.randn(2, 5001)
+    z, c, state = model.encode(x)
+    (found,) = run(tmp_path / "graphs" / "encoder.onnx", x=x)
+    torch.testing.assert_close(found, z.detach(), rtol=0, atol=1e-5)
+    hidden, pieces = torch.zeros(2, 1, 6), []
+    for chunk in found.split(7, 1):
+        piece, hidden = run(tmp_path / "graphs" / "context.onnx", z=chunk, state=hidden)
+        pieces.append(piece)
+    torch.testing.assert_close(torch.cat(pieces, 1), c.detach(), rtol=0, atol=1e-5)
+    torch.testing.assert_close(hidden, state[0].detach(), rtol=0, atol=1e-5)
+    told = onnxruntime.InferenceSession(tmp_path / "graphs" / "encoder.onnx").get_modelmeta().custom_metadata_map
+    assert (told["cpc.sample_rate_hz"], told["cpc.hop_samples"]) == ("16000", "160")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("encoder", "context", "x", "files"),
+    [
+        (AudioEncoder(8, norm="layer"), LSTM(8, 2), torch.randn(3, 3200), 2),
+        (MelEncoder(8), CausalTransformer(8, num_heads=2), torch.randn(3, 6400), 1),
+        (PatchEncoder(TinyTrunk(8, 1), patch_size=16, stride=8), PixelCNN(6, 2, 6), torch.rand(3, 1, 64, 64), 2),
+        (
+            FrameEncoder((16, 16), 6, widths=(4, 3), kernels=(4, 3), strides=(2, 2)),
+            Identity(),
+            torch.randint(0, 256, (3, 4, 1, 16, 16), dtype=torch.uint8),
+            2,
+        ),
+    ],
+    ids=["layer norm", "mel", "images", "frames"],
+)
+def test_every_kind_of_model(tmp_path: Path, encoder: Any, context: Any, x: torch.Tensor, files: int) -> None:
+    model = saved(tmp_path / "model", encoder, context, x)
+    assert exported(tmp_path).count("written") == files
+    (found,) = run(tmp_path / "graphs" / "encoder.onnx", x=x[:1])
+    torch.testing.assert_close(found, model.encoder(x[:1]).detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_refusals(tmp_path: Path) -> None:
+    saved(tmp_path / "model", AudioEncoder(4), GRU(4), torch.randn(2, 3200))
+    with pytest.raises(ValueError, match="exists already"):
+        export(tmp_path / "model", tmp_path)
+    with pytest.raises(ValueError, match="at least 18"):
+        export(tmp_path / "model", tmp_path / "graphs", opset=11)
+    saved(tmp_path / "words", TokenEncoder(5, 4), GRU(4), torch.zeros(1, 3, dtype=torch.long))
+    with pytest.raises(ValueError, match="no graph of an encoder of text"):
+        export(tmp_path / "words", tmp_path / "graphs")
+    assert not (tmp_path / "graphs").exists()
