@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, get_args
 
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS, Header, read_headers
+from cpc.data.audio.label_files import labels_of
 from cpc.data.audio.manifest import KNOWN_COLUMNS, MANIFEST_NAME, Manifest, read_manifest
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
 from cpc.data.store.splits import draw_splits
@@ -23,6 +24,8 @@ def index_folder(
     speaker_level: int | None = None,
     speaker_pattern: str | None = None,
     split_level: int | None = None,
+    labels: str | Path | None = None,
+    label_key: str | None = None,
     valid_share: float | None = None,
     test_share: float | None = None,
     split_by: SplitBy = "file",
@@ -41,6 +44,9 @@ def index_folder(
         speaker_pattern: regular expression, searched in the path relative to `root`. Each named group becomes a column:
             `(?P<digit>\d)_(?P<speaker>[a-z]+)_(?P<index>\d+)`; groups `speaker` and `split` mean what they say.
         split_level: which folder below `root` names the split.
+        labels: CSV (or TSV) whose columns are joined to the files; one called `split` or `speaker` means what it says.
+        label_key: its column that names the files, by their paths below `root`, their names, or their stems; `path`
+            if not given.
         valid_share: share of the files that is drawn for split `valid`, 0.1 if not given; nothing is drawn where
             folders or the pattern name the split, nor where both shares are 0.
         test_share: share of the files that is drawn for split `test`, likewise.
@@ -54,7 +60,8 @@ def index_folder(
     Raises:
         ValueError: if there is no audio, a file is bad, lies too shallow for a level, does not match the pattern or is
             there under two names; the first few are named. Also for a pattern without named groups, an `out` that
-            exists, shares beside a split that folders or the pattern name, and a split that would be empty.
+            exists, shares beside a split that folders, the pattern or `labels` name, and a split that would be empty;
+            on `labels` as `labels_of`.
     """
     root = Path(root)
     if not root.is_dir():
@@ -66,9 +73,17 @@ def index_folder(
         raise ValueError(f"{out} exists already; set `overwrite` to replace it, or name another place with `out`")
     paths = find_files(root, AUDIO_SUFFIXES, "audio")
     refuse_doubles(root, paths)
-    labels = _labels(paths, speaker_level, speaker_pattern, split_level)
+    columns_of_paths = _labels(paths, speaker_level, speaker_pattern, split_level)
+    if label_key is not None and labels is None:
+        raise ValueError(f"`label_key`={label_key} is a column of `labels`: name the table too")
+    if labels is not None:
+        joined = labels_of(paths, labels, label_key or "path")
+        twice = sorted(joined.keys() & columns_of_paths.keys())
+        if twice:
+            raise ValueError(f"{labels} has the columns {', '.join(twice)}, which paths name already: leave one out")
+        columns_of_paths |= joined
     draw = partial(_drawn_splits, valid_share=valid_share, test_share=test_share, split_by=split_by, seed=seed)
-    draw({"path": paths} | labels)  # what is wrong with the options shows before the headers are read
+    draw({"path": paths} | columns_of_paths)  # what is wrong with the options shows before the headers are read
     out.parent.mkdir(parents=True, exist_ok=True)
     entries = read_headers([root / path for path in paths], num_workers, "index" if progress else None)
     bad = [entry for entry in entries if isinstance(entry, str)]
@@ -80,7 +95,7 @@ def index_folder(
     if bad:
         warnings.warn(f"left out {len(bad)} of {len(paths)} files below {root}:\n{name_a_few(bad)}", stacklevel=2)
     headers = {row: entry for row, entry in enumerate(entries) if isinstance(entry, Header)}
-    columns = {name: [values[row] for row in headers] for name, values in ({"path": paths} | labels).items()}
+    columns = {name: [values[row] for row in headers] for name, values in ({"path": paths} | columns_of_paths).items()}
     columns |= draw(columns)
     columns |= {name: [str(getattr(header, name)) for header in headers.values()] for name in COUNT_COLUMNS}
     order = [name for name in KNOWN_COLUMNS if name in columns]
@@ -137,7 +152,7 @@ def _drawn_splits(
         if (valid_share, test_share, split_by, seed) != (None, None, "file", 0):
             raise ValueError(
                 f"valid_share={valid_share}, test_share={test_share}, split_by={split_by!r}, seed={seed} draw splits, "
-                "but `split_level` or `speaker_pattern` name them already: leave one or the other out"
+                "but `split_level`, `speaker_pattern` or `labels` name them already: leave one or the other out"
             )
         return {}
     shares = [DEFAULT_SHARE if share is None else share for share in (valid_share, test_share)]
