@@ -1,0 +1,100 @@
+"""WebDataset's tars: members that share a name up to its first dot are a sample, `000012.flac` and `000012.json`."""
+
+import io
+import tarfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+MOST_MEMBER_BYTES = 2**30
+
+
+class Sample(NamedTuple):
+    """The members of one name.
+
+    Attributes:
+        tar: where they lie.
+        key: the name, with the folders before it.
+        parts: their contents, by what follows the first dot, in lower case.
+    """
+
+    tar: Path
+    key: str
+    parts: dict[str, bytes]
+
+
+def read_samples(tar: Path) -> Iterator[Sample]:
+    """The samples of a tar, in order; nothing is written anywhere, and names are not followed.
+
+    Raises:
+        ValueError: naming tar and member: if it is no tar or a compressed one, was cut off, holds anything but files
+            and folders, a member is larger than 2^30 bytes or there twice, or a sample's members are apart.
+    """
+    seen: set[str] = set()
+    sample: Sample | None = None
+    num_bytes = tar.stat().st_size
+    try:
+        with tarfile.open(tar, "r:") as archive:
+            for member in archive:
+                if member.isdir():
+                    continue
+                if not member.isreg():
+                    raise ValueError(f"{tar}: {member.name!r} is a link or a device; samples are files")
+                if member.size > min(MOST_MEMBER_BYTES, num_bytes):
+                    raise ValueError(
+                        f"{tar}: {member.name!r} is said to have {member.size} bytes; the tar has {num_bytes}"
+                    )
+                key, kind = _key_and_kind(member.name)
+                if sample is None or key != sample.key:
+                    if sample is not None:
+                        yield sample
+                    if key in seen:
+                        raise ValueError(f"{tar}: the members of sample {key!r} do not follow each other")
+                    seen.add(key)
+                    sample = Sample(tar, key, {})
+                if kind in sample.parts:
+                    raise ValueError(f"{tar}: {member.name!r} is there twice")
+                stream = archive.extractfile(member)
+                assert stream is not None
+                content = stream.read()
+                if len(content) != member.size:
+                    raise ValueError(f"{tar}: {member.name!r} is cut off")
+                sample.parts[kind] = content
+    except (tarfile.TarError, EOFError, OverflowError, UnicodeError) as error:
+        raise ValueError(f"{tar} is damaged, compressed or no tar: {error}") from error
+    if sample is not None:
+        yield sample
+
+
+def write_samples(samples: Iterable[tuple[str, dict[str, bytes]]], folder: Path, tar_bytes: int) -> int:
+    """Write `00000.tar`, `00001.tar`, ... of about that many bytes; returns their number.
+
+    Args:
+        samples: key and parts of each.
+        folder: it exists.
+        tar_bytes: a tar ends with the sample that reaches them.
+    """
+    archive: tarfile.TarFile | None = None
+    num_tars = 0
+    try:
+        for key, parts in samples:
+            if archive is None:
+                archive = tarfile.open(folder / f"{num_tars:05}.tar", "w", format=tarfile.PAX_FORMAT)
+                num_tars += 1
+            for kind, content in parts.items():
+                member = tarfile.TarInfo(f"{key}.{kind}")  # without a time or an owner: equal corpora make equal tars
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+            if archive.offset >= tar_bytes:
+                archive.close()
+                archive = None
+    finally:
+        if archive is not None:
+            archive.close()
+    return num_tars
+
+
+def _key_and_kind(name: str) -> tuple[str, str]:
+    folder, slash, last = name.rpartition("/")
+    stem, _, kind = last.partition(".")
+    return f"{folder}{slash}{stem}", kind.lower()

@@ -1,0 +1,179 @@
+"""`cpc data tar` and `cpc data untar`: corpora of files to WebDataset's tars and back."""
+
+import csv
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS
+from cpc.data.audio.manifest import MANIFEST_NAME, read_manifest
+from cpc.data.images.folder import IMAGE_SUFFIXES
+from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.store.folders import find_files, name_a_few
+from cpc.data.store.tars import Sample, read_samples, write_samples
+
+LABELS_NAME = "labels.csv"
+_TEXTS = ("cls", "txt")  # parts that are one label each
+_KINDS = {"audio": AUDIO_SUFFIXES, "images": IMAGE_SUFFIXES}
+
+
+def tar_corpus(data: str | Path, *, out: str | Path, tar_mb: float = 100.0) -> None:
+    """Write a corpus of files as tars that WebDataset reads: the files as they are, and what is known of each as JSON.
+
+    Args:
+        data: manifest of audio, or the folder that holds it; or a folder of images.
+        out: a new folder for `00000.tar`, `00001.tar` and so on.
+        tar_mb: size of a tar, 1e6 bytes.
+
+    Raises:
+        ValueError: if `out` is there, or there are no files.
+    """
+    data, out = Path(data), Path(out)
+    if out.exists():
+        raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
+    if not tar_mb > 0:
+        raise ValueError(f"`tar_mb`={tar_mb} must be positive")
+    is_audio = data.suffix == ".csv" or (data / MANIFEST_NAME).is_file()
+    samples = list(_of_manifest(data) if is_audio else _of_images(data))
+    with build_atomically(out, lambda _: False, "out") as folder:
+        contents = (
+            (
+                f"{place:08}",
+                {file.suffix[1:].lower(): file.read_bytes(), "json": json.dumps(known, ensure_ascii=False).encode()},
+            )
+            for place, (file, known) in enumerate(samples)
+        )
+        num_tars = write_samples(contents, folder, round(tar_mb * 1e6))
+    print(f"{len(samples)} files in {num_tars} tars in {out}")
+
+
+def untar_corpus(tars: Sequence[str | Path], *, out: str | Path, skip_bad: bool = False) -> None:
+    """Write the files of WebDataset's tars below a new folder, from which `cpc data index` or training goes on.
+
+    A file is called as the `path` of its sample's JSON says, otherwise TAR/KEY; an image with a class (`.cls`) lies in
+    the folder of that name. What else JSON, `.cls` and `.txt` say goes to OUT/labels.csv: of audio,
+    `cpc data index OUT --labels OUT/labels.csv` makes the manifest.
+
+    Args:
+        tars: files, and folders to search for `*.tar`.
+        out: a new folder.
+        skip_bad: leave out samples without a file of audio or an image, and those behind a damage, and warn how many.
+
+    Raises:
+        ValueError: before `out` exists: on tars as `read_samples`; if a name leads out of the folder or is there
+            twice, a sample has no such file or several, JSON is none, or kinds are mixed.
+    """
+    out = Path(out)
+    if out.exists():
+        raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
+    files = [found for tar in tars for found in _tars(Path(tar))]
+    rows: dict[str, dict[str, str]] = {}
+    kinds: set[str] = set()
+    bad: list[str] = []
+    with build_atomically(out, lambda _: False, "out") as folder:
+        for tar in files:
+            try:
+                for sample in read_samples(tar):
+                    try:
+                        kind, suffix = _medium(sample)
+                        path, labels = _place_and_labels(sample, kind, suffix)
+                        if path in rows:
+                            raise ValueError(f"{tar}: sample {sample.key!r} is {path}, which is there already")
+                    except ValueError as error:
+                        if not skip_bad:
+                            raise
+                        bad.append(str(error))
+                        continue
+                    kinds.add(kind)
+                    if len(kinds) > 1:
+                        raise ValueError(f"{tar}: sample {sample.key!r} is of {kind}, others are not: separate them")
+                    rows[path] = labels
+                    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                    (folder / path).write_bytes(sample.parts[suffix])
+            except ValueError as error:
+                if not skip_bad or len(kinds) > 1:
+                    raise
+                bad.append(str(error))
+        if not rows:
+            raise ValueError(f"the tars hold no sample that can be used:\n{name_a_few(bad)}")
+        has_labels = any(rows.values())
+        if has_labels:
+            _write_labels(rows, folder / LABELS_NAME)
+    if bad:
+        warnings.warn(f"left out {len(bad)} samples or rests of tars:\n{name_a_few(bad)}", stacklevel=2)
+    told = f", what is known of them to {LABELS_NAME}" if has_labels else ""
+    print(f"{len(rows)} files of {kinds.pop()} written to {out}{told}")
+
+
+def _of_manifest(data: Path) -> Iterator[tuple[Path, dict[str, str]]]:
+    manifest = read_manifest(data)
+    columns = {name: values for name, values in manifest.columns.items() if name not in COUNT_COLUMNS}
+    for row, file in enumerate(manifest.files):
+        known = {name: values[row] for name, values in columns.items()}
+        if PurePosixPath(known["path"]).is_absolute() or ".." in PurePosixPath(known["path"]).parts:
+            del known["path"]  # of another machine
+        yield file, known
+
+
+def _of_images(data: Path) -> Iterator[tuple[Path, dict[str, str]]]:
+    for path in find_files(data, IMAGE_SUFFIXES, "image"):
+        yield data / path, {"path": path}
+
+
+def _tars(place: Path) -> list[Path]:
+    if place.is_file():
+        return [place]
+    return [place / path for path in find_files(place, (".tar",), "tar")]
+
+
+def _medium(sample: Sample) -> tuple[str, str]:
+    """The kind of a sample, and which of its parts that is."""
+    found = [(kind, part) for kind, suffixes in _KINDS.items() for part in sample.parts if f".{part}" in suffixes]
+    if len(found) != 1:
+        raise ValueError(
+            f"{sample.tar}: sample {sample.key!r} has {', '.join(sample.parts) or 'nothing'}: it needs one file of "
+            "audio, or one image"
+        )
+    return found[0]
+
+
+def _place_and_labels(sample: Sample, kind: str, suffix: str) -> tuple[str, dict[str, str]]:
+    labels = {name: _text(sample, name) for name in _TEXTS if name in sample.parts}
+    if "json" in sample.parts:
+        try:
+            known = json.loads(sample.parts["json"])
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{sample.tar}: the JSON of sample {sample.key!r} is damaged: {error}") from error
+        if not isinstance(known, dict):
+            raise ValueError(f"{sample.tar}: the JSON of sample {sample.key!r} is no object of names and values")
+        labels |= {str(name): _cell(value) for name, value in known.items() if not isinstance(value, dict | list)}
+    path = labels.pop("path", "")
+    if not path:
+        of_class = labels["cls"] if kind == "images" and "cls" in labels else ""
+        path = f"{of_class or sample.tar.stem}/{f'{sample.tar.stem}-' if of_class else ''}{sample.key}.{suffix}"
+    pure = PurePosixPath(path)
+    is_plain = all(part.isprintable() and not part.startswith((".", "~")) and "\\" not in part for part in pure.parts)
+    if pure.is_absolute() or not is_plain or ":" in pure.parts[0] or pure.suffix.lower() != f".{suffix}":
+        raise ValueError(f"{sample.tar}: sample {sample.key!r} would be written to {path!r}: rename it")
+    return pure.as_posix(), {name: value for name, value in labels.items() if name not in COUNT_COLUMNS}
+
+
+def _text(sample: Sample, part: str) -> str:
+    try:
+        return sample.parts[part].decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{sample.tar}: {part} of sample {sample.key!r} is no UTF-8: {error}") from error
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _write_labels(rows: dict[str, dict[str, str]], table: Path) -> None:
+    names = list(dict.fromkeys(name for labels in rows.values() for name in labels))
+    with table.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["path", *names])
+        writer.writerows([path, *(labels.get(name, "") for name in names)] for path, labels in rows.items())
