@@ -1,5 +1,6 @@
 """Graphs for ONNX Runtime compute what the model does, at any length, also as a stream."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ from cpc.contexts import GRU, LSTM, CausalTransformer, Identity, PixelCNN
 from cpc.encoders import AudioEncoder, FrameEncoder, MelEncoder, PatchEncoder, TinyTrunk, TokenEncoder
 from cpc.export import export
 from cpc.predictors import Bilinear
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "library.md"
 
 
 def saved(folder: Path, encoder: Any, context: Any, x: torch.Tensor) -> CPC:
@@ -39,22 +42,27 @@ def run(path: Path, **inputs: torch.Tensor) -> list[torch.Tensor]:
 
 
 @pytest.mark.slow
-def test_a_stream_of_audio(tmp_path: Path) -> None:
+def test_a_stream_of_audio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command's files, chunk by chunk and whole, are the model; metadata say how to prepare audio."""
     encoder = AudioEncoder(8)
     encoder.set_statistics(0.5, 2.0)
-    model = saved(tmp_path / "model", encoder, GRU(6), torch.randn(2, 3200))
+    model = saved(tmp_path / "model", encoder, GRU(256), torch.randn(2, 3200))
     assert "context.onnx written" in exported(tmp_path)
     x = torch.randn(2, 5001)
     z, c, state = model.encode(x)
     (found,) = run(tmp_path / "graphs" / "encoder.onnx", x=x)
     torch.testing.assert_close(found, z.detach(), rtol=0, atol=1e-5)
-    hidden, pieces = torch.zeros(2, 1, 6), []
+    hidden, pieces = torch.zeros(2, 1, 256), []
     for chunk in found.split(7, 1):
         piece, hidden = run(tmp_path / "graphs" / "context.onnx", z=chunk, state=hidden)
         pieces.append(piece)
     torch.testing.assert_close(torch.cat(pieces, 1), c.detach(), rtol=0, atol=1e-5)
     torch.testing.assert_close(hidden, state[0].detach(), rtol=0, atol=1e-5)
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```python\n(encoder, context = .*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    names = {"onnxruntime": onnxruntime, "np": np, "chunks": np.split(x[:1, :4800].numpy(), 3, 1)}
+    exec(block, names)
+    assert names["c"].shape == (1, 10, 256)
     told = onnxruntime.InferenceSession(tmp_path / "graphs" / "encoder.onnx").get_modelmeta().custom_metadata_map
     assert (told["cpc.sample_rate_hz"], told["cpc.hop_samples"]) == ("16000", "160")
 
