@@ -86,7 +86,7 @@ def _losses_and_gradients(
     blocks: Any = Blocks(numbers, pools, sizes)  # type: ignore[arg-type]
     shifts = Shifts(*rest)
     of_queries, of_candidates, of_bias, of_targets = gradients = [
-        torch.zeros_like(each, dtype=gradient_dtype(each, candidates), requires_grad=False)
+        torch.zeros_like(each, dtype=_gradient_dtype(each, candidates), requires_grad=False)
         if each is not None and has
         else None
         for each, has in zip(inputs, needs, strict=True)
@@ -170,7 +170,7 @@ def _(
     needs: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     q, z, b, t = (
-        torch.empty_like(each, dtype=gradient_dtype(each, candidates))
+        torch.empty_like(each, dtype=_gradient_dtype(each, candidates))
         if each is not None and has
         else weight.new_empty(0)
         for each, has in zip((queries, candidates, bias, target_scores), needs, strict=True)
@@ -192,7 +192,7 @@ def _backward(ctx: Any, factor: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]
 _operator.register_autograd(_backward, setup_context=_keep)
 
 
-def gradient_dtype(of: Tensor, candidates: Tensor) -> torch.dtype:
+def _gradient_dtype(of: Tensor, candidates: Tensor) -> torch.dtype:
     """float16 would lose small gradients, and a gradient scaler's factor is beyond its range."""
     return candidates.dtype if of.dtype == torch.float16 else of.dtype
 

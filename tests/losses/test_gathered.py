@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from cpc.data.batch import Batch
+from cpc.losses import Contrastive
 from cpc.losses.gathered import of_all_ranks
 from cpc.predictors import Output
 
@@ -61,3 +62,15 @@ def test_a_single_process_gathers_nothing() -> None:
     assert found.output is output
     assert found.batch is batch
     assert found.part(2) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"exchange": "broadcast"}, "exchange='broadcast' is not one of gather, ring"),
+        ({"exchange": "ring", "num_negatives": 5}, "exchange=ring meets every candidate, but num_negatives=5 draws"),
+    ],
+)
+def test_exchanges_that_do_not_fit(unchecked_types: None, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Contrastive(**options)
