@@ -18,6 +18,7 @@ STAGES = (
     "model",
     "checkpoint",
     "export",
+    "sklearn",
     "evaluation",
     "probes",
     "pretraining",
