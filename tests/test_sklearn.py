@@ -67,7 +67,7 @@ def test_in_a_pipeline_that_is_searched_cloned_and_pickled(folder: Path) -> None
     assert again[0].set_params(features="z").transform(X[:2]).shape == (2, 6)
 
 
-def test_the_checks_of_scikit_learn(tmp_path: Path) -> None:
+def test_the_checks_of_scikit_learn(unchecked_types: None, tmp_path: Path) -> None:
     """With a model whose latents are single samples, so that the short rows of the checks are waveforms."""
     torch.manual_seed(0)
     model = CPC(AudioEncoder(6, kernels=(1,), strides=(1,), paddings=(0,)), GRU(5), Bilinear(2))
