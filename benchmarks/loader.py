@@ -16,8 +16,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from benchmarks.machine import machine_state
 from benchmarks.noise import write_noise
-from cpc.data.audio.command import shard_corpus
 from cpc.data.audio.corpus import Corpus, Sampler
+from cpc.data.sharding import shard_corpus
 from cpc.encoders import AudioEncoder
 
 WINDOW_SAMPLES, BATCH_SIZE, NUM_FILES, FILE_SECONDS = 20480, 8, 360, 10.0

@@ -30,7 +30,7 @@ COMMANDS = {  # the function that is called, and what it does
     "data": ("", "index, pack, shard, tar, synthesise or record a corpus"),
     "data index": ("cpc.data.audio.index:index_folder", "write a folder's manifest.csv"),
     "data pack": ("cpc.data.audio.command:pack_corpus", "decode a corpus once, as training does by itself"),
-    "data shard": ("cpc.data.audio.command:shard_corpus", "write a corpus as shards, to be read from a folder or URL"),
+    "data shard": ("cpc.data.sharding:shard_corpus", "write a corpus as shards, to be read from a folder or URL"),
     "data tar": ("cpc.data.tars:tar_corpus", "write a corpus of files as tars that WebDataset reads"),
     "data untar": ("cpc.data.tars:untar_corpus", "write the files and labels of WebDataset's tars"),
     "data record": ("cpc.data.frames.record:record", "play episodes of an environment and write them down"),

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS
-from cpc.data.audio.manifest import MANIFEST_NAME, read_manifest
+from cpc.data.audio.manifest import is_manifest, read_manifest
 from cpc.data.images.folder import IMAGE_SUFFIXES
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.data.store.folders import find_files, name_a_few
@@ -35,8 +35,7 @@ def tar_corpus(data: str | Path, *, out: str | Path, tar_mb: float = 100.0) -> N
         raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
     if not tar_mb > 0:
         raise ValueError(f"`tar_mb`={tar_mb} must be positive")
-    is_audio = data.suffix == ".csv" or (data / MANIFEST_NAME).is_file()
-    samples = list(_of_manifest(data) if is_audio else _of_images(data))
+    samples = list(_of_manifest(data) if is_manifest(data) else _of_images(data))
     with build_atomically(out, lambda _: False, "out") as folder:
         contents = (
             (

@@ -153,6 +153,11 @@ class Manifest:
         return np.array(values, dtype=np.int64)
 
 
+def is_manifest(path: str | Path) -> bool:
+    """Whether a path is that of a CSV, or of a folder that holds a `manifest.csv`."""
+    return Path(path).suffix == ".csv" or (Path(path) / MANIFEST_NAME).is_file()
+
+
 def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
     """Reads and validates a manifest.
 

@@ -13,6 +13,7 @@ from cpc.data.images.pictures import draw_pictures
 from cpc.data.images.readouts import ImageReadouts
 from cpc.data.images.sources import DEFAULT_VALID_SHARE, read_image_source
 from cpc.data.modality import require_positive
+from cpc.data.store.shards import is_sharded
 
 
 @dataclass(kw_only=True)
@@ -20,8 +21,9 @@ class Images(Drawn):
     """Images as grids of patches.
 
     Args:
-        source: a folder of images, an npz file or a folder of them, or `NAME:ROOT` for a data set of torchvision
-            (`cpc.data.read_image_source` says how folders and arrays are laid out).
+        source: a folder of images, an npz file or a folder of them, `NAME:ROOT` for a data set of torchvision
+            (`cpc.data.read_image_source` says how folders and arrays are laid out), or the folder or URL of a corpus in
+            shards (`cpc data shard`).
         image_size: side of the square that is cut into patches.
         load_size: side that images are kept at, from which training cuts at random; null: `image_size`.
         augmentation: of every patch by itself: `none`, `v1` or `v2` (`cpc.data.images.patch_augmentation`).
@@ -33,7 +35,9 @@ class Images(Drawn):
         valid_share: of the images of `train_split`, held out as split `valid` where the source has none.
         num_workers: loader processes; 0 loads in the training process.
         packed: decode everything once into a uint8 memory map; false decodes images on the fly.
-        cache_dir: where the map goes; null: beside the source.
+        cache_dir: where the map goes; null: beside the source, for the shards of a URL ~/.cache/cpc/shards.
+        cache_gb: what the shards of a URL may take of the disk, 1e9 bytes; images are drawn from all of them, so let it
+            hold them all.
         skip_bad: go on without files that cannot be used, and say how many.
         seed: of the batches and of all changes to images.
         first: a source that is trained on first, with the same options (`source`, `num_batches`); null: none.
@@ -42,6 +46,7 @@ class Images(Drawn):
     name = "image"
     unit = "images"
     size_option = "image_size"
+    local_options: ClassVar[tuple[str, ...]] = (*Drawn.local_options, "cache_gb")
     held_out_options: ClassVar[tuple[str, ...]] = ("batch_size", "image_size", "load_size", "valid_share")
 
     source: str
@@ -52,6 +57,7 @@ class Images(Drawn):
     batch_size: int = 32
     valid_share: float = DEFAULT_VALID_SHARE
     packed: bool = True
+    cache_gb: float = 50.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,6 +66,8 @@ class Images(Drawn):
             raise ValueError(
                 "`cache_dir` and `skip_bad` are about packed images, but `packed` is false: leave them out"
             )
+        if not self.packed and is_sharded(self.source):
+            raise ValueError(f"{self.source} holds squares in shards, no files to decode: set `packed` to true")
         if self.load_size is not None and self.load_size < self.image_size:
             raise ValueError(
                 f"`load_size`={self.load_size} is smaller than `image_size`={self.image_size}, which is cut out of it"
@@ -101,7 +109,13 @@ class Images(Drawn):
 
     def open(self, encoder: Any, *, to_train: bool = False) -> ImageCorpus:
         """The source's images; an encoder to train learns which part of a patch it will see."""
-        table = read_image_source(self.source, valid_share=self.valid_share, valid_from=self.train_split)
+        table = read_image_source(
+            self.source,
+            valid_share=self.valid_share,
+            valid_from=self.train_split,
+            cache_dir=self.cache_dir,
+            cache_gb=self.cache_gb,
+        )
         corpus = ImageCorpus(self, encoder, table)
         if to_train:
             crop_size = corpus.patches.crop_size

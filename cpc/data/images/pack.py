@@ -12,9 +12,11 @@ import numpy as np
 from jaxtyping import UInt8
 
 from cpc.data.images.files import ImageFiles
+from cpc.data.images.sharded import ShardedImages
 from cpc.data.images.table import ImageTable
 from cpc.data.store.folders import name_a_few
-from cpc.data.store.packed import FORMAT, PackedRows, pack_rows
+from cpc.data.store.packed import FORMAT, PackedRows, check_skipped, pack_rows
+from cpc.data.store.shards import Shards
 from cpc.data.store.statistics import ChannelStatistics
 
 
@@ -69,7 +71,8 @@ def pack_images(
 ) -> PackedImages:
     """Decode every image of a table to its central square of one size, or reuse what an earlier call decoded.
 
-    `read_square` says how modes and sizes become one. An interrupted call leaves no pack behind.
+    `read_square` says how modes and sizes become one. An interrupted call leaves no pack behind. Images in shards are
+    read from there.
 
     Args:
         table: the images, as `read_image_source` returns them.
@@ -81,11 +84,30 @@ def pack_images(
         progress: show a progress bar.
 
     Raises:
-        ValueError: naming the first few bad files; the good ones are packed all the same.
+        ValueError: naming the first few bad files; the good ones are packed all the same. If shards hold images of
+            another size or number of channels.
         OSError: if the disk is full, or the place cannot be written; nothing stays behind.
     """
+    if isinstance(table.origin, ShardedImages):
+        return _open_sharded(table.origin.shards, table, image_size, num_channels, skip_bad)
     source = ImageFiles(table, image_size, num_channels)
     packs = table.origin.root / ".cpc_cache" if cache_dir is None else Path(cache_dir)
     wanted = f"{FORMAT} {image_size} {num_channels} {table.fingerprint()}"
     folder = packs / f"images-{hashlib.sha256(wanted.encode()).hexdigest()[:24]}"
     return pack_rows(source, folder, PackedImages, skip_bad=skip_bad, num_workers=num_workers, progress=progress)
+
+
+def _open_sharded(
+    shards: Shards, table: ImageTable, image_size: int, num_channels: int, skip_bad: bool
+) -> PackedImages:
+    packed = PackedImages(shards.folder, shards)
+    if packed.shape != (image_size, image_size, num_channels):
+        raise ValueError(
+            f"{shards.source} holds squares of {packed.image_size} pixels in {packed.num_channels} channels, but "
+            f"{image_size} pixels in {num_channels} are asked for: set `load_size` to {packed.image_size}, or make "
+            "shards of this size (`cpc data shard --image_size --num_channels`)"
+        )
+    if len(packed) != len(table):
+        raise ValueError(f"{shards.source} holds {len(packed)} images, its table {len(table)}: shard it again")
+    check_skipped(packed, "image", skip_bad)
+    return packed

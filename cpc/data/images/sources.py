@@ -8,15 +8,23 @@ import numpy as np
 
 from cpc.data.images.arrays import read_image_arrays
 from cpc.data.images.folder import read_image_folder
+from cpc.data.images.sharded import read_sharded_images
 from cpc.data.images.table import SPLIT_OF, ImageTable
 from cpc.data.images.torchvision import read_torchvision
+from cpc.data.store.shards import is_sharded
 from cpc.data.store.splits import draw_splits
 
 DEFAULT_VALID_SHARE = 0.05
 
 
 def read_image_source(
-    source: str | Path, *, valid_share: float = DEFAULT_VALID_SHARE, valid_from: str | None = None, seed: int = 0
+    source: str | Path,
+    *,
+    valid_share: float = DEFAULT_VALID_SHARE,
+    valid_from: str | None = None,
+    seed: int = 0,
+    cache_dir: str | Path | None = None,
+    cache_gb: float = 50.0,
 ) -> ImageTable:
     """Reads names, splits and labels of a source of images, not their pixels.
 
@@ -29,19 +37,23 @@ def read_image_source(
               do: they share a sequence id, are spread over batches and held out together, and intervals resample them
               as one;
             - `NAME:ROOT`, one of torchvision's data sets: cifar10, cifar100, imagenet, mnist, stl10 (see
-              `read_torchvision`).
+              `read_torchvision`);
+            - a folder that `cpc data shard` wrote, or its URL.
         valid_share: where the source has no split `valid`, this share of another split becomes it; 0: none does. A hash
             of seed and name decides, so that images that are added later move none of those that were there (see
             `draw_splits`); images of one sequence stay together.
         valid_from: that other split, the one that is trained on: what is held out then is of its kind, and no labels
             are lost to it. None: `train`, or `unlabelled` if there is no `train`.
         seed: of that draw.
+        cache_dir: folder for the shards of a URL; `$XDG_CACHE_HOME/cpc/shards` unless given.
+        cache_gb: what they may take of the disk, 1e9 bytes.
 
     Raises:
+        ConnectionError: if a URL cannot be read.
         ValueError: naming the file or the option, if the source is missing, empty, damaged or laid out otherwise, or
             `valid_share` leaves a split empty.
     """
-    table = _read(source)
+    table = read_sharded_images(source, cache_dir, cache_gb) if is_sharded(source) else _read(source)
     if "valid" in table.splits:
         return table
     return replace(table, splits=_draw_valid(table, valid_share, valid_from, seed))

@@ -82,6 +82,11 @@ class PackedRows:
         return statistics_of(sums, sum(self.lengths.tolist()) * math.prod(self.shape[:-1]), scale)
 
     @property
+    def element_bytes(self) -> int:
+        """Size of an element."""
+        return self._dtype.itemsize * math.prod(self.shape)
+
+    @property
     def elements(self) -> np.ndarray | ShardedElements:
         """The elements of all rows of the pack, on disk; slices of them and chosen ones."""
         if self._map is None and self._shards is not None:
@@ -111,7 +116,7 @@ class PackedRows:
         places = np.asarray(table[:, :2])
         self._offsets, self.lengths = places.T.copy()
         self._rows = np.arange(len(places))
-        num_elements = num_bytes["rows.bin"] // (self._dtype.itemsize * math.prod(self.shape))
+        num_elements = num_bytes["rows.bin"] // self.element_bytes
         if len(places) and (places.min() < 0 or (places[:, 1] > num_elements - places[:, 0]).any()):
             raise ValueError(f"rows lie outside of its {num_elements} elements")
 

@@ -24,8 +24,8 @@ from cpc.data.store.fetching import fetch, is_url
 FORMAT = 1
 INDEX_NAME = "shards.json"
 SHARD_BYTES = 2**24
-_REQUIRED, _OPTIONAL = ("index.json", "rows.npy", "manifest.csv"), ("alignments.csv",)
-_MOST_INDEX_BYTES, _MOST_SHARD_BYTES, _MOST_BYTES = 2**28, 2**30, 2**50
+_OF_PACK, _TABLES = ("index.json", "rows.npy"), ("manifest.csv", "alignments.csv", "images.json")
+_MOST_INDEX_BYTES, _MOST_SHARD_BYTES, _MOST_FILE_BYTES, _MOST_BYTES = 2**28, 2**30, 2**32, 2**50
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -213,8 +213,8 @@ def parse_index(content: bytes) -> Index:
     sums, files = found.get("shards"), found.get("files")
     if not isinstance(sums, list) or len(sums) != -(-num_bytes // shard_bytes):
         raise ValueError(f"{INDEX_NAME}: {num_bytes} bytes in shards of {shard_bytes} need one checksum a shard")
-    if not isinstance(files, dict) or not set(_REQUIRED) <= set(files) <= {*_REQUIRED, *_OPTIONAL}:
-        raise ValueError(f"{INDEX_NAME}: files must be {', '.join(_REQUIRED)}, and may be {', '.join(_OPTIONAL)}")
+    if not isinstance(files, dict) or not set(_OF_PACK) < set(files) <= {*_OF_PACK, *_TABLES}:
+        raise ValueError(f"{INDEX_NAME}: files must be {', '.join(_OF_PACK)}, and some of {', '.join(_TABLES)}")
     sizes = [shard_bytes] * (len(sums) - 1) + [num_bytes - shard_bytes * (len(sums) - 1)]
     seals = [_seal(size, sha256, shard_name(i)) for i, (size, sha256) in enumerate(zip(sizes, sums, strict=False))]
     return Index(shard_bytes, num_bytes, seals, {name: _seal_of(entry, name) for name, entry in files.items()})
@@ -235,7 +235,7 @@ def write_shards(pack: Path, tables: Mapping[str, bytes], out: Path, element_byt
 
     Args:
         pack: its folder.
-        tables: the other files, by name: `manifest.csv`, and `alignments.csv` if there is one.
+        tables: what is known of the rows, by name: `manifest.csv` and perhaps `alignments.csv`, or `images.json`.
         out: a new folder; if this fails or is killed, it is not there.
         element_bytes: of one element, which no shard cuts in two.
         shard_bytes: at most, of a shard.
@@ -248,7 +248,7 @@ def write_shards(pack: Path, tables: Mapping[str, bytes], out: Path, element_byt
     if not element_bytes <= shard_bytes <= _MOST_SHARD_BYTES:
         raise ValueError(f"a shard of {shard_bytes} bytes is legal from {element_bytes} bytes to {_MOST_SHARD_BYTES}")
     shard_bytes -= shard_bytes % element_bytes
-    contents = {name: (pack / name).read_bytes() for name in _REQUIRED[:2]} | dict(tables)
+    contents = {name: (pack / name).read_bytes() for name in _OF_PACK} | dict(tables)
     with build_atomically(out, lambda _: False, "out") as unfinished:
         sums: list[str] = []
         with (pack / "rows.bin").open("rb") as stream:
@@ -284,7 +284,7 @@ def _seal(num_bytes: int, sha256: Any, name: str) -> Seal:
 
 def _seal_of(entry: Any, name: str) -> Seal:
     entry = entry if isinstance(entry, dict) else {}
-    return _seal(_whole(entry.get("num_bytes"), 0, _MOST_BYTES, f"num_bytes of {name}"), entry.get("sha256"), name)
+    return _seal(_whole(entry.get("num_bytes"), 0, _MOST_FILE_BYTES, f"num_bytes of {name}"), entry.get("sha256"), name)
 
 
 def _sha256(content: bytes) -> str:

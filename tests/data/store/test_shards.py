@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpc.data.audio.command import shard_corpus
 from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.index import index_folder
+from cpc.data.sharding import shard_corpus
 from cpc.data.store import fetching
 from cpc.data.store.fetching import fetch
 from cpc.data.store.shards import INDEX_NAME, Shards, parse_index, shard_name

@@ -1,0 +1,56 @@
+"""Images in shards: a pack's squares, read by place from a folder or a URL, and the table that lies beside them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from cpc.data.images.table import FolderImages, ImageTable
+from cpc.data.store.shards import Shards
+
+TABLE_NAME = "images.json"
+_COLUMNS = {"names": str, "splits": str, "labels": int, "classes": str, "sequences": int}
+
+
+class ShardedImages(FolderImages):
+    """Where images are no files any more, but squares of one size in shards.
+
+    Args:
+        shards: of them.
+    """
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards.folder)
+        self.shards = shards
+
+
+def write_table(table: ImageTable) -> bytes:
+    """A table's columns as JSON."""
+    columns = {name: getattr(table, name) for name in _COLUMNS}
+    lists = {name: column.tolist() if isinstance(column, np.ndarray) else column for name, column in columns.items()}
+    return json.dumps({"format": 1, **lists}).encode()
+
+
+def read_sharded_images(source: str | Path, cache_dir: str | Path | None, cache_gb: float) -> ImageTable:
+    """The table of a sharded source, as it was before its shards were written.
+
+    Raises:
+        ValueError: if the source holds something else or is damaged; as `Shards`.
+    """
+    shards = Shards(source, cache_dir, cache_gb)
+    path = shards.folder / TABLE_NAME
+    if not path.is_file():
+        raise ValueError(f"{shards.source} holds no images: name a folder that `cpc data shard` made from images")
+    try:
+        found = json.loads(path.read_bytes())
+        columns = {name: found[name] for name in _COLUMNS}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is no table of images, damaged? {error!r}") from error
+    for name, kind in _COLUMNS.items():
+        if not isinstance(columns[name], list) or not all(type(value) is kind for value in columns[name]):
+            raise ValueError(f"{path} is damaged: its {name} must be a list of {kind.__name__}")
+    try:
+        columns |= {name: np.array(columns[name], np.int64) for name in ("labels", "sequences")}
+    except OverflowError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    return ImageTable(**columns, origin=ShardedImages(shards))

@@ -1,0 +1,86 @@
+"""`cpc data shard`: a corpus of audio or images as shards. torch is imported when it starts, not for its help."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cpc.data.store.packed import PackedRows
+
+
+def shard_corpus(
+    data: str | Path,
+    out: str | Path,
+    *,
+    shard_mb: float = 16.8,
+    sample_rate_hz: int | None = None,
+    image_size: int | None = None,
+    num_channels: int | None = None,
+    cache_dir: str | Path | None = None,
+    skip_bad: bool = False,
+) -> None:
+    """Decode a corpus and write it as shards, which `cpc pretrain` reads from their folder or URL.
+
+    Args:
+        data: manifest CSV of audio, or the folder that holds it; or a source of images, as `cpc pretrain` takes it.
+        out: a new folder for the shards; copy it to where they shall be read from.
+        shard_mb: size of a shard, 1e6 bytes.
+        sample_rate_hz: of audio, rate to resample to; 16000 if not given.
+        image_size: of images, side of the square that is kept of each, pixels: what training has as `load_size`, or as
+            `image_size` without it.
+        num_channels: of images, 3 for RGB or 1 for grey; 3 if not given.
+        cache_dir: folder for the pack; .cpc_cache beside the corpus if not given.
+        skip_bad: leave out files that cannot be used, and count them.
+
+    Raises:
+        ValueError: if an option is of the other kind of data, or images have no size; as `pack`, `pack_images` and
+            `write_shards`.
+    """
+    from cpc.data.audio.manifest import is_manifest
+    from cpc.data.store.shards import is_sharded, write_shards
+
+    if is_sharded(data):
+        raise ValueError(f"{data} is sharded already: copy its folder as it is")
+    if is_manifest(data):
+        _refuse(data, "audio", image_size=image_size, num_channels=num_channels)
+        packed, tables = _audio(data, sample_rate_hz or 16000, cache_dir, skip_bad)
+    elif image_size is None:
+        raise ValueError(
+            f"{data} is no manifest and holds none: give images an `image_size`, or write the manifest of audio by "
+            f"`cpc data index {data}`"
+        )
+    else:
+        _refuse(data, "images", sample_rate_hz=sample_rate_hz)
+        packed, tables = _images(data, image_size, num_channels or 3, cache_dir, skip_bad)
+    num_shards = write_shards(packed.folder, tables, Path(out), packed.element_bytes, round(shard_mb * 1e6))
+    print(f"{len(packed)} files in {num_shards} shards in {out}")
+
+
+def _refuse(data: str | Path, kind: str, **of_others: Any) -> None:
+    for name, value in of_others.items():
+        if value is not None:
+            raise ValueError(f"`{name}`={value} is no option of {kind}, which {data} holds: leave it out")
+
+
+def _audio(
+    data: str | Path, sample_rate_hz: int, cache_dir: str | Path | None, skip_bad: bool
+) -> tuple["PackedRows", dict[str, bytes]]:
+    from cpc.data.audio.alignments import ALIGNMENTS_NAME
+    from cpc.data.audio.manifest import MANIFEST_NAME, read_manifest
+    from cpc.data.audio.pack import pack
+
+    manifest = read_manifest(data)
+    tables = {MANIFEST_NAME: manifest.csv(manifest.paths)}
+    if (manifest.root / ALIGNMENTS_NAME).is_file():
+        tables[ALIGNMENTS_NAME] = (manifest.root / ALIGNMENTS_NAME).read_bytes()
+    return pack(manifest, sample_rate_hz, cache_dir, skip_bad=skip_bad), tables
+
+
+def _images(
+    data: str | Path, image_size: int, num_channels: int, cache_dir: str | Path | None, skip_bad: bool
+) -> tuple["PackedRows", dict[str, bytes]]:
+    from cpc.data.images.pack import pack_images
+    from cpc.data.images.sharded import TABLE_NAME, write_table
+    from cpc.data.images.sources import read_image_source
+
+    table = read_image_source(data, valid_share=0.0)  # what is held out is drawn when shards are read
+    return pack_images(table, image_size, num_channels, cache_dir, skip_bad=skip_bad), {TABLE_NAME: write_table(table)}

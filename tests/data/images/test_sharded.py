@@ -1,0 +1,154 @@
+"""Images in shards against the images themselves."""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
+
+from cpc import cli
+from cpc.data import Images, read_image_source
+from cpc.data.images.corpus import ImageCorpus
+from cpc.data.images.patch_grid import PatchGrid
+from cpc.data.images.sharded import TABLE_NAME, read_sharded_images
+from cpc.data.sharding import shard_corpus
+from cpc.data.store.shards import INDEX_NAME, Shards
+
+NUM_IMAGES, SIDE = 40, 14
+
+
+class Geometry:
+    """What a corpus asks of an encoder."""
+
+    grid, num_channels, fully_convolutional = PatchGrid(8, 4), 3, False
+    pixel_mean = torch.linspace(0.25, 0.5, 3)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("images") / "a.npz"
+    images = np.random.default_rng(0).integers(0, 256, (NUM_IMAGES, SIDE, SIDE, 3), np.uint8)
+    split = ["train"] * 30 + ["test"] * 10
+    np.savez(path, images=images, labels=np.arange(NUM_IMAGES) % 3, split=split, classes=["a", "b", "\u00fc"])
+    return path
+
+
+@pytest.fixture(scope="module")
+def sharded(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("sharded") / "out"
+    cli.main(["data", "shard", str(source), "--out", str(out), "--shard_mb", "0.004", "--image_size", str(SIDE)])
+    return out
+
+
+def open_source(source: str | Path, **options: object) -> ImageCorpus:
+    options = {"image_size": 12, "load_size": SIDE, "flip": True, "augmentation": "none"} | options
+    return Images(source=str(source), **options).open(Geometry())
+
+
+def batches(source: str | Path, **options: object) -> list[bytes]:
+    """Batches of training, as bytes; the held-out split is drawn."""
+    corpus = open_source(source, valid_share=0.2, **options)
+    windows = pickle.loads(pickle.dumps(corpus.windows("train", is_training=True)))
+    stream = corpus.batches(windows, "uniform", 4, 20, 0)
+    found = [windows.__getitems__(stream.batch(index)) for index in range(20)]
+    return [b"".join(part.numpy().tobytes() for part in batch[:5]) for batch in found]
+
+
+def test_batches_and_statistics_are_those_of_the_images(source: Path, sharded: Path, tmp_path: Path) -> None:
+    import fsspec
+
+    assert len(list(sharded.glob("rows-*.bin"))) == -(-NUM_IMAGES // 6)  # six squares of 588 bytes in a shard
+    assert batches(sharded) == batches(source)
+    fsspec.filesystem("memory").put(str(sharded), "/images", recursive=True)
+    assert batches("memory://images", cache_dir=str(tmp_path / "cache"), cache_gb=1.2e-5) == batches(source)
+    assert sum(path.stat().st_size for path in (tmp_path / "cache").rglob("rows-*")) <= 1.2e4
+    whole, cut = (open_source(place, valid_share=0.2) for place in (source, sharded))
+    for split in ("train", "valid", "test"):
+        assert [part.tolist() for part in whole.statistics(split)] == [part.tolist() for part in cut.statistics(split)]
+    for name in ("names", "splits", "classes"):
+        assert getattr(whole.table, name) == getattr(cut.table, name)
+    for name in ("labels", "sequences"):
+        np.testing.assert_array_equal(getattr(whole.table, name), getattr(cut.table, name))
+
+
+def test_squares_of_another_shape_are_refused(sharded: Path) -> None:
+    with pytest.raises(ValueError, match=r"squares of 14 pixels in 3 channels, but 12 pixels .* set `load_size` to 14"):
+        open_source(sharded, load_size=None).images  # noqa: B018
+    with pytest.raises(ValueError, match="no files to decode: set `packed` to true"):
+        open_source(sharded, packed=False)
+    with pytest.raises(ValueError, match="is sharded already"):
+        shard_corpus(sharded, sharded.parent / "twice", image_size=14)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "give images an `image_size`, or write the manifest of audio"),
+        ({"image_size": 8, "sample_rate_hz": 8000}, "`sample_rate_hz`=8000 is no option of images"),
+        ({"image_size": 8, "shard_mb": 1e-5}, "a shard of 10 bytes is legal from 192 bytes"),
+        ({"image_size": 0}, "image_size"),
+    ],
+)
+def test_options_of_another_kind_are_refused(
+    source: Path, tmp_path: Path, options: dict[str, float], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        shard_corpus(source, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_options_of_images_are_none_of_audio(tmp_path: Path) -> None:
+    (tmp_path / "manifest.csv").write_text("path\na.wav\n")
+    with pytest.raises(ValueError, match="`num_channels`=1 is no option of audio"):
+        shard_corpus(tmp_path, tmp_path / "out", num_channels=1)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_subnormal=False) | st.text(), st.lists, max_leaves=5
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.binary()
+    | st.builds(
+        lambda key, value: (key, value),
+        st.sampled_from(["names", "splits", "labels", "classes", "sequences"]),
+        JSON,
+    )
+)
+def test_any_table_is_read_or_refused(sharded: Path, damage: bytes | tuple[str, object]) -> None:
+    """A server's table, its checksum right."""
+    import hashlib
+
+    import fsspec
+
+    table = (sharded / TABLE_NAME).read_bytes()
+    content = damage if isinstance(damage, bytes) else json.dumps(json.loads(table) | dict([damage])).encode()
+    index = json.loads((sharded / INDEX_NAME).read_text())
+    index["files"][TABLE_NAME] = {"num_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    memory = fsspec.filesystem("memory")
+    memory.put(str(sharded), "/damaged", recursive=True)
+    memory.pipe({f"/damaged/{TABLE_NAME}": content, f"/damaged/{INDEX_NAME}": json.dumps(index).encode()})
+    try:
+        found = read_sharded_images("memory://damaged", sharded.parent / "cache", 1.0)
+    except (ValueError, TypeCheckError):  # columns of unequal lengths: the tests' type checker comes before the table's
+        return
+    assert set(found.splits) <= {"train", "valid", "test", "unlabelled"}
+
+
+def test_audio_in_shards_is_no_source_of_images(sharded: Path, tmp_path: Path) -> None:
+    index = json.loads((sharded / INDEX_NAME).read_text())
+    index["files"]["manifest.csv"] = index["files"].pop(TABLE_NAME)
+    for name in ("index.json", "rows.npy"):
+        (tmp_path / name).write_bytes((sharded / name).read_bytes())
+    (tmp_path / "manifest.csv").write_bytes((sharded / TABLE_NAME).read_bytes())
+    (tmp_path / INDEX_NAME).write_text(json.dumps(index))
+    assert Shards(tmp_path).num_bytes == NUM_IMAGES * SIDE * SIDE * 3
+    with pytest.raises(ValueError, match="holds no images: name a folder that `cpc data shard` made from images"):
+        read_image_source(tmp_path)
