@@ -195,23 +195,25 @@ def test_a_signal_on_one_rank_stops_both_at_the_same_step(
         ("os.kill(os.getpid(), signal.SIGKILL)", 1, "its process ended without a word"),
         ("os.kill(os.getpid(), signal.SIGSTOP)", 1, "no sign of life for 20 s"),
         ("disk", 0, "OSError: could not save"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 2, "its process ended without a word"),
     ],
 )
-def test_a_failure_on_one_rank_ends_both_with_its_name_and_the_last_checkpoint(
+def test_a_failure_on_one_rank_ends_all_with_its_name_and_the_last_checkpoint(
     tmp_path: Path, manifest: Path, fault: str, rank: int, reason: str
 ) -> None:
-    """At step 5, or at step 6 in the case of a full disk; every two steps are saved."""
+    """At step 5, or at step 6 in the case of a full disk; every two steps are saved. Of two ranks, or of four."""
+    num_ranks = 2 if rank < 2 else 4
     run_dir, failed_at = tmp_path / "run", tmp_path / "failed_at"
     is_disk = fault == "disk"
     noted = f"open({str(failed_at)!r}, 'w').write(str(time.time()))"
     event = f"if where == ({rank}, 5): {noted}; {'pass' if is_disk else fault}"
-    options = ["--trainer.max_steps=60", "--trainer.enable_progress_bar=false"]
+    options = ["--trainer.max_steps=60", "--trainer.enable_progress_bar=false", f"--trainer.devices={num_ranks}"]
     broken = start(manifest, run_dir, *options, event=event, more=SAVE if is_disk else "")
     ended_at = time.time()
     assert broken.returncode == (-signal.SIGKILL if (rank, "KILL" in fault) == (0, True) else 2), broken.stderr
     assert ended_at - float(failed_at.read_text()) < 30
     last = broken.stderr.strip().splitlines()[-1]
-    assert last.startswith(f"cpc: error: rank {rank} of 2: {reason}"), broken.stderr
+    assert last.startswith(f"cpc: error: rank {rank} of {num_ranks}: {reason}"), broken.stderr
     assert last.endswith(f"continue with --run_dir {run_dir} --ckpt_path last")
     ending = read_records(run_dir / "events.jsonl")[-1]
     if (rank, "KILL" in fault) != (0, True):  # rank 0 writes the records
@@ -219,5 +221,7 @@ def test_a_failure_on_one_rank_ends_both_with_its_name_and_the_last_checkpoint(
         assert ending["message"].startswith(f"rank {rank}: {reason}")
     assert step_of(run_dir / "checkpoints" / "last.ckpt") == 4
     if "KILL" in fault:
-        continued = pretrain(manifest, run_dir, "--trainer.max_steps=6", "--ckpt_path=last")
+        continued = pretrain(
+            manifest, run_dir, "--trainer.max_steps=6", "--ckpt_path=last", f"--data.batch_size={2 * num_ranks}"
+        )
         assert [record["step"] for record in continued if record["split"] == "train"] == [2, 4, 6]
