@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cpc.data.store.atomic import write_json
+from cpc.hub import fetch_model, is_hub_name
 from cpc.model import CPC
 
 FORMAT_VERSION = 1
@@ -140,21 +141,30 @@ def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any
         _settle(folder)
 
 
-def load_pretrained(folder: str | Path, *, device: str = "cpu", trusted_packages: tuple[str, ...] = ("cpc",)) -> CPC:
+def load_pretrained(
+    folder: str | Path,
+    *,
+    revision: str | None = None,
+    device: str = "cpu",
+    trusted_packages: tuple[str, ...] = ("cpc",),
+) -> CPC:
     """Read a saved model back, in eval mode.
 
     Args:
-        folder: as written by `save_pretrained`; a run folder that holds one under `model/` will do.
+        folder: as written by `save_pretrained`; a run folder that holds one under `model/` will do; or a model of the
+            Hugging Face Hub, as `ORG/NAME` or `ORG/NAME@REVISION` (`cpc.hub.fetch_model`).
+        revision: of the Hub's: a branch, tag or commit.
         device: where to put it, as torch names it: `cpu`, `cuda`, `cuda:1`.
         trusted_packages: packages whose classes a config.json may name.
 
     Raises:
         ValueError: naming the file, if there is no model in the folder, one of its files is damaged, weights and
             description do not fit, or a weight is not finite; naming the device, if it cannot be used.
+        ConnectionError: if the Hub cannot be reached.
     """
-    folder = _model_folder(folder)
+    folder = model_folder_of(folder, revision)
     config = read_config(folder)
-    weights = _weights(folder, config["sha256"])
+    weights = weights_of(folder)
     try:
         found = load_file(weights)
         with _Budget(weights.stat().st_size):
@@ -194,12 +204,12 @@ def load_pretrained(folder: str | Path, *, device: str = "cpu", trusted_packages
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
-    """The config.json of a model folder (or of a run folder that holds one).
+    """The config.json of a model folder, of a run folder that holds one, or of a model of the Hub.
 
     Raises:
         ValueError: if there is none, it is damaged, or it was written by a later version.
     """
-    path = _model_folder(folder) / _CONFIG
+    path = model_folder_of(folder) / _CONFIG
     if not path.exists():
         raise ValueError(
             f"{folder} holds no model: config.json and model.safetensors are looked for there and in its 'model' folder"
@@ -217,6 +227,55 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     if wrong:
         raise ValueError(f"{path} lacks {', '.join(wrong)}: not written by cpc, or edited; export again")
     return config
+
+
+def weights_of(model: str | Path) -> Path:
+    """The weights that config.json names, which a killed save may have left waiting.
+
+    Raises:
+        ValueError: if they are not there, or others.
+    """
+    folder, sha256 = model_folder_of(model), read_config(model)["sha256"]
+    candidates = [path for path in (folder / _WEIGHTS, folder / _WAITING_WEIGHTS) if path.exists()]
+    if not candidates:
+        raise ValueError(f"{folder} has a {_CONFIG} but no {_WEIGHTS}: copy the whole model folder")
+    for path in candidates:
+        if _sha256(path) == sha256:
+            return path
+    raise ValueError(
+        f"{folder / _WEIGHTS} is not the file that {_CONFIG} describes: cut off, or of another export; copy both "
+        "files of one export, or export the model again"
+    )
+
+
+def model_folder_of(model: str | Path, revision: str | None = None) -> Path:
+    """Where config.json and the weights of a model lie, or would lie; a model of the Hub is fetched.
+
+    Args:
+        model: a model folder, a run folder that holds one under `model/`, or a name on the Hub (`cpc.hub`).
+        revision: of the Hub's.
+
+    Raises:
+        ValueError: if a folder has a revision; as `cpc.hub.fetch_model`.
+        ConnectionError: as there.
+    """
+    if is_hub_name(model):
+        return fetch_model(str(model), revision)
+    if revision is not None:
+        raise ValueError(f"revision={revision!r} is of models on the Hub, and {model} is a folder: leave it out")
+    folder = Path(model)
+    return folder if (folder / _CONFIG).exists() else folder / "model"
+
+
+def place_of_results(model: str | Path, name: str, out: str | Path | None) -> Path:
+    """The file that results are written to: `out`, or one of this name in the model's folder.
+
+    Raises:
+        ValueError: if neither is a place to write to.
+    """
+    if out is None and is_hub_name(model):
+        raise ValueError(f"{model} is a model of the Hub, which has no folder here for {name}: name a file by `out`")
+    return Path(model) / name if out is None else Path(out)
 
 
 def read_checkpoint(
@@ -269,25 +328,6 @@ def not_finite(model: nn.Module) -> list[str]:
         for name, values in model.state_dict().items()
         if not (values.isfinite() | (values.isneginf() & name.startswith("loss_part.sampler."))).all()
     ]
-
-
-def _model_folder(folder: str | Path) -> Path:
-    folder = Path(folder)
-    return folder if (folder / _CONFIG).exists() else folder / "model"
-
-
-def _weights(folder: Path, sha256: str) -> Path:
-    """The weights that config.json names, which a killed save may have left waiting."""
-    candidates = [path for path in (folder / _WEIGHTS, folder / _WAITING_WEIGHTS) if path.exists()]
-    if not candidates:
-        raise ValueError(f"{folder} has a {_CONFIG} but no {_WEIGHTS}: copy the whole model folder")
-    for path in candidates:
-        if _sha256(path) == sha256:
-            return path
-    raise ValueError(
-        f"{folder / _WEIGHTS} is not the file that {_CONFIG} describes: cut off, or of another export; copy both "
-        "files of one export, or export the model again"
-    )
 
 
 def _settle(folder: Path) -> None:

@@ -22,6 +22,7 @@ COMMANDS = {  # the function that is called, and what it does
     "probe": ("cpc.probes.report:probe", "judge features with linear probes, beside baselines and the bound"),
     "embed": ("cpc.probes.embed:embed", "write features of audio or image files, and where they lie"),
     "export": ("cpc.export:export", "write a model as ONNX graphs, checked"),
+    "share": ("cpc.share:share", "write a model with a card, for the Hugging Face Hub, and upload it"),
     "picture": (
         "cpc.probes.picture:write_pictures",
         "draw an image model's patches, their neighbours in z and a map of contexts",
@@ -107,6 +108,8 @@ def _run(name: str, arguments: list[str], typed: dict[str, str]) -> None:
     result = function(**values)
     if name == "embed":
         print(f"{len(result)} files written to {values['out']}")
+    elif name == "share":
+        print(f"{result} written")
     elif name in ("picture", "export"):
         print("\n".join(f"{path} written" for path in result))
     elif name == "data index":

@@ -51,7 +51,7 @@ class Options:
             elif of_fields := [each for each in get_args(kinds[name]) if isinstance(each, type) and is_dataclass(each)]:
                 self.groups[name] = of_fields[0]
                 self.add_fields(of_fields[0], [field.name for field in fields(of_fields[0])])
-            elif is_required and (position == 0 or name not in NAMED):
+            elif is_required and (position == 0 or not (name in NAMED or parameter.kind is parameter.KEYWORD_ONLY)):
                 self.parser.add_argument(
                     name, help=_escape(texts.get(name)), **(_reading(kinds[name]) | {"metavar": name})
                 )

@@ -9,7 +9,7 @@ import torch
 from cpc.bounds import Bound
 from cpc.candidates import BANK, STRATEGIES
 from cpc.candidates.strategies import Strategy
-from cpc.checkpoint import load_pretrained, read_config
+from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.data.modality import EVALUATION_SEED
 from cpc.data.store.atomic import write_json
 from cpc.evaluation.bank import bank_of_split, bank_tally
@@ -75,6 +75,7 @@ def evaluate(
         ValueError: on an unknown strategy, estimator, split or speaker column, named; if the model's config.json does
             not say what data it was trained on; on options that such data do not have; if a loss is not finite.
     """
+    path = place_of_results(model_folder, "bound.json", out)
     config, trusted_packages = read_config(model_folder), tuple(trusted_packages)
     model = load_pretrained(model_folder, trusted_packages=trusted_packages)
     others = tuple(dict.fromkeys(name for name in estimators if name != INFO_NCE))
@@ -171,7 +172,6 @@ def evaluate(
         "bounds": bounds,
         "estimates": estimates,
     }
-    path = Path(model_folder) / "bound.json" if out is None else Path(out)
     write_json(report, path)
     print(f"written to {path}")
     return report

@@ -12,7 +12,7 @@ import torch
 
 from cpc import __version__
 from cpc.bounds.bound import record_table
-from cpc.checkpoint import build, load_pretrained, read_config
+from cpc.checkpoint import build, load_pretrained, place_of_results, read_config
 from cpc.data.readouts import Pool
 from cpc.data.store.atomic import finite, write_atomically, write_json
 from cpc.model import CPC
@@ -106,7 +106,7 @@ def probe(
     elif train_split is not None or test_split is not None:
         raise ValueError(f"`folds` {folds} tests on every fold in turn: leave `train_split` and `test_split` out")
     extraction, protocol = extraction or Extraction(), protocol or ProbeProtocol()
-    out = Path(model_folder) / "probe.json" if out is None else Path(out)
+    out = place_of_results(model_folder, "probe.json", out)
     trusted_packages = tuple(trusted_packages)
     config = read_config(model_folder)
     model = load_pretrained(model_folder, device=extraction.device, trusted_packages=trusted_packages)

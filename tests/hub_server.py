@@ -1,0 +1,131 @@
+"""A Hub on this machine: repositories of small files, over the requests that huggingface_hub makes of them."""
+
+import base64
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Hub(ThreadingHTTPServer):
+    """Repositories, each a list of commits: what every file holds, by name."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Requests)
+        self.repositories: dict[str, list[dict[str, bytes]]] = {}
+        self.requests: list[str] = []
+        self.address = f"http://127.0.0.1:{self.server_port}"
+
+    def commit(self, repository: str, number: int) -> str:
+        return hashlib.sha1(f"{repository} {number}".encode()).hexdigest()
+
+    def number(self, repository: str, revision: str) -> int | None:
+        commits = [self.commit(repository, number) for number in range(len(self.repositories[repository]))]
+        if revision == "main":
+            return len(commits) - 1
+        return commits.index(revision) if revision in commits else None
+
+
+class _Requests(BaseHTTPRequestHandler):
+    server: Hub
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.requests.append(f"POST {self.path}")
+        if self.path == "/api/repos/create":
+            asked = json.loads(body)
+            name = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]
+            self.server.repositories.setdefault(name, [{}])
+            self._json({"url": f"{self.server.address}/{name}", "name": name, "id": name})
+        elif found := re.fullmatch(r"/api/models/(.+)/preupload/main", self.path):
+            asked = [entry["path"] for entry in json.loads(body)["files"]]
+            files = [{"path": path, "uploadMode": "regular", "shouldIgnore": False, "oid": None} for path in asked]
+            self._json({"files": files})
+        elif found := re.fullmatch(r"/api/models/(.+)/commit/main", self.path):
+            commits, lines = self.server.repositories[found[1]], [json.loads(line) for line in body.splitlines()]
+            new = {
+                line["value"]["path"]: base64.b64decode(line["value"]["content"])
+                for line in lines
+                if line["key"] == "file"
+            }
+            commits.append(commits[-1] | new)
+            oid = self.server.commit(found[1], len(commits) - 1)
+            self._json(
+                {"commitOid": oid, "commitUrl": f"{self.server.address}/{found[1]}/commit/{oid}", "success": True}
+            )
+        else:
+            self._json({}, 200 if "validate-yaml" in self.path else 404)
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        self.server.requests.append(f"{self.command} {self.path}")
+        found = re.fullmatch(
+            r"/(?:api/models/)?([^/]+/[^/]+)/(revision|resolve|tree)/([^/?]+)(?:/([^?]*))?(?:\?.*)?", self.path
+        )
+        if found is None or found[1] not in self.server.repositories:
+            self._json({"error": "Repository not found"}, 404, {"X-Error-Code": "RepoNotFound"})
+            return
+        number = self.server.number(found[1], found[3])
+        if number is None:
+            self._json({"error": "Invalid rev id"}, 404, {"X-Error-Code": "RevisionNotFound"})
+            return
+        files, commit = self.server.repositories[found[1]][number], self.server.commit(found[1], number)
+        if found[2] == "revision":
+            siblings = [{"rfilename": name} for name in files]
+            self._json(
+                {"id": found[1], "modelId": found[1], "sha": commit, "siblings": siblings, "tags": [], "private": False}
+            )
+        elif found[2] == "tree":
+            self._json(
+                [
+                    {
+                        "type": "file",
+                        "path": name,
+                        "size": len(files[name]),
+                        "oid": hashlib.sha1(files[name]).hexdigest(),
+                    }
+                    for name in files
+                ]
+            )
+        elif found[4] not in files:
+            self._json({"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound"})
+        else:
+            self._send(
+                files[found[4]], {"X-Repo-Commit": commit, "ETag": f'"{hashlib.sha1(files[found[4]]).hexdigest()}"'}
+            )
+
+    def _json(self, value: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
+        self._send(json.dumps(value).encode(), {"Content-Type": "application/json"} | (headers or {}), status)
+
+    def _send(self, content: bytes, headers: dict[str, str], status: int = 200) -> None:
+        self.send_response(status)
+        for name, value in (headers | {"Content-Length": str(len(content))}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@contextmanager
+def serve_hub() -> Iterator[Hub]:
+    with Hub() as hub:
+        thread = threading.Thread(target=hub.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield hub
+        finally:
+            hub.shutdown()
+            thread.join()
