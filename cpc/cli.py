@@ -22,6 +22,7 @@ COMMANDS = {  # the function that is called, and what it does
     "probe": ("cpc.probes.report:probe", "judge features with linear probes, beside baselines and the bound"),
     "embed": ("cpc.probes.embed:embed", "write features of audio or image files, and where they lie"),
     "export": ("cpc.export:export", "write a model as ONNX graphs, checked"),
+    "import": ("cpc.cpc_audio:import_checkpoint", "read a checkpoint of CPC_audio as a model"),
     "share": ("cpc.share:share", "write a model with a card, for the Hugging Face Hub, and upload it"),
     "picture": (
         "cpc.probes.picture:write_pictures",
@@ -108,7 +109,7 @@ def _run(name: str, arguments: list[str], typed: dict[str, str]) -> None:
     result = function(**values)
     if name == "embed":
         print(f"{len(result)} files written to {values['out']}")
-    elif name == "share":
+    elif name in ("share", "import"):
         print(f"{result} written")
     elif name in ("picture", "export"):
         print("\n".join(f"{path} written" for path in result))

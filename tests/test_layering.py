@@ -19,6 +19,8 @@ STAGES = (
     "hub",
     "checkpoint",
     "export",
+    "cpc_audio",
+    "s3prl",
     "sklearn",
     "evaluation",
     "probes",

@@ -1,0 +1,201 @@
+"""`cpc import`: checkpoints of CPC_audio (Riviere et al. 2020, arXiv:2002.02848) as models of cpc.
+
+Its ChannelNorm divides by the unbiased deviation over D channels, our layer norm by the biased one: the scale takes up
+sqrt((D - 1) / D). Its scores are means over D, ours sums: the predictors take up 1 / D. Trained batch norm is a scale
+and a shift of each channel, as our norm `affine`.
+
+D latent dim, C context dim, K prediction steps.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cpc.checkpoint import save_pretrained
+from cpc.contexts import GRU, LSTM
+from cpc.encoders import AudioEncoder
+from cpc.encoders.convolution import Norm
+from cpc.losses import Contrastive
+from cpc.model import CPC
+from cpc.predictors import Bilinear
+
+ARGUMENTS_NAME = "checkpoint_args.json"
+NUM_LAYERS = 5
+_DEFAULTS = {"nPredicts": 12, "negativeSamplingExt": 128, "sizeWindow": 20480}
+_LEGAL = {  # of what the arguments say; shapes say the rest
+    "encoder_type": ("cpc", None),
+    "cpc_mode": ("none", None),
+    "arMode": ("GRU", "LSTM", None),
+    "normMode": ("layerNorm", "batchNorm", "ID", None),
+}
+_EPSILON = 1e-5  # of its norms
+_COUNTER = re.compile(r"gEncoder\.batchNorm\d\.num_batches_tracked")
+Weights = dict[str, Tensor]
+
+
+def import_checkpoint(checkpoint: str | Path, *, out: str | Path) -> Path:
+    """Write a checkpoint of CPC_audio as a model folder: encoder, GRU or LSTM, and linear predictors, exactly.
+
+    Other predictors are left out, and stderr says so. No code of the file is run. `checkpoint_args.json` is read where
+    it lies beside the file. A model that carried its state over from one file to the next (samplingType `sequential`)
+    begins each file anew here.
+
+    Args:
+        checkpoint: `checkpoint_N.pt`, or a file with `config` and `weights` as s3prl has them.
+        out: folder for the model; a model in it is replaced.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: if the file is damaged, no checkpoint of CPC_audio, or of a model that cpc does not have.
+        OSError: if there is no such file.
+    """
+    path = Path(checkpoint)
+    found = _read(path)
+    arguments = _arguments(path, found)
+    for name, legal in _LEGAL.items():
+        if arguments.get(name) not in legal:
+            raise ValueError(
+                f"{path}: {name} is {arguments[name]!r}; cpc takes {', '.join(str(each) for each in legal if each)}"
+            )
+    weights = _without_prefix(path, found.get("gEncoder", found.get("weights")))
+    model = _model(path, weights, arguments)
+    _take_over(model, path, weights, _without_prefix(path, found.get("cpcCriterion") or {}))
+    data = {"manifest": "unknown", "window_samples": arguments["sizeWindow"]}
+    plain = {name: value for name, value in arguments.items() if isinstance(value, bool | int | float | str | None)}
+    provenance = {"data": {"class_path": "cpc.data.Audio", "init_args": data}, "cpc_audio": plain}
+    save_pretrained(model.eval(), out, provenance=provenance)
+    return Path(out)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    path.open("rb").close()  # what cannot be opened is an OSError; later ones are of damage
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        raise ValueError(
+            f"{path} holds more than tensors and plain values, by which reading it could run code: refused"
+        ) from error
+    except Exception as error:  # a damaged file breaks its reader in a dozen ways
+        raise ValueError(f"{path} cannot be read: cut off, damaged, or no checkpoint at all") from error
+    if not isinstance(found, dict) or not {"gEncoder", "weights"} & set(found):
+        raise ValueError(f"{path} is no checkpoint of CPC_audio: it holds neither `gEncoder` nor `weights`")
+    return found
+
+
+def _arguments(path: Path, found: Mapping[str, Any]) -> dict[str, Any]:
+    beside = path.parent / ARGUMENTS_NAME
+    given = found.get("config")
+    if given is None and beside.is_file():
+        try:
+            given = json.loads(beside.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{beside} is not JSON, cut off? {error}") from error
+    if not isinstance(given, dict | None):
+        raise ValueError(f"{path}: its arguments are no mapping, but a {type(given).__name__}")
+    arguments = _DEFAULTS | (given or {})
+    for name in _DEFAULTS:
+        if type(arguments[name]) is not int or arguments[name] < 1:
+            raise ValueError(f"{path}: {name} is {arguments[name]!r}, but must be at least 1")
+    return arguments
+
+
+def _without_prefix(path: Path, weights: Any) -> Weights:
+    """Weights by name, without DataParallel's `module.`"""
+    if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
+        raise ValueError(f"{path} is no checkpoint of CPC_audio: its weights are no tensors by name")
+    return {name.removeprefix("module."): value for name, value in weights.items()}
+
+
+def _model(path: Path, weights: Weights, arguments: Mapping[str, Any]) -> CPC:
+    """The architecture, as the shapes of the weights tell it."""
+    kernel, hidden = (_of(path, weights, name) for name in ("gEncoder.conv0.weight", "gAR.baseNet.weight_hh_l0"))
+    num_gates, rest = divmod(hidden.shape[0], max(hidden.shape[-1], 1))
+    contexts = {3: GRU, 4: LSTM}
+    if num_gates not in contexts or rest:
+        raise ValueError(f"{path}: its recurrent network has {num_gates} gates, no GRU (3) and no LSTM (4)")
+    num_layers = sum(name.startswith("gAR.baseNet.weight_hh_l") for name in weights)
+    return CPC(
+        AudioEncoder(dim=len(kernel), norm=_norm(path, weights)),
+        contexts[num_gates](dim=hidden.shape[-1], num_layers=num_layers),
+        Bilinear(num_steps=arguments["nPredicts"]),
+        Contrastive(negatives="mixed", num_negatives=arguments["negativeSamplingExt"]),
+    )
+
+
+def _norm(path: Path, weights: Weights) -> Norm:
+    scale = weights.get("gEncoder.batchNorm0.weight")
+    if scale is None:
+        return "none"
+    if scale.ndim == 3:
+        return "layer"
+    if "gEncoder.batchNorm0.running_mean" in weights:
+        return "affine"
+    raise ValueError(f"{path}: its norm is an instance norm, over time, by which latents see the future: none in cpc")
+
+
+@torch.no_grad()
+def _take_over(model: CPC, path: Path, weights: Weights, criterion: Weights) -> None:
+    """Write every weight of the checkpoint into the model, each to its place."""
+    new = {
+        name: weights[f"gAR.baseNet.{name}"]
+        for name in model.context.layers.state_dict()
+        if f"gAR.baseNet.{name}" in weights
+    }
+    taken = {f"gAR.baseNet.{name}" for name in new}
+    _load(path, model.context.layers, new)
+    for index, layer in enumerate(model.encoder.layers):
+        names = [f"gEncoder.conv{index}.weight", f"gEncoder.conv{index}.bias"]
+        if model.encoder.norm != "none":
+            names += [f"gEncoder.batchNorm{index}.weight", f"gEncoder.batchNorm{index}.bias"]
+        kernel, bias, *norm = (_of(path, weights, name) for name in names)
+        new = {"weight": kernel, "bias": bias}
+        if model.encoder.norm == "layer":
+            scale, shift = (each.flatten() for each in norm)
+            dim = len(scale)
+            new |= {"layer_norm.weight": scale * ((dim - 1) / dim) ** 0.5, "layer_norm.bias": shift}
+        elif model.encoder.norm == "affine":
+            names += [f"gEncoder.batchNorm{index}.running_{name}" for name in ("mean", "var")]
+            mean, variance = (_of(path, weights, name) for name in names[-2:])
+            scale = norm[0] * torch.rsqrt(variance + _EPSILON)
+            new |= {"scale": scale, "bias": (bias - mean) * scale + norm[1]}
+        _load(path, layer, new)
+        taken |= set(names)
+    without_place = sorted(name for name in set(weights) - taken if not _COUNTER.fullmatch(name))
+    if without_place:
+        raise ValueError(f"{path} holds weights that have no place in cpc's model: {', '.join(without_place[:5])}")
+    _take_over_predictors(model, path, criterion)
+    model.is_initialised.fill_(True)
+
+
+def _take_over_predictors(model: CPC, path: Path, criterion: Weights) -> None:
+    names = [f"wPrediction.predictors.{k}.weight" for k in range(model.predictor.num_steps)]
+    linear = model.predictor.linear
+    if set(names) != {name for name in criterion if name.startswith("wPrediction.")}:
+        why = "they are not linear" if criterion else "there are none"
+        print(f"{path}: its predictors are left out, {why}; those of the new model are untrained", file=sys.stderr)
+        return
+    dim = model.encoder.dim
+    _load(path, linear, {"weight": torch.cat([criterion[name] for name in names]) / dim})
+
+
+def _of(path: Path, weights: Weights, name: str) -> Tensor:
+    if name not in weights:
+        raise ValueError(f"{path} holds no {name}: a model that cpc does not have, or no CPC_audio checkpoint")
+    return weights[name]
+
+
+def _load(path: Path, part: torch.nn.Module, new: Weights) -> None:
+    try:
+        part.load_state_dict(new)
+    except RuntimeError as error:
+        reason = "; ".join(line.strip() for line in str(error).splitlines()[1:3])
+        raise ValueError(f"{path}: its weights do not fit a {type(part).__name__} of cpc: {reason}") from error

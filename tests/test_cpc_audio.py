@@ -1,0 +1,158 @@
+"""Checkpoints of CPC_audio against a network that computes what its paper and code describe, written here anew."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import cpc
+from cpc import cli
+from cpc.cpc_audio import import_checkpoint
+
+DIM, WIDTH, NUM_STEPS = 16, 12, 5
+SHAPES = [(10, 5, 3), (8, 4, 2), (4, 2, 1), (4, 2, 1), (4, 2, 1)]  # kernel, stride, padding
+
+
+def random_weights(context: str, norm: str, num_layers: int = 1) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """A model's state and its criterion's, none of it as it was initialised."""
+    torch.manual_seed(0)
+    weights: dict[str, Tensor] = {}
+    for index, (kernel, _, _) in enumerate(SHAPES):
+        in_dim = DIM if index else 1
+        weights[f"gEncoder.conv{index}.weight"] = torch.randn(DIM, in_dim, kernel) / (in_dim * kernel) ** 0.5
+        weights[f"gEncoder.conv{index}.bias"] = torch.randn(DIM) / 4
+        shape = (1, DIM, 1) if norm == "layerNorm" else (DIM,)
+        if norm != "ID":
+            weights[f"gEncoder.batchNorm{index}.weight"] = 1 + torch.rand(shape)
+            weights[f"gEncoder.batchNorm{index}.bias"] = torch.randn(shape) / 4
+        if norm == "batchNorm":
+            weights[f"gEncoder.batchNorm{index}.running_mean"] = torch.randn(DIM) / 4
+            weights[f"gEncoder.batchNorm{index}.running_var"] = 0.5 + torch.rand(DIM)
+            weights[f"gEncoder.batchNorm{index}.num_batches_tracked"] = torch.tensor(7)
+    recurrent = {"GRU": nn.GRU, "LSTM": nn.LSTM, "RNN": nn.RNN}[context](DIM, WIDTH, num_layers, batch_first=True)
+    weights |= {f"gAR.baseNet.{name}": value for name, value in recurrent.state_dict().items()}
+    criterion = {f"wPrediction.predictors.{k}.weight": torch.randn(DIM, WIDTH) for k in range(NUM_STEPS)}
+    return weights, criterion
+
+
+def oracle(weights: dict[str, Tensor], context: str, norm: str, x: Tensor) -> tuple[Tensor, Tensor]:
+    """z `[B, T, D]` and c `[B, T, C]` of waveforms `[B, S]`, in float64."""
+    own = {name: value.double() for name, value in weights.items()}
+    hidden = x.double()[:, None]
+    for index, (_, stride, padding) in enumerate(SHAPES):
+        kernel, bias = own[f"gEncoder.conv{index}.weight"], own[f"gEncoder.conv{index}.bias"]
+        hidden = F.conv1d(hidden, kernel, bias, stride, padding)
+        of_norm = {name.rpartition(".")[2]: value for name, value in own.items() if f"batchNorm{index}." in name}
+        if norm == "layerNorm":
+            deviation = (hidden.var(1, keepdim=True) + 1e-5).sqrt()  # unbiased
+            hidden = (hidden - hidden.mean(1, keepdim=True)) / deviation * of_norm["weight"] + of_norm["bias"]
+        elif norm == "batchNorm":
+            statistics = of_norm["running_mean"], of_norm["running_var"]
+            hidden = F.batch_norm(hidden, *statistics, of_norm["weight"], of_norm["bias"])
+        hidden = hidden.relu()
+    z = hidden.transpose(1, 2)
+    prefix = "gAR.baseNet."
+    state = {name.removeprefix(prefix): value for name, value in own.items() if name.startswith(prefix)}
+    num_layers = sum("weight_hh" in name for name in state)
+    recurrent = {"GRU": nn.GRU, "LSTM": nn.LSTM}[context](DIM, WIDTH, num_layers, batch_first=True).double()
+    recurrent.load_state_dict(state)
+    return z, recurrent(z)[0].detach()
+
+
+def save(folder: Path, weights: Any, criterion: Any = None, arguments: dict[str, Any] | None = None) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"gEncoder": weights, "cpcCriterion": criterion, "optimizer": {"state": {}}, "best": weights}
+    torch.save(content, folder / "checkpoint_3.pt")
+    if arguments is not None:
+        (folder / "checkpoint_args.json").write_text(json.dumps(arguments))
+    return folder / "checkpoint_3.pt"
+
+
+@pytest.mark.parametrize("norm", ["layerNorm", "batchNorm", "ID"])
+@pytest.mark.parametrize(("context", "num_layers"), [("GRU", 1), ("LSTM", 1), ("LSTM", 2)])
+def test_features_and_scores_are_those_of_the_checkpoint(
+    tmp_path: Path, norm: str, context: str, num_layers: int
+) -> None:
+    weights, criterion = random_weights(context, norm, num_layers)
+    arguments = {"nPredicts": NUM_STEPS, "arMode": context, "normMode": norm, "cpc_mode": None, "sizeWindow": 20480}
+    of_devices = [{f"module.{name}": value for name, value in each.items()} for each in (weights, criterion)]
+    path = save(tmp_path, *of_devices, arguments)
+    cli.main(["import", str(path), "--out", str(tmp_path / "model")])
+    model = cpc.load_pretrained(tmp_path / "model")
+    x = torch.randn(3, 6400)
+    z, c = oracle(weights, context, norm, x)
+    with torch.no_grad():
+        output = model(x)
+    torch.testing.assert_close(output.latents.double(), z, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(output.contexts.double(), c, atol=1e-5, rtol=1e-5)
+    for k in range(1, NUM_STEPS + 1):  # its score is a mean over channels of a prediction times a latent
+        expected = ((c @ criterion[f"wPrediction.predictors.{k - 1}.weight"].double().T)[:, :-k] * z[:, k:]).mean(-1)
+        scores = (output.queries[""][k - 1][:, :-k] * output.latents[:, k:]).sum(-1)
+        torch.testing.assert_close(scores.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_other_predictors_are_left_out_and_said_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    weights, _ = random_weights("LSTM", "layerNorm")
+    transformer = {"wPrediction.predictors.0.0.multihead.Wq.weight": torch.randn(4, 4)}
+    import_checkpoint(save(tmp_path / "a", weights, transformer), out=tmp_path / "model")
+    assert "its predictors are left out, they are not linear" in capsys.readouterr().err
+    model = cpc.load_pretrained(tmp_path / "model")
+    assert model.predictor.num_steps == 12
+    torch.save({"config": {"nPredicts": 4, "arMode": "LSTM"}, "weights": weights}, tmp_path / "60k.pt")
+    import_checkpoint(tmp_path / "60k.pt", out=tmp_path / "again")
+    assert "its predictors are left out, there are none" in capsys.readouterr().err
+    again = cpc.load_pretrained(tmp_path / "again")
+    assert again.predictor.num_steps == 4
+    x = torch.randn(1, 3200)
+    torch.testing.assert_close(again.encode(x)[1], model.encode(x)[1], rtol=0, atol=0)
+
+
+class Code:
+    """What a pickle may hold."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("run",)
+
+
+def test_what_cannot_be_taken_over_is_named(tmp_path: Path) -> None:
+    weights, criterion = random_weights("GRU", "layerNorm")
+    missing = {name: value for name, value in weights.items() if name != "gEncoder.conv3.bias"}
+    instance = {name: value.flatten() if "batchNorm" in name else value for name, value in weights.items()}
+    wrong = weights | {"gEncoder.conv2.weight": torch.zeros(DIM, DIM, 5)}
+    no_ar = {name: value for name, value in weights.items() if "gAR" not in name}
+    cases: list[tuple[Any, dict[str, Any] | None, str]] = [
+        (missing, None, "holds no gEncoder.conv3.bias"),
+        (no_ar, {"arMode": "no_ar"}, "arMode is 'no_ar'; cpc takes GRU, LSTM"),
+        (no_ar, None, "holds no gAR.baseNet.weight_hh_l0"),
+        (weights, {"arMode": "transformer"}, "arMode is 'transformer'"),
+        (weights, {"encoder_type": "mfcc"}, "encoder_type is 'mfcc'; cpc takes cpc"),
+        (weights, {"cpc_mode": "reverse"}, "cpc_mode is 'reverse'"),
+        (weights, {"nPredicts": 0}, "nPredicts is 0, but must be at least 1"),
+        (random_weights("RNN", "ID")[0], None, "has 1 gates, no GRU"),
+        (instance, None, "its norm is an instance norm"),
+        (wrong, None, "do not fit a ConvLayer of cpc: size mismatch for weight"),
+        (weights | {"gEncoder.conv5.weight": torch.zeros(1)}, None, "no place in cpc's model: gEncoder.conv5.weight"),
+        ([1], None, "its weights are no tensors by name"),
+    ]
+    for number, (content, arguments, words) in enumerate(cases):
+        path = save(tmp_path / str(number), content, criterion, arguments)
+        with pytest.raises(ValueError, match=words):
+            import_checkpoint(path, out=tmp_path / "model")
+    whole = save(tmp_path / "cut", weights).read_bytes()
+    (tmp_path / "cut.pt").write_bytes(whole[:-2000])
+    torch.save({"gEncoder": Code()}, tmp_path / "code.pt")
+    for name, words in {"cut.pt": "cut off", "code.pt": "could run code"}.items():
+        with pytest.raises(ValueError, match=words):
+            import_checkpoint(tmp_path / name, out=tmp_path / "model")
+    torch.save({"state_dict": {}}, tmp_path / "other.pt")
+    with pytest.raises(ValueError, match="holds neither `gEncoder` nor `weights`"):
+        import_checkpoint(tmp_path / "other.pt", out=tmp_path / "model")
+    broken = save(tmp_path / "arguments", weights)
+    (tmp_path / "arguments" / "checkpoint_args.json").write_text("{")
+    with pytest.raises(ValueError, match=r"checkpoint_args\.json is not JSON"):
+        import_checkpoint(broken, out=tmp_path / "model")
+    assert not (tmp_path / "model").exists()

@@ -1,0 +1,48 @@
+"""The upstream as s3prl's featurizer uses it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import cpc
+from cpc.s3prl import UpstreamExpert
+
+
+def save(folder: Path, context_dim: int = 8, sample_rate_hz: int = 16000) -> str:
+    torch.manual_seed(0)
+    encoder = cpc.encoders.AudioEncoder(dim=8, sample_rate_hz=sample_rate_hz)
+    model = cpc.CPC(encoder, cpc.contexts.GRU(dim=context_dim), cpc.predictors.Bilinear(num_steps=2))
+    cpc.save_pretrained(model, folder)
+    return str(folder)
+
+
+def test_features_of_a_batch_are_those_of_each_alone(tmp_path: Path) -> None:
+    upstream = UpstreamExpert(save(tmp_path), model_config=None, refresh=False)
+    wavs = [torch.randn(num_samples) for num_samples in (16000, 6400, 10007)]
+    found = upstream(wavs)
+    hop = upstream.get_downsample_rates("hidden_states")
+    assert hop == 160
+    for row, wav in enumerate(wavs):
+        alone = upstream([wav])
+        num_frames = alone["last_hidden_state"].shape[1]
+        assert abs(num_frames - round(len(wav) / hop)) <= 1  # how s3prl cuts features, and what it tolerates
+        for whole, own in zip(found["hidden_states"], alone["hidden_states"], strict=True):
+            assert whole.shape == (3, 100, 8)
+            torch.testing.assert_close(whole[row, :num_frames], own[0], rtol=0, atol=0)
+            assert not whole[row, num_frames:].any()
+    assert found["last_hidden_state"] is found["hidden_states"][-1]
+    found["last_hidden_state"].sum().backward()  # s3prl may fine-tune it
+    assert all(parameter.grad is not None for parameter in upstream.model.encoder.parameters())
+
+
+def test_features_of_two_widths_are_not_added(tmp_path: Path) -> None:
+    found = UpstreamExpert(save(tmp_path, context_dim=6))([torch.randn(3200)])
+    assert [list(each.shape) for each in found["hidden_states"]] == [[1, 20, 6]]
+
+
+def test_other_models_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is a model of audio at 8000 Hz, but s3prl has audio at 16000 Hz alone"):
+        UpstreamExpert(save(tmp_path, sample_rate_hz=8000))
+    with pytest.raises(ValueError, match="are too few for one latent"):
+        UpstreamExpert(save(tmp_path))([torch.randn(100)])
