@@ -17,7 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import docstring_parser
 import yaml
 
-NAMED = ("data", "task", "out", "run_dir")
+NAMED = ("data", "items", "task", "out", "run_dir")
 MAY_BE_EMPTY = ("baselines",)
 PYTHON_ONLY = ("progress", "num_workers", "held_out", "supervised")
 METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
