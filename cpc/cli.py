@@ -20,6 +20,7 @@ COMMANDS = {  # the function that is called, and what it does
     "pretrain": ("cpc.pretraining.command:pretrain", "train a model from a config: see `cpc pretrain --help`"),
     "evaluate": ("cpc.evaluation:evaluate", "measure the held-out bound log N - L of a model"),
     "probe": ("cpc.probes.report:probe", "judge features with linear probes, beside baselines and the bound"),
+    "abx": ("cpc.probes.abx.command:abx", "say how often features confuse two phones, within and across speakers"),
     "embed": ("cpc.probes.embed:embed", "write features of audio or image files, and where they lie"),
     "export": ("cpc.export:export", "write a model as ONNX graphs, checked"),
     "import": ("cpc.cpc_audio:import_checkpoint", "read a checkpoint of CPC_audio as a model"),
@@ -29,12 +30,13 @@ COMMANDS = {  # the function that is called, and what it does
         "draw an image model's patches, their neighbours in z and a map of contexts",
     ),
     "monitor": ("cpc.monitor.command:monitor", "serve a local page that watches runs while they train"),
-    "data": ("", "index, pack, shard, tar, synthesise or record a corpus"),
+    "data": ("", "index, pack, shard, tar, list items of, synthesise or record a corpus"),
     "data index": ("cpc.data.audio.index:index_folder", "write a folder's manifest.csv"),
     "data pack": ("cpc.data.audio.command:pack_corpus", "decode a corpus once, as training does by itself"),
     "data shard": ("cpc.data.sharding:shard_corpus", "write a corpus as shards, to be read from a folder or URL"),
     "data tar": ("cpc.data.tars:tar_corpus", "write a corpus of files as tars that WebDataset reads"),
     "data untar": ("cpc.data.tars:untar_corpus", "write the files and labels of WebDataset's tars"),
+    "data items": ("cpc.data.audio.items:write_items", "write the items of an ABX test, from a corpus' alignments"),
     "data record": ("cpc.data.frames.record:record", "play episodes of an environment and write them down"),
     "data synthesize": ("cpc.data.made.speech:synthesize", "make speech with exact phone alignments (espeak-ng)"),
     "agent": (
@@ -117,6 +119,9 @@ def _run(name: str, arguments: list[str], typed: dict[str, str]) -> None:
         splits = Counter(result.columns.get("split", []))
         counts = ", ".join(f"{split} {count}" for split, count in splits.items()) or "no splits"
         print(f"{len(result)} files indexed ({counts})")
+    elif name == "data items":
+        counts = f"{len(set(result.phones))} phones of {len(set(result.speakers))} speakers in {len(set(result.files))}"
+        print(f"{len(result)} items of {counts} files written to {values['out']}")
 
 
 def _add_data_options(options: Any, command: str, arguments: list[str]) -> str:

@@ -1,7 +1,7 @@
 """Options of a command, read from the signature and the docstring of the function that it calls.
 
 A parameter's type decides how its option is read, its default is the option's, and its line under `Args:` is the help.
-A parameter without a default is positional, or a required option if it is called so in `NAMED` and is not the first.
+A parameter without a default is positional, or a required option if it is keyword-only or in `NAMED`; the first always is.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import docstring_parser
 import yaml
 
-NAMED = ("data", "task", "out", "run_dir")
+NAMED = ("data", "items", "task", "out", "run_dir")
 MAY_BE_EMPTY = ("baselines",)
 PYTHON_ONLY = ("progress", "num_workers", "held_out", "supervised")
 METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}

@@ -16,6 +16,8 @@ from cpc.data.store.atomic import write_json
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.evaluation import data_class
 from cpc.hub import MODEL_FILES, hub
+from cpc.probes.abx.command import format_abx
+from cpc.probes.record import REPORT_NAME, read_report
 from cpc.probes.report import format_report
 
 CARD_NAME = "README.md"
@@ -143,14 +145,11 @@ def _bound(model_folder: str | Path, config: Mapping[str, Any]) -> str:
 
 
 def _probes(model_folder: str | Path, config: Mapping[str, Any]) -> str:
-    """The tables of `probe.json`, if they are of these weights."""
-    path = Path(model_folder) / "probe.json"
-    report = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-    if report is None:
-        return "## Probes\n\nNone were measured (`cpc probe`)."
-    if report["model"]["sha256"] != config["sha256"]:
-        return "## Probes\n\nNone were measured with these weights."
-    return "## Probes\n\n" + _block(format_report(report))
+    """The tables of `probe.json`, as far as they are of these weights."""
+    report = read_report(Path(model_folder) / REPORT_NAME, config["sha256"])
+    tables = [format_report(report)] if report.get("tasks") else []
+    tables += [format_abx(record) for record in report.get("abx", {}).values()]
+    return "## Probes\n\n" + ("\n\n".join(map(_block, tables)) or "None were measured with these weights.")
 
 
 def _yaml(value: Any) -> str:

@@ -186,3 +186,18 @@ def test_unknown_and_abbreviated_options_are_refused(
         main(["evaluate", str(run_dir), "--data", "data", option, "3"])
     assert exit_.value.code == 2
     assert "unrecognized arguments" in capsys.readouterr().err
+
+
+def test_items_of_made_speech_are_told_apart(corpus: Path, run_dir: Path, tmp_path: Path) -> None:
+    """`sil` is a neighbour and no item; spectra know phones better than chance does."""
+    main(["data", "items", str(corpus), "--out", str(tmp_path / "made.item"), "--split", "test"])
+    phones = {line.split()[3] for line in (tmp_path / "made.item").read_text().splitlines()[1:]}
+    assert len(phones) > 20
+    assert "sil" not in phones
+    command = ["abx", str(run_dir), "--items", str(tmp_path / "made.item"), "--data", str(corpus)]
+    main([*command, "--context", "any", "--max_size_group", "3", "--out", str(tmp_path / "probe.json")])
+    report = json.loads((tmp_path / "probe.json").read_text())
+    results = report["abx"]["made"]["results"]
+    assert list(results) == ["cpc", "cpc_z", "mfcc", "random"]
+    assert 5 < results["mfcc"]["within"]["error_percent"] < 40
+    assert report["bound"][0]["schema"] == 1

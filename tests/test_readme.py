@@ -142,9 +142,16 @@ def test_every_command_works_from_a_folder_of_text_to_its_perplexity(
     assert 1 < report["bounds"][0]["perplexity"][0] < 500
 
 
-def test_the_library_use_runs_as_it_stands() -> None:
+def test_the_library_use_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        f"file {onset} {onset + 1} {phone} a b {speaker}" for onset, phone in enumerate("ppqp") for speaker in "st"
+    ]
+    Path("dev-clean.item").write_text("\n".join(["#file onset offset #phone prev-phone next-phone speaker", *lines]))
+    starts, lengths = np.arange(8), np.full(8, 2)
     names = {"latents": torch.randn(300, 8), "queries": torch.randn(4, 8, requires_grad=True)}
     names |= {"positives": torch.randn(4, 8), "torch": torch, "cpc": cpc}
+    names |= {"frames": np.random.default_rng(0).standard_normal((9, 4)), "starts": starts, "lengths": lengths}
     for document in ("README.md", "docs/library.md"):
         blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / document).read_text(encoding="utf-8"), re.DOTALL)
         assert blocks, document
@@ -153,6 +160,7 @@ def test_the_library_use_runs_as_it_stands() -> None:
                 exec(block, names)
     assert names["out"].latents.shape == names["out"].contexts.shape == (8, 128, 256)
     assert "bound" in names["exact"].reading
+    assert all(error.num_triplets for error in names["errors"].values())
 
 
 def test_every_document_that_is_linked_or_named_exists() -> None:

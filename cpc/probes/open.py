@@ -1,9 +1,12 @@
-"""Which readouts answer for a model: those of the data of its run."""
+"""What features are read from: the data of a model's run, and the same architecture untrained."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from cpc.checkpoint import build
 from cpc.data.readouts import Readouts
 from cpc.evaluation import recorded_data
 from cpc.model import CPC
@@ -40,3 +43,26 @@ def open_readouts(
     data.check_encoder(model.encoder)
     outside = data.readouts(model.encoder, None, **where)  # refuses data without readouts before they are opened
     return outside if source is None else data.readouts(model.encoder, data.open(model.encoder), **where)
+
+
+def build_untrained(config: Mapping[str, Any], readouts: Readouts, trusted_packages: tuple[str, ...], seed: int) -> CPC:
+    """The architecture of a model with other weights, initialised as training would, in eval mode.
+
+    Args:
+        config: the model's config.json.
+        readouts: of the data; the model goes to their device.
+        trusted_packages: packages whose classes config.json may name.
+        seed: of the weights.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made: CPC = build(config["architecture"], trusted_packages=trusted_packages)
+    readouts.initialise(made, seed)
+    return made.to(readouts.device).eval()
+
+
+def check_names(option: str, given: Sequence[str], legal: Sequence[str]) -> None:
+    """Raises a ValueError if an option names what is not legal."""
+    unknown = [name for name in given if name not in legal]
+    if unknown or isinstance(given, str):
+        raise ValueError(f"{option}={given!r}: legal are {', '.join(legal)}")

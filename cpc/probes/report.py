@@ -1,32 +1,29 @@
 """The whole comparison: a model's features, its baselines, the labels that it saves, and the bound, in one record."""
 
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from cpc import __version__
 from cpc.bounds.bound import record_table
-from cpc.checkpoint import build, load_pretrained, place_of_results, read_config
+from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.data.readouts import Pool
 from cpc.data.store.atomic import finite, write_atomically, write_json
-from cpc.model import CPC
 from cpc.probes.classifier import ProbeProtocol
 from cpc.probes.clock import Clock
 from cpc.probes.comparison import Comparison
 from cpc.probes.curve import picture_label_efficiency
-from cpc.probes.open import open_readouts
+from cpc.probes.open import build_untrained, check_names, open_readouts
+from cpc.probes.record import REPORT_NAME, heading, read_report
 from cpc.probes.results import CONFIDENCE, results_table
 from cpc.probes.store import Extraction
 from cpc.probes.supervised import SupervisedProtocol
 from cpc.probes.task import Task, check_share
 
-SCHEMA = 3
 CURVE_NAME = "label_efficiency.png"
 BASELINES = ("majority", "random", "neighbours")
 NETWORKS = ("supervised", "fine_tuned")
@@ -106,9 +103,10 @@ def probe(
     elif train_split is not None or test_split is not None:
         raise ValueError(f"`folds` {folds} tests on every fold in turn: leave `train_split` and `test_split` out")
     extraction, protocol = extraction or Extraction(), protocol or ProbeProtocol()
-    out = place_of_results(model_folder, "probe.json", out)
+    out = place_of_results(model_folder, REPORT_NAME, out)
     trusted_packages = tuple(trusted_packages)
     config = read_config(model_folder)
+    earlier = read_report(out, config["sha256"])
     model = load_pretrained(model_folder, device=extraction.device, trusted_packages=trusted_packages)
     readouts = open_readouts(
         config,
@@ -129,8 +127,8 @@ def probe(
     features = readouts.default_features if features is None else features
     baselines = readouts.default_baselines if baselines is None else baselines
     networks = NETWORKS if readouts.supervised is not None else ()
-    _check_names("features", features, [*readouts.features, *readouts.hand_made])
-    _check_names("baselines", baselines, [*BASELINES, *networks, *readouts.hand_made])
+    check_names("features", features, [*readouts.features, *readouts.hand_made])
+    check_names("baselines", baselines, [*BASELINES, *networks, *readouts.hand_made])
     tasks = [task] if isinstance(task, str) else dict.fromkeys(task)
     whole = [Task(name, readouts, pool=pool, test_split=test_split, folds=folds, num_folds=num_folds) for name in tasks]
     for each in whole:
@@ -149,13 +147,7 @@ def probe(
     comparison = Comparison(readouts, whole, learnt, protocol, extraction, label_shares or ())
     of_model, known = [name for name in features if name in readouts.features], ", ".join(readouts.features)
     clock, num_seeds = Clock(), protocol.num_seeds or 1
-
-    def untrained(seed: int) -> CPC:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            made: CPC = build(config["architecture"], trusted_packages=trusted_packages)
-        readouts.initialise(made, seed)
-        return made.to(extraction.device).eval()
+    untrained = partial(build_untrained, config, readouts, trusted_packages)
 
     if "neighbours" in baselines and not of_model:
         raise ValueError(f"baselines: neighbours are asked in a feature of the model: name one in `features`, {known}")
@@ -188,8 +180,7 @@ def probe(
     provenance = config["provenance"]
     report: dict[str, Any] = finite(
         {
-            "schema": SCHEMA,
-            "model": {"folder": str(model_folder), "sha256": config["sha256"], "step": provenance.get("step")},
+            **heading(model_folder, config),
             "bound": list(provenance.get("held_out", []) if held_out is None else held_out),
             "tasks": {
                 each.name: {
@@ -200,6 +191,7 @@ def probe(
                 for each in learnt
             },
             "families": _family_means(families, comparison.results),
+            "abx": earlier.get("abx", {}),
             "protocol": {
                 "probe": asdict(protocol),
                 "standardisation": "mean and deviation of each feature over the training examples",
@@ -215,12 +207,6 @@ def probe(
                 "of_the_run": provenance.get("data", {}),
             },
             "data": {"source": str(data), f"num_{readouts.unit}s": len(readouts.splits), **readouts.record()},
-            "versions": {
-                "cpc": __version__,
-                "torch": torch.__version__,
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
             "seconds": clock.seconds,
         }
     )
@@ -270,12 +256,6 @@ def _family_means(families: Mapping[str, Sequence[str]], results: Mapping[str, M
 
 def _row(values: Sequence[float | int], form: str) -> str:
     return "".join(f"{value:>8{form}}" for value in values)
-
-
-def _check_names(option: str, given: Sequence[str], legal: Sequence[str]) -> None:
-    unknown = [name for name in given if name not in legal]
-    if unknown or isinstance(given, str):
-        raise ValueError(f"{option}={given!r}: legal are {', '.join(legal)}")
 
 
 def _trained_on_minutes(tasks: Sequence[Task], readouts: Any, minutes: float) -> list[Task]:

@@ -106,10 +106,10 @@ def summarise(answers: Sequence[Answers], test: Examples, num_classes: int, num_
         np.add.at(sums[:, column], cluster, values)
     intervals: list[tuple[float, float] | None] = [None, None]
     if len(clusters) > 1:
-        count, num_correct, seen, information = _resample(sums).T
+        count, num_correct, seen, information = resample(sums).T
         intervals = [
-            _interval(100 * num_correct / count, len(clusters)),
-            _interval(information / np.maximum(seen, 1), len(clusters)),
+            interval(100 * num_correct / count, len(clusters)),
+            interval(information / np.maximum(seen, 1), len(clusters)),
         ]
     counts = confusion.sum(1)
     num_answers = np.bincount(np.concatenate([a.predicted for a in answers]), minlength=num_classes)
@@ -139,14 +139,14 @@ def _mean(values: np.ndarray, which: np.ndarray) -> float:
     return float(values[which].mean()) if which.any() else math.nan
 
 
-def _resample(sums: np.ndarray) -> np.ndarray:
-    """`[NUM_RESAMPLES, 4]` sums over clusters drawn with replacement, from those of each cluster."""
+def resample(sums: np.ndarray) -> np.ndarray:
+    """`[NUM_RESAMPLES, n]` sums over clusters drawn with replacement, from the `[G, n]` sums of each cluster."""
     rng = np.random.default_rng(0)
     shares = np.full(len(sums), 1 / len(sums))
     return np.stack([rng.multinomial(len(sums), shares) @ sums for _ in range(NUM_RESAMPLES)])
 
 
-def _interval(values: np.ndarray, num_clusters: int) -> tuple[float, float]:
+def interval(values: np.ndarray, num_clusters: int) -> tuple[float, float]:
     """Expanded percentile interval: few clusters make the plain one too short (Hesterberg 2015, arXiv:1411.5279)."""
     t = stats.t.ppf((1 + CONFIDENCE) / 2, num_clusters - 1)
     tail = stats.norm.cdf(-t * math.sqrt(num_clusters / (num_clusters - 1)))

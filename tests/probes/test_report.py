@@ -180,7 +180,7 @@ def test_untrained_models_are_initialised_as_the_models_own_training_began(
         return untrained[-1]
 
     monkeypatch.setattr("cpc.data.audio.readouts.initialisation_windows", windows)
-    monkeypatch.setattr("cpc.probes.report.build", kept)
+    monkeypatch.setattr("cpc.probes.open.build", kept)
     report = probe(
         tmp_path,
         manifest.root,

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -17,7 +17,7 @@ from cpc.data.audio.alignment_formats import (
     read_phn,
     read_textgrid,
 )
-from cpc.data.audio.headers import AUDIO_SUFFIXES
+from cpc.data.audio.file_names import bare_path, is_end_of
 from cpc.data.store.folders import name_a_few
 
 UNLABELLED = -100  # torch's `ignore_index`
@@ -50,7 +50,7 @@ class Alignments:
         self._names_of_bare: dict[str, list[str]] = defaultdict(list)
         self._names_of_stem: dict[str, list[str]] = defaultdict(list)
         for name in self._tracks:
-            bare = _bare(name)
+            bare = bare_path(name)
             self._names_of_bare[bare].append(name)
             self._names_of_stem[bare.rpartition("/")[2]].append(name)
 
@@ -109,14 +109,12 @@ class Alignments:
     def _candidates(self, path: str) -> list[str]:
         if path in self._tracks:
             return [path]
-        bare = _bare(path)
+        bare = bare_path(path)
         if bare in self._names_of_bare:
             return self._names_of_bare[bare]
         names = self._names_of_stem.get(bare.rpartition("/")[2], [])
         if len(names) > 1:  # TIMIT: sa1 is in every speaker's folder, and one tree may start a folder deeper
-            names = [
-                name for name in names if f"/{bare}".endswith(f"/{_bare(name)}") or _bare(name).endswith(f"/{bare}")
-            ] or names
+            names = [name for name in names if is_end_of(bare_path(name), bare)] or names
         return names
 
     def _track(self, name: str) -> Track:
@@ -244,9 +242,3 @@ def _tracks_in(file: Path, root: Path, tier: str | None) -> Mapping[str, Track |
         case _:
             places = index_aligned_phones(file)
             return {stem: partial(read_aligned_phones, file, *place) for stem, place in places.items()}
-
-
-def _bare(path: str) -> str:
-    """A path without the suffix of an audio file (`spk.001` keeps its dot)."""
-    pure = PurePosixPath(path)
-    return pure.with_suffix("").as_posix() if pure.suffix.lower() in AUDIO_SUFFIXES else pure.as_posix()

@@ -1,0 +1,26 @@
+"""What tables call audio files: their paths, their paths without suffix, or their stems."""
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from cpc.data.audio.headers import AUDIO_SUFFIXES
+
+
+def bare_path(path: str) -> str:
+    """A path without the suffix of an audio file (`spk.001` keeps its dot)."""
+    pure = PurePosixPath(path)
+    return pure.with_suffix("").as_posix() if pure.suffix.lower() in AUDIO_SUFFIXES else pure.as_posix()
+
+
+def is_end_of(one: str, other: str) -> bool:
+    """Whether one of two bare paths ends as the other, in whole folders: one tree may start a folder deeper."""
+    return f"/{one}".endswith(f"/{other}") or f"/{other}".endswith(f"/{one}")
+
+
+def shortest_names(paths: Sequence[str]) -> list[str]:
+    """One name for each path: all stems if they differ, else all paths without suffix, else the paths."""
+    bare = [bare_path(path) for path in paths]
+    for names in ([path.rpartition("/")[2] for path in bare], bare):
+        if len(set(names)) == len(names):
+            return names
+    return list(paths)

@@ -1,0 +1,118 @@
+"""Item files of ABX tests: the stretches of audio that are compared, as libri-light and ZeroSpeech write them.
+
+A header `#file onset offset #phone prev-phone next-phone speaker`, then a line for each item, its fields apart by
+blanks and its times in seconds. n items.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cpc.data.store.atomic import write_atomically
+from cpc.data.store.folders import name_a_few
+
+HEADER = "#file onset offset #phone prev-phone next-phone speaker"
+
+
+@dataclass(frozen=True)
+class Items:
+    """The items of an ABX test, column by column.
+
+    Attributes:
+        files: of each item, as the item file calls it.
+        onset_seconds: `[n]` where it begins in its file.
+        offset_seconds: `[n]` where it ends.
+        phones: what it is.
+        previous: the phone before it.
+        following: the phone after it.
+        speakers: who says it.
+    """
+
+    files: Sequence[str]
+    onset_seconds: np.ndarray
+    offset_seconds: np.ndarray
+    phones: Sequence[str]
+    previous: Sequence[str]
+    following: Sequence[str]
+    speakers: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def line(self, row: int) -> str:
+        """An item as its line in the file."""
+        times = (str(round(float(seconds[row]), 6)) for seconds in (self.onset_seconds, self.offset_seconds))
+        labels = (column[row] for column in (self.phones, self.previous, self.following, self.speakers))
+        return " ".join((self.files[row], *times, *labels))
+
+    def take(self, rows: Sequence[int] | np.ndarray) -> "Items":
+        """These items alone, in this order."""
+        files, *labels = (
+            [column[row] for row in rows]
+            for column in (self.files, self.phones, self.previous, self.following, self.speakers)
+        )
+        return Items(files, self.onset_seconds[rows], self.offset_seconds[rows], *labels)
+
+    def write(self, path: str | Path) -> None:
+        """Write the item file, atomically.
+
+        Raises:
+            ValueError: if a name is empty or holds a blank, which would shift the columns.
+        """
+        names = {*self.files, *self.phones, *self.previous, *self.following, *self.speakers}
+        unfit = sorted(name for name in names if name.split() != [name])
+        if unfit:
+            raise ValueError(
+                f"{len(unfit)} names of files, phones or speakers are empty or hold a blank, which parts the columns "
+                f"of an item file: rename them\n{name_a_few([repr(name) for name in unfit])}"
+            )
+        with write_atomically(path) as new:
+            lines = [HEADER, *map(self.line, range(len(self)))]
+            new.write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
+def read_items(path: str | Path) -> Items:
+    """Read an item file.
+
+    Raises:
+        ValueError: naming the line, if the file is missing or no UTF-8, its first line is no header, it holds no items,
+            a line has not seven fields, or its times are not numbers with 0 <= onset < offset.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"there is no item file {path}; write one with `cpc data items DIR --out FILE.item`")
+    try:
+        header, *lines = path.read_text(encoding="utf-8-sig").splitlines() or [""]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no item file: it is not UTF-8 text ({error})") from error
+    if not header.startswith("#") or len(header.split()) != len(HEADER.split()):
+        raise ValueError(f"{path}, line 1: {header[:80]!r} is not the header of an item file, {HEADER!r}")
+    rows = []
+    for number, line in enumerate(lines, start=2):
+        cells = line.split()
+        if not cells:
+            continue
+        if len(cells) != len(HEADER.split()):
+            raise ValueError(f"{path}, line {number}: {len(cells)} fields under the 7 of {HEADER!r}")
+        onset, offset = (_seconds(cell) for cell in cells[1:3])
+        if not 0 <= onset < offset < math.inf:
+            raise ValueError(
+                f"{path}, line {number}: an item from {cells[1]} to {cells[2]} s; onset and offset are seconds from "
+                "the start of the file, the onset first"
+            )
+        rows.append((cells[0], onset, offset, *cells[3:]))
+    if not rows:
+        raise ValueError(f"{path} has a header and no items")
+    files, onsets, offsets, *labels = (list(column) for column in zip(*rows, strict=True))
+    return Items(files, np.array(onsets), np.array(offsets), *labels)
+
+
+def _seconds(cell: str) -> float:
+    """NaN where it is no number."""
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan

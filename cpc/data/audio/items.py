@@ -1,0 +1,98 @@
+"""Items for ABX tests, made of the alignments that a corpus has."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from cpc.data.audio.alignments import ALIGNMENTS_NAME, Segment, check_alignments, read_alignments
+from cpc.data.audio.file_names import shortest_names
+from cpc.data.audio.item_files import Items
+from cpc.data.audio.manifest import Manifest, read_manifest
+
+Span = Literal["phone", "triphone"]
+
+# Of LibriSpeech's alignments (SIL, sp, spn), TIMIT's (h#, pau, epi) and the synthesised corpus (sil).
+SILENCES = ("SIL", "sil", "sp", "spn", "h#", "pau", "epi")
+MOST_GAP_SECONDS = 0.02  # between neighbours: CTM rounds start and duration to 10 ms each
+
+
+def write_items(
+    data: str | Path,
+    out: str | Path,
+    *,
+    alignments: str | Path | None = None,
+    split: str | None = None,
+    span: Span = "phone",
+    silences: Sequence[str] = SILENCES,
+) -> Items:
+    """`cpc data items`: write the item file of an ABX test, from the alignments of a corpus.
+
+    An item is a phone with a neighbour on either side. Files are called by their stems, or by their paths without
+    suffix where two have the same stem.
+
+    Args:
+        data: manifest CSV, or the folder that holds it.
+        out: item file to write.
+        alignments: file or folder of alignments; beside the manifest if not given.
+        split: take items from this part of the corpus alone.
+        span: `phone` spans the phone, `triphone` its neighbours too, as in ZeroSpeech's tests; then neither of them is
+            silent.
+        silences: labels that are no phones; they are neighbours, but no items.
+
+    Returns:
+        The items written.
+
+    Raises:
+        ValueError: if the manifest or the alignments cannot be read or do not fit each other, a file has no speaker,
+            no phone has two neighbours, or a name holds a blank.
+    """
+    if span not in get_args(Span):
+        raise ValueError(f"span={span!r} is not one of {', '.join(get_args(Span))}")
+    manifest = read_manifest(data)
+    source = manifest.root / ALIGNMENTS_NAME if alignments is None else Path(alignments)
+    if not source.exists():
+        raise ValueError(f"items are made of alignments, and there is no {source}: name them with `alignments`")
+    found, rows = read_alignments(source), manifest.rows(split).tolist()
+    check_alignments(found, [manifest.paths[row] for row in rows])
+    names, speakers = shortest_names(manifest.paths), _speakers(manifest)
+    columns: list[tuple[str, float, float, str, str, str, str]] = []
+    for row in rows:
+        if manifest.paths[row] in found:
+            segments = found.segments(manifest.paths[row])
+            if segments and not speakers[row]:
+                raise ValueError(f"{manifest.paths[row]} has no speaker: fill the manifest's speaker column")
+            columns += [(names[row], *item, speakers[row]) for item in _items(segments, span, frozenset(silences))]
+    if not columns:
+        raise ValueError(
+            f"no phone of the {len(rows)} files has a neighbour on either side, so there is no item: see what "
+            f"{source} holds, and `silences`"
+        )
+    files, onsets, offsets, *labels = (list(column) for column in zip(*columns, strict=True))
+    items = Items(files, np.array(onsets), np.array(offsets), *labels)
+    items.write(out)
+    return items
+
+
+def _items(
+    segments: Sequence[Segment], span: Span, silences: frozenset[str]
+) -> Iterator[tuple[float, float, str, str, str]]:
+    """Onset, offset, phone, the one before it and the one after it."""
+    touches = [after.start_seconds - before.end_seconds <= MOST_GAP_SECONDS for before, after in pairwise(segments)]
+    for number, (begins, ends) in enumerate(pairwise(touches), start=1):
+        before, phone, after = segments[number - 1 : number + 2]
+        silent = {phone.label} if span == "phone" else {before.label, phone.label, after.label}
+        if begins and ends and not silent & silences:
+            first, last = (phone, phone) if span == "phone" else (before, after)
+            yield first.start_seconds, last.end_seconds, phone.label, before.label, after.label
+
+
+def _speakers(manifest: Manifest) -> list[str]:
+    if "speaker" not in manifest.columns:
+        raise ValueError(
+            f"items name their speakers, and the manifest in {manifest.root} has no column 'speaker': index the folder "
+            "with `cpc data index` and --speaker_level or --speaker_pattern"
+        )
+    return manifest.columns["speaker"]

@@ -1,0 +1,74 @@
+"""Which recording of a corpus each item lies in. n items."""
+
+import warnings
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from cpc.data.audio.file_names import bare_path, is_end_of
+from cpc.data.audio.item_files import Items
+from cpc.data.audio.readouts import AudioReadouts
+from cpc.data.store.folders import name_a_few
+
+
+def locate(items: Items, source: Path, readouts: AudioReadouts, skip_bad: bool) -> tuple[Items, np.ndarray]:
+    """The items with a recording, and `[n]` the row of each.
+
+    Args:
+        items: of an item file.
+        source: that file, for messages.
+        readouts: of the corpus; its audio is opened after the names are known to fit.
+        skip_bad: leave out items without a recording, and warn how many.
+
+    Raises:
+        ValueError: if recordings are missing or called ambiguously, or an item begins after its recording's end.
+    """
+    manifest = readouts.corpus.manifest
+    row_of = rows_of_names(items.files, manifest.paths)
+    rows = np.array([row_of.get(name, -1) for name in items.files], np.int64)
+    absent = list(dict.fromkeys(name for name in items.files if name not in row_of))
+    problem = f"are of {len(absent)} files that the manifest in {manifest.root} does not list:\n{name_a_few(absent)}"
+    items, rows = _kept(items, rows, rows >= 0, f"items of {source} {problem}", skip_bad)
+    ends_seconds = 60 * np.asarray(readouts.minutes(rows))
+    begins_within = items.onset_seconds < ends_seconds
+    late = np.flatnonzero(~begins_within).tolist()
+    lines = name_a_few([f"{items.line(item)} (it lasts {ends_seconds[item]:g} s)" for item in late])
+    return _kept(items, rows, begins_within, f"items of {source} begin after their recording's end:\n{lines}", skip_bad)
+
+
+def _kept(items: Items, rows: np.ndarray, is_fit: np.ndarray, problem: str, skip_bad: bool) -> tuple[Items, np.ndarray]:
+    problem = f"{(~is_fit).sum()} of {len(items)} {problem}"
+    if not is_fit.all() and not (skip_bad and is_fit.any()):
+        raise ValueError(f"{problem}\nname the audio with `data`, or set `skip_bad` to go on without such items")
+    if not is_fit.all():
+        warnings.warn(f"left out {problem}", stacklevel=4)
+    kept = np.flatnonzero(is_fit)
+    return items.take(kept), rows[kept]
+
+
+def rows_of_names(names: Sequence[str], paths: Sequence[str]) -> dict[str, int]:
+    """Which path each name means: itself, or the only one that ends so, suffixes aside; left out where there is none.
+
+    Raises:
+        ValueError: if it may be several; they are named.
+    """
+    row_of_path, bare = {path: row for row, path in enumerate(paths)}, [bare_path(path) for path in paths]
+    rows_of_stem = defaultdict(list)
+    for row, path in enumerate(bare):
+        rows_of_stem[path.rpartition("/")[2]].append(row)
+    row_of: dict[str, int] = {}
+    for name in dict.fromkeys(names):
+        of_name = bare_path(name)
+        rows = [row for row in rows_of_stem[of_name.rpartition("/")[2]] if is_end_of(bare[row], of_name)]
+        rows = [row_of_path[name]] if name in row_of_path else rows
+        if len(rows) > 1:
+            found = name_a_few([paths[row] for row in rows])
+            raise ValueError(
+                f"items of {name!r} may be of {len(rows)} files:\n{found}\nwrite the paths of the manifest into "
+                "the item file"
+            )
+        if rows:
+            row_of[name] = rows[0]
+    return row_of

@@ -1,0 +1,85 @@
+"""An ABX test of features within and across speakers: which triplets are drawn, and their errors.
+
+R stored vectors, D feature dim, n items.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from cpc.data.audio.item_files import Items
+from cpc.probes.abx.alignment import alignment_distances
+from cpc.probes.abx.cells import Cells, Groups, cells_across, cells_within
+from cpc.probes.abx.errors import ABXError, abx_error
+from cpc.probes.abx.spans import Spans
+
+Context = Literal["within", "any"]
+
+
+@dataclass(frozen=True)
+class ABXProtocol:
+    """Which triplets are compared; the defaults are libri-light's.
+
+    Attributes:
+        context: `within` compares phones between the same neighbours, `any` whatever theirs: a harder test, for corpora
+            too small for the other one (Hallap et al. 2022, arXiv:2210.15775).
+        max_size_group: items of one context, speaker and phone; of more so many are drawn.
+        max_x_across: across speakers, speakers of X for each group of A; of more so many are drawn.
+        seed: of these draws.
+
+    Raises:
+        ValueError: if a group has no room for A and X, or there is to be no speaker of X.
+    """
+
+    context: Context = "within"
+    max_size_group: int = 10
+    max_x_across: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.context not in get_args(Context):
+            raise ValueError(f"context={self.context!r} is not one of {', '.join(get_args(Context))}")
+        if self.max_size_group < 2:
+            raise ValueError(f"max_size_group={self.max_size_group} must be at least 2: A and X are of one group")
+        if self.max_x_across < 1:
+            raise ValueError(f"max_x_across={self.max_x_across} must be at least 1")
+
+    def cells(self, items: Items) -> tuple[Groups, dict[str, Cells]]:
+        """The groups of some items, and the triplets `within` and `across` speakers."""
+        rng = np.random.default_rng(self.seed)
+        groups = Groups.of(items, self.context == "any", self.max_size_group, rng)
+        return groups, {"within": cells_within(groups), "across": cells_across(groups, self.max_x_across, rng)}
+
+
+def abx_errors(
+    vectors: Any,
+    spans: Spans,
+    items: Items,
+    protocol: ABXProtocol | None = None,
+    *,
+    device: str = "cpu",
+    progress: bool = False,
+) -> dict[str, ABXError | None]:
+    """How often features confuse two phones.
+
+    Args:
+        vectors: `[R, D]` frames, an array.
+        spans: the frames of each item; items without frames are left out.
+        items: n of them.
+        protocol: which triplets are drawn.
+        device: where to compute, in float64.
+        progress: show progress bars.
+
+    Returns:
+        The errors `within` and `across` speakers; None where there is no triplet.
+    """
+    kept = np.flatnonzero(spans.lengths)
+    if not len(kept):
+        return {"within": None, "across": None}
+    groups, cells = (protocol or ABXProtocol()).cells(items.take(kept))
+    of_pairs = partial(
+        alignment_distances, vectors, spans.starts[kept], spans.lengths[kept], device=device, progress=progress
+    )
+    return {mode: abx_error(groups, of_mode, of_pairs) for mode, of_mode in cells.items()}

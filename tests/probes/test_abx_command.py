@@ -1,0 +1,216 @@
+"""`cpc abx` from the corpus to probe.json, and what it refuses."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cpc
+from cpc.cli import main
+from cpc.data import Audio
+from cpc.data.audio.features import Features
+from cpc.data.audio.files import read_audio
+from cpc.data.audio.item_files import HEADER, read_items
+from cpc.data.audio.manifest import read_manifest
+from cpc.probes import Extraction
+from cpc.probes.abx.command import abx
+from cpc.probes.abx.protocol import abx_errors
+from cpc.probes.abx.spans import Spans
+
+TRIPLET = ["0 0.1 mid low high ann", "0.1 0.2 mid low high ann", "0.2 0.3 low low high ann"]
+
+
+@pytest.fixture
+def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
+    cpc.save_pretrained(model, tmp_path / "run" / "model", provenance={"step": 7, "data": Audio(manifest="").noted})
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def corpus(corpus_folder: Path, tmp_path: Path) -> Path:
+    """The tones in a folder that can be written to."""
+    with (corpus_folder / "manifest.csv").open(newline="") as stream:
+        header, *rows = csv.reader(stream)
+    (tmp_path / "corpus").mkdir()
+    with (tmp_path / "corpus" / "manifest.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows([header, *[[str(corpus_folder / path), *values] for path, *values in rows]])
+    return tmp_path / "corpus"
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join([HEADER, *lines]))
+    return path
+
+
+def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_from_alignments_to_errors(
+    model_folder: Path, corpus: Path, corpus_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = corpus / "tones.item"
+    main(["data", "items", str(corpus_folder), "--out", str(items), "--alignments", str(corpus_folder)])
+    main(["abx", str(model_folder), "--items", str(items), "--features", "z", "c", "mfcc", "--context", "any"])
+    printed = capsys.readouterr().out
+    report = json.loads((model_folder / "probe.json").read_text())
+    assert report["model"]["step"] == 7
+    record = report["abx"]["tones"]
+    assert record["items"]["num_items"] == len(read_items(items)) == 72
+    assert (record["protocol"]["context"], record["protocol"]["seed"]) == ("any", 0)
+    assert list(record["results"]) == ["cpc_z", "cpc", "mfcc", "random_z"]
+    for mode in ("within", "across"):
+        assert record["results"]["mfcc"][mode]["error_percent"] < 2  # tones at 300, 1200 and 3000 Hz
+        assert f"{record['results']['cpc'][mode]['error_percent']:.2f} %" in printed
+    assert record["results"]["cpc"]["num_without_frames"] == 0
+    assert record["protocol"]["features"]["cpc_z"]["hop_samples"] == 160
+
+
+def test_whole_recordings_are_encoded(
+    model: cpc.CPC, model_folder: Path, corpus: Path, corpus_folder: Path, tmp_path: Path
+) -> None:
+    """Contexts of an item have heard all that comes before it."""
+    main(["data", "items", str(corpus_folder), "--out", str(corpus / "x.item")])
+    items, manifest = read_items(corpus / "x.item"), read_manifest(corpus)
+    features = Features("c", model)
+    frames = {
+        str(Path(path).with_suffix("")): features(read_audio(file, 16000))
+        for path, file in zip(manifest.paths, manifest.files, strict=True)
+    }
+    of_item = [next(values for name, values in frames.items() if name.endswith(each)) for each in items.files]
+    first = np.ceil((items.onset_seconds * 16000 - features.first_centre_samples) / 160).astype(int)
+    end = np.ceil((items.offset_seconds * 16000 - features.first_centre_samples) / 160).astype(int)
+    pieces = [values[a:b] for values, a, b in zip(of_item, first, end, strict=True)]
+    lengths = np.array([len(piece) for piece in pieces])
+    expected = abx_errors(np.concatenate(pieces), Spans(np.cumsum(lengths) - lengths, lengths), items)
+    found = abx(model_folder, corpus / "x.item", features=["c"], baselines=[], extraction=Extraction(progress=False))[
+        "abx"
+    ]["x"]["results"]["cpc"]
+    for mode, error in expected.items():
+        assert error is not None
+        assert found[mode]["error_percent"] == pytest.approx(error.error_percent, abs=0.5)
+
+
+def test_errors_stand_beside_probes_of_the_same_weights(
+    model: cpc.CPC, model_folder: Path, corpus: Path, corpus_folder: Path
+) -> None:
+    for name in ("one", "two"):
+        main(["data", "items", str(corpus_folder), "--out", str(corpus / f"{name}.item")])
+    options = ["--features", "z", "--baselines"]
+
+    def run_abx(name: str) -> dict[str, object]:
+        main(["abx", str(model_folder), "--items", str(corpus / f"{name}.item"), *options])
+        return json.loads((model_folder / "probe.json").read_text())
+
+    def run_probe() -> dict[str, object]:
+        main(["probe", str(model_folder), "--data", str(corpus), "--task", "first", *options])
+        return json.loads((model_folder / "probe.json").read_text())
+
+    assert run_abx("one")["tasks"] == {}
+    first = run_probe()
+    assert list(first["tasks"]) == ["first"]  # type: ignore[call-overload]
+    assert list(first["abx"]) == ["one"]  # type: ignore[call-overload]
+    second = run_abx("two")
+    assert list(second["abx"]) == ["one", "two"]  # type: ignore[call-overload]
+    assert {key: second[key] for key in ("schema", "tasks", "bound", "protocol", "data")} == {
+        key: first[key] for key in ("schema", "tasks", "bound", "protocol", "data")
+    }
+    with_other_weights = cpc.CPC(model.encoder, model.context, model.predictor)
+    with_other_weights.encoder.set_statistics(0.0, 0.2)
+    cpc.save_pretrained(
+        with_other_weights, model_folder / "model", provenance={"step": 8, "data": Audio(manifest="").noted}
+    )
+    assert list(run_abx("one")["abx"]) == ["one"]  # type: ignore[call-overload]
+    assert run_abx("one")["tasks"] == {}
+
+
+def test_items_that_do_not_fit_the_audio_are_refused_or_left_out(
+    model_folder: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"test/ann-0 {line}" for line in TRIPLET]
+    lines += ["nobody 0 0.1 mid low high ann", "test/ann-1 7 8 mid low high ann"]
+    command = ["abx", str(model_folder), "--items", str(write(corpus / "x.item", *lines)), "--features", "z"]
+    message = refusal(command, capsys)
+    assert f"1 of 5 items of {corpus / 'x.item'} are of 1 files that the manifest in {corpus} does not list" in message
+    assert "nobody" in message
+    assert "name the audio with --data, or set --skip_bad" in message
+    write(corpus / "x.item", *lines[:3], lines[4])
+    message = refusal(command, capsys)
+    assert "1 of 4 items" in message
+    assert "test/ann-1 7.0 8.0 mid low high ann (it lasts 0.4 s)" in message
+    assert not (model_folder / "probe.json").exists()
+    write(corpus / "x.item", *lines)
+    with pytest.warns(UserWarning, match="left out 1 of") as warned:
+        main([*command, "--skip_bad"])
+    assert len([each for each in warned if "left out" in str(each.message)]) == 2
+    report = json.loads((model_folder / "probe.json").read_text())
+    assert report["abx"]["x"]["items"]["num_items"] == 3
+    assert report["abx"]["x"]["results"]["cpc_z"]["within"]["num_triplets"] == 2
+    assert report["abx"]["x"]["results"]["cpc_z"]["across"] is None
+    assert "none" in capsys.readouterr().out
+
+
+def test_short_items_are_counted(model_folder: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"test/ann-0 {line}" for line in [*TRIPLET, "0.301 0.302 mid low high ann"]]
+    items = str(write(corpus / "x.item", *lines))
+    main(["abx", str(model_folder), "--items", items, "--features", "z", "--baselines"])
+    assert "items left out, as too short for a frame: cpc_z 1" in capsys.readouterr().out
+
+
+def test_features_on_disk_and_rounded_read_alike(model_folder: Path, corpus: Path, corpus_folder: Path) -> None:
+    main(["data", "items", str(corpus_folder), "--out", str(corpus / "x.item")])
+    command = ["abx", str(model_folder), "--items", str(corpus / "x.item"), "--features", "z", "--baselines"]
+    found = []
+    for options in ([], ["--max_ram_gb", "0"], ["--dtype", "float16"]):
+        main([*command, "--context", "any", *options])
+        report = json.loads((model_folder / "probe.json").read_text())
+        found.append(report["abx"]["x"]["results"]["cpc_z"]["across"]["error_percent"])
+    assert found[0] == found[1] == pytest.approx(found[2], abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "message"),
+    [
+        ([f"test/ann-0 {line}" for line in TRIPLET[:2]], [], "its 2 items make no triplet"),
+        ([f"ann-0 {line}" for line in TRIPLET], [], "items of 'ann-0' may be of 3 files"),
+        (["ann-0 0.1"], [], "line 2: 2 fields under the 7"),
+        ([f"test/ann-0 {line}" for line in TRIPLET], ["--features", "pixels"], "legal are c, z, mfcc, logmel"),
+        ([f"test/ann-0 {line}" for line in TRIPLET], ["--baselines", "majority"], "legal are random, mfcc, logmel"),
+        ([f"test/ann-0 {line}" for line in TRIPLET], ["--train_split", "x"], "no row of split 'x'"),
+        ([f"test/ann-0 {line}" for line in TRIPLET], ["--data", "nowhere"], "there is no manifest nowhere"),
+    ],
+)
+def test_refusals(
+    lines: list[str],
+    options: list[str],
+    message: str,
+    model_folder: Path,
+    corpus: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["abx", str(model_folder), "--items", str(write(corpus / "x.item", *lines)), *options]
+    assert message in refusal(command, capsys)
+    assert not (model_folder / "probe.json").exists()
+
+
+def test_models_without_phones_are_refused(
+    model: cpc.CPC, model_folder: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = write(corpus / "x.item", *[f"test/ann-0 {line}" for line in TRIPLET])
+    noted = {"class_path": "cpc.data.Images", "init_args": {"image_size": 8}}
+    cpc.save_pretrained(model, model_folder / "model", provenance={"data": noted})
+    message = refusal(["abx", str(model_folder), "--items", str(items)], capsys)
+    assert "is a model of image: items are phones of audio" in message
+
+
+def test_damaged_reports_are_refused(model_folder: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    items = write(corpus / "x.item", *[f"test/ann-0 {line}" for line in TRIPLET])
+    (model_folder / "probe.json").write_text("{")
+    message = refusal(["abx", str(model_folder), "--items", str(items)], capsys)
+    assert "probe.json is there and is no report" in message
+    assert "name another file with --out" in message
