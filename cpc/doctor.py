@@ -1,6 +1,6 @@
 """`cpc doctor`: which parts of the environment work.
 
-It imports nothing else of cpc, so that it still answers when torch does not.
+It imports nothing heavy of cpc, so that it still answers when torch does not.
 """
 
 import ctypes
@@ -12,6 +12,8 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+from cpc.extras import DISTRIBUTION
 
 SYNC = "uv sync --all-extras"
 NECESSARY = ("torch", "torchvision", "torchaudio", "lightning", "tensorboard", "pillow")
@@ -84,7 +86,7 @@ def package(name: str) -> str:
     importlib.import_module(MODULES.get(name, name))
     from packaging.requirements import Requirement
 
-    requirements = [Requirement(line) for line in metadata.requires("cpc") or []]
+    requirements = [Requirement(line) for line in metadata.requires(DISTRIBUTION) or []]
     supported = next(requirement.specifier for requirement in requirements if requirement.name == name)
     version = metadata.version(name)
     if not supported.contains(version, prereleases=True):

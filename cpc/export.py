@@ -21,6 +21,7 @@ from cpc import __version__
 from cpc.checkpoint import load_pretrained
 from cpc.contexts import GRU, LSTM, Identity, PixelCNN
 from cpc.data.store.atomic_folder import build_atomically
+from cpc.extras import to_install
 from cpc.model import CPC
 
 OLDEST_OPSET = 18  # of torch's exporter
@@ -83,7 +84,7 @@ def export(
     if opset is not None and opset < OLDEST_OPSET:
         raise ValueError(f"`opset` {opset} is too old for torch's exporter: give at least {OLDEST_OPSET}")
     if not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
-        raise ValueError("`format` onnx needs onnx, onnxscript and onnxruntime: `uv sync --extra onnx`")
+        raise ValueError(f"`format` onnx needs onnx, onnxscript and onnxruntime: {to_install('onnx')}")
     model = load_pretrained(model_folder, trusted_packages=tuple(trusted_packages))
     graphs = {"encoder": encoder_graph(model)}
     if isinstance(model.context, GRU | LSTM | PixelCNN | Identity):

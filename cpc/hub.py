@@ -5,6 +5,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from cpc.extras import to_install
+
 MODEL_FILES = ("config.json", "model.safetensors")
 _NAME = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
 
@@ -44,7 +46,7 @@ def hub() -> Any:
     try:
         import huggingface_hub.errors
     except ImportError as error:
-        raise ValueError("the Hub needs huggingface_hub: `uv sync --extra hub`") from error
+        raise ValueError(f"the Hub needs huggingface_hub: {to_install('hub')}") from error
     return huggingface_hub
 
 

@@ -1,7 +1,8 @@
 """Options of a command, read from the signature and the docstring of the function that it calls.
 
 A parameter's type decides how its option is read, its default is the option's, and its line under `Args:` is the help.
-A parameter without a default is positional, or a required option if it is keyword-only or in `NAMED`; the first always is.
+A parameter without a default is positional, or a required option if it is keyword-only or in `NAMED`; the first always
+is positional.
 """
 
 import argparse

@@ -19,7 +19,7 @@ from cpc.share import share
 
 pytest.importorskip("huggingface_hub")
 
-DATA = {"class_path": "cpc.data.Audio", "init_args": {"manifest": "/home/somebody/birds", "window_samples": 20480}}
+DATA = {"class_path": "cpc.data.Audio", "init_args": {"manifest": "/data/somebody/birds", "window_samples": 20480}}
 RECORD = {
     "steps": [1, 2],
     "directions": ["", ""],

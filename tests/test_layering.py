@@ -8,6 +8,8 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 STAGES = (
+    "extras",
+    "doctor",
     "data",
     "encoders",
     "contexts",
@@ -33,7 +35,7 @@ STAGES = (
     "cli",
 )
 # Beside the flow: these import nothing of it, and only the command line imports them.
-SERVING_COMMANDS = ("allocator", "processor", "options", "doctor")
+SERVING_COMMANDS = ("allocator", "processor", "options")
 OUTSIDE = ("__init__", *SERVING_COMMANDS)  # cpc/__init__.py loads its names on first use
 LIGHTNING_MAY_APPEAR_FROM = "probes"
 

@@ -4,11 +4,15 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+
+import cpc
+from cpc.extras import DISTRIBUTION
 
 REPOSITORY = Path(__file__).parents[1]
 LOCK_FILES = re.compile(r"(^|/)(uv\.lock|poetry\.lock|Pipfile\.lock|pylock.*\.toml|package-lock\.json)$")
@@ -59,6 +63,61 @@ def test_the_wheel_carries_licence_and_command(wheel: zipfile.ZipFile) -> None:
     assert b"Apache License" in wheel.read(licence)
     (entry_points,) = [name for name in wheel.namelist() if name.endswith("/entry_points.txt")]
     assert "cpc = cpc.cli:main" in wheel.read(entry_points).decode()
+
+
+def test_the_wheel_is_typed_and_named_apart_from_another_project(wheel: zipfile.ZipFile) -> None:
+    """`cpc` on the package index is somebody else's."""
+    assert "cpc/py.typed" in wheel.namelist()
+    (metadata,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    assert f"\nName: {DISTRIBUTION}\n" in wheel.read(metadata).decode()
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["name"] == DISTRIBUTION
+    assert project["version"] == cpc.__version__
+    assert f"## {cpc.__version__}" in (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+USES = {  # of each extra, what a user of it alone would do; by what it ends otherwise
+    "speech": ("from cpc.data.made.espeak import _loader; _loader()", "espeakng_loader"),
+    "dashboard": ("import cpc.monitor.app, cpc.quickstart.page", "dash"),
+    "image": ("from cpc.data.made.photographs import PHOTOGRAPHS; from skimage.feature import hog", "skimage"),
+    "agents": ("import cpc.agents.training, gymnasium, minigrid, vizdoom", "vizdoom"),
+    "frames": ("from cpc.data.frames.environments import *; import ale_py", "ale_py"),
+    "onnx": ("import cpc.export, onnx, onnxruntime, onnxscript", "onnx"),
+    "hub": ("import cpc.hub; cpc.hub.hub()", "huggingface_hub"),
+}
+
+
+def test_every_extra_has_a_use() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(project["optional-dependencies"]) == set(USES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", [None, *USES])
+def test_the_wheel_works_with_each_extra_alone(wheel: zipfile.ZipFile, tmp_path: Path, extra: str | None) -> None:
+    """In an environment of its own; without extras everything imports that needs none, and the rest is missing."""
+    python = tmp_path / "bin" / "python"
+    uv = os.environ.get("UV") or shutil.which("uv")
+    wanted = str(wheel.filename) + (f"[{extra}]" if extra else "")
+    for command in (
+        ["venv", "-q", "-p", sys.executable, str(tmp_path)],
+        ["pip", "install", "-q", "-p", str(python), wanted],
+    ):
+        subprocess.run([uv, *command], check=True, timeout=600, cwd=tmp_path)
+
+    def run(*command: str) -> str:
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    if extra is not None:
+        run(str(python), "-W", "ignore", "-c", USES[extra][0])
+        return
+    assert "everything necessary works" in run(str(tmp_path / "bin" / "cpc"), "doctor")
+    missing = "import importlib.util as i; print([n for n in {!r} if i.find_spec(n)])"
+    assert run(str(python), "-c", missing.format([module for _, module in USES.values()])) == "[]\n"
+    train = "import torch, cpc; m = cpc.CPC(cpc.encoders.AudioEncoder(dim=8), cpc.contexts.GRU(dim=8), cpc.predictors"
+    run(str(python), "-c", train + ".Bilinear(num_steps=2)); m.loss(torch.randn(4, 3200)).loss.backward()")
 
 
 def test_datasets_is_no_package() -> None:

@@ -18,6 +18,7 @@ from cpc.calibration.critics import CRITICS
 from cpc.calibration.page import write_calibration_page
 from cpc.calibration.training import LEARNING_RATE, MOST_GRADIENT, Level, measure_exact, train, trainable
 from cpc.data.store.atomic import finite, write_json
+from cpc.extras import to_install
 
 SCHEMA = 1
 EXACT = "exact"
@@ -123,10 +124,7 @@ def calibrate(
 
 def _check(grid: dict[str, list[Any]], num_steps: int, num_matrices: int) -> None:
     if find_spec("plotly") is None:
-        raise ValueError(
-            "cpc calibrate draws with plotly: install it with `uv sync --extra dashboard` or "
-            "`pip install 'cpc[dashboard]'`"
-        )
+        raise ValueError(f"cpc calibrate draws with plotly: {to_install('dashboard')}")
     for kind, legal in (("tasks", TASKS), ("estimators", ESTIMATORS), ("critics", (EXACT, *CRITICS))):
         unknown = [name for name in grid[kind] if name not in legal]
         if unknown:

@@ -6,7 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-NEEDS = "needs the extra 'dashboard': `uv sync --extra dashboard` or `pip install 'cpc[dashboard]'`"
+from cpc.extras import to_install
+
+NEEDS = f"needs the extra 'dashboard': {to_install('dashboard')}"
 
 
 def monitor(

@@ -14,6 +14,7 @@ import torch
 
 from cpc.data.batch import Batch
 from cpc.data.readouts import Precision as ProbePrecision
+from cpc.extras import to_install
 
 FEWEST_STEPS, MOST_STEPS = 300, 3000
 MEASURING_SECONDS = 2.0
@@ -59,8 +60,7 @@ def require_extras(extras: Mapping[str, str]) -> None:
             importlib.import_module(module)
         except ImportError as error:
             raise ValueError(
-                f"the quickstart needs {module.partition('.')[0]}: install it with `uv sync --extra {extra}` or "
-                f"`pip install 'cpc[{extra}]'` ({error})"
+                f"the quickstart needs {module.partition('.')[0]}: {to_install(extra)} ({error})"
             ) from error
 
 

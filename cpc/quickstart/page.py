@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cpc.data.store.atomic import write_atomically
+from cpc.extras import to_install
 from cpc.quickstart.charts import Chart, Table, number, step_chart, training_chart
 from cpc.quickstart.recipe import Picture, Recipe
 
@@ -133,9 +134,7 @@ def write_sections(path: Path, parts: Iterable[str], reading: Iterable[str], tit
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
-        raise ValueError(
-            f"{path.name} needs plotly: install it with `uv sync --extra dashboard` or `pip install 'cpc[dashboard]'`"
-        ) from error
+        raise ValueError(f"{path.name} needs plotly: {to_install('dashboard')}") from error
     head = HEAD.replace("{title}", escape(title))
     with write_atomically(path) as new:
         new.write_text(

@@ -15,6 +15,8 @@ import numpy as np
 from einops import rearrange, reduce
 from jaxtyping import UInt8
 
+from cpc.extras import to_install
+
 MODULES = {"ALE/": "ale_py"}  # which module registers environments of these names
 _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 
@@ -65,15 +67,13 @@ def open_environment(name: str, **options: Any) -> Any:
     try:
         import gymnasium
     except ImportError as error:
-        raise ValueError(
-            "environments need gymnasium: install it with `uv sync --extra frames` or `pip install 'cpc[frames]'`"
-        ) from error
+        raise ValueError(f"environments need gymnasium: {to_install('frames')}") from error
     try:
         made = gymnasium.make(name if module is None else f"{module}:{name}", **options)
     except (ImportError, gymnasium.error.Error) as error:
         raise ValueError(
-            f"environment {name!r} cannot be made: {error}. Atari's come with `uv sync --extra frames` or `pip install "
-            "'cpc[frames]'`; others need the package that registers them: name it as MODULE:NAME"
+            f"environment {name!r} cannot be made: {error}. If it is Atari's, {to_install('frames')}; others need the "
+            "package that registers them: name it as MODULE:NAME"
         ) from error
     except TypeError as error:
         raise ValueError(f"environment {name!r} does not take options {options}: {error}") from error

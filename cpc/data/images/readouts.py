@@ -20,6 +20,7 @@ from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.dataset import NUM_KEYS, ImageDataset
 from cpc.data.images.folder import find_images, tabulate
 from cpc.data.readouts import FrontEnd, Labels, LabelsOf, Precision, Readouts
+from cpc.extras import to_install
 
 _BATCH_IMAGES = 128
 _HOG: dict[str, Any] = {"orientations": 9, "pixels_per_cell": (8, 8), "cells_per_block": (2, 2)}
@@ -131,10 +132,7 @@ class HandMadeImages(CorpusImages):
         try:
             from skimage.feature import hog
         except ImportError as error:
-            raise ValueError(
-                "features 'hog' need scikit-image: install it with `uv sync --extra image` or "
-                "`pip install 'cpc[image]'`"
-            ) from error
+            raise ValueError(f"features 'hog' need scikit-image: {to_install('image')}") from error
         smallest = _HOG["pixels_per_cell"][0] * _HOG["cells_per_block"][0]
         if image_size < smallest:
             raise ValueError(

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cpc.extras import to_install
+
 SAMPLE_RATE_HZ = 22_050
 
 _AUDIO_OUTPUT_SYNCHRONOUS = 2
@@ -178,6 +180,4 @@ def _loader() -> Any:
     try:
         return importlib.import_module("espeakng_loader")
     except ImportError as error:
-        raise ValueError(
-            "speech synthesis needs the espeak-ng library: `pip install 'cpc[speech]'` or `uv sync --extra speech`"
-        ) from error
+        raise ValueError(f"speech synthesis needs the espeak-ng library: {to_install('speech')}") from error

@@ -28,6 +28,7 @@ from PIL import Image
 
 from cpc.data.images.pixels import to_channels
 from cpc.data.made.record import REMEDY, make_once
+from cpc.extras import to_install
 
 CORPORA = ("photographs", "digits")
 PROVENANCE_NAME = "images.json"
@@ -115,9 +116,7 @@ def photograph_files() -> dict[str, Path]:
     """
     package = importlib.util.find_spec("skimage")
     if package is None or package.origin is None:
-        raise ValueError(
-            "the photographs are scikit-image's: install it with `uv sync --extra image` or `pip install 'cpc[image]'`"
-        )
+        raise ValueError(f"the photographs are scikit-image's: {to_install('image')}")
     folder = Path(package.origin).parent / "data"
     missing = [name for name in PHOTOGRAPHS if not (folder / name).is_file()]
     if missing:

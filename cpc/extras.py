@@ -1,0 +1,8 @@
+"""The optional parts of the installation, and the name that it is installed by."""
+
+DISTRIBUTION = "contrastive-predictive-coding"  # `cpc` is another project's on the package index
+
+
+def to_install(extra: str) -> str:
+    """What to type for an extra, for the messages about one that is missing."""
+    return f"install it with `uv sync --extra {extra}` or `pip install '{DISTRIBUTION}[{extra}]'`"
