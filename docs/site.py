@@ -1,0 +1,74 @@
+"""What the site adds to the pages of docs/: a page of reference for every public package, links that end in docs/."""
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+PUBLIC = (
+    "cpc",
+    "cpc.data",
+    "cpc.encoders",
+    "cpc.contexts",
+    "cpc.predictors",
+    "cpc.candidates",
+    "cpc.candidates.samplers",
+    "cpc.losses",
+    "cpc.bounds",
+    "cpc.evaluation",
+    "cpc.probes",
+    "cpc.export",
+    "cpc.hub",
+    "cpc.share",
+    "cpc.cpc_audio",
+    "cpc.sklearn",
+    "cpc.s3prl",
+)
+LINK = re.compile(r"\[([^\]]+)\]\(([^):#]+)(#[^)]*)?\)")
+
+
+def public_names(package: str) -> dict[str, str]:
+    """Where each public name of a package is defined, by name; a file without `__all__` has what it defines itself."""
+    module = importlib.import_module(package)
+    own = [name for name in vars(module) if not name.startswith("_")]
+    own = [name for name in own if getattr(getattr(module, name), "__module__", None) == package]
+    homes: dict[str, str] = {}
+    for name in getattr(module, "__all__", own):
+        found: Any = getattr(module, name)
+        if type(found) is type(module):
+            continue  # a package, which has a page of its own
+        homes[name] = f"{getattr(found, '__module__', package)}.{getattr(found, '__qualname__', name)}"
+        if not homes[name].startswith("cpc."):  # a constant or an alias of types, defined where it is imported from
+            homes[name] = f"{package}.{name}"
+    return homes
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the pages of reference into the menu."""
+    config.nav.append({"Reference": [{package: f"reference/{package}.md"} for package in PUBLIC]})
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages of reference."""
+    for package in PUBLIC:
+        summary = (importlib.import_module(package).__doc__ or "").strip()
+        parts = [f"# {package}", summary, *(f"::: {home}" for home in public_names(package).values())]
+        files.append(File.generated(config, f"reference/{package}.md", content="\n\n".join(parts)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Show the names of files outside docs/, which the site does not have, instead of links to them."""
+    docs = Path(config.docs_dir).resolve()
+
+    def shown(link: re.Match[str]) -> str:
+        target = (docs / page.file.src_uri).parent.joinpath(link[2]).resolve()
+        is_outside = not target.is_relative_to(docs) and target.exists()
+        return f"`{target.relative_to(docs.parent)}`" if is_outside else link[0]
+
+    return LINK.sub(shown, markdown)

@@ -1,0 +1,169 @@
+"""The pages of docs/: commands are accepted, snippets run, the tutorial works, and the site has every public name."""
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import cpc
+import cpc.pretraining.command
+from cpc.cli import COMMANDS, main
+from cpc.data import Audio, Frames, Images, Sentences, Text
+from cpc.options import Options
+
+REPOSITORY = Path(__file__).parents[1]
+PAGES = sorted(page.relative_to(REPOSITORY).as_posix() for page in (REPOSITORY / "docs").rglob("*.md"))
+DATA_OPTIONS = {field.name for kind in (Audio, Frames, Images, Sentences, Text) for field in fields(kind)}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", (REPOSITORY / page).read_text(encoding="utf-8"), re.DOTALL | re.M)
+
+
+def commands(page: str) -> list[list[str]]:
+    """What follows `cpc` in the blocks of shell commands."""
+    lines = "\n".join(blocks(page, "sh")).replace("\\\n", " ").splitlines()
+    found = [re.search(r"(?:^|srun |uv run |--all-extras |-m )cpc(?:\.cli)? (?P<rest>[a-z].*)", line) for line in lines]
+    return [shlex.split(each["rest"].split(" $(")[0], comments=True) for each in found if each is not None]
+
+
+def test_commands_are_found() -> None:
+    assert len(commands("docs/tutorial.md")) == 7
+    assert sum(len(commands(page)) for page in PAGES) > 40
+
+
+ALL = [(page, words) for page in PAGES for words in commands(page)]
+
+
+@pytest.mark.parametrize(("page", "words"), [case for case in ALL if case[1][0] != "pretrain"])
+def test_a_command_is_accepted(page: str, words: list[str]) -> None:
+    """Options of the data of a model, which is not there, are those of some data."""
+    num_words = 2 if words[0] == "data" else 1
+    module, _, function = COMMANDS[" ".join(words[:num_words])][0].partition(":")
+    options = Options(getattr(import_module(module), function))
+    _, unknown = options.parser.parse_known_args(words[num_words:])
+    names = [word.removeprefix("--") for word in unknown if word.startswith("--")]
+    assert set(names) <= (DATA_OPTIONS if options.takes_more else set()), unknown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "words"), [case for case in ALL if case[1][0] == "pretrain"])
+def test_a_pretraining_is_accepted(
+    page: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Config and options build a model, data and a trainer; nothing is trained."""
+    (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
+    monkeypatch.chdir(tmp_path)
+    begun: list[Any] = []
+    monkeypatch.setattr(cpc.pretraining.command, "_fit", lambda *given: begun.append(given))
+    monkeypatch.setattr(cpc.pretraining.command, "_checkpoint_to_continue", lambda *given: (None, 0))
+    main(words)
+    assert len(begun) == 1
+
+
+@pytest.fixture
+def folder(tmp_path: Path, write_audio: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`SPEAKER/NAME.flac`, of which each split has two speakers; the commands run beside it, where `configs` are."""
+    (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
+    monkeypatch.chdir(tmp_path)
+    for number in range(60):
+        write_audio(tmp_path / "own" / f"speaker{number % 3}" / f"{number}.flac", seconds=0.5, seed=number)
+    return tmp_path / "own"
+
+
+SMALLER = {
+    "pretrain": """--model.encoder.init_args.dim 8 --model.context.init_args.dim 8 --data.window_samples 3200
+        --data.speakers_per_batch 2 --data.eval_batches 2 --trainer.max_steps 2 --trainer.accelerator cpu
+        --eval_every_steps 2""",
+    "evaluate": "--num_batches 2",
+    "probe": "--supervised_seconds 1",
+}
+
+
+@pytest.mark.slow
+def test_the_tutorial_works_from_a_folder_to_features(folder: Path, tmp_path: Path) -> None:
+    """But for the quickstart, which has tests of its own."""
+    quickstart, *others = commands("docs/tutorial.md")
+    assert quickstart == ["quickstart"]
+    for words in others:
+        main([str(folder) if word == "DIR" else word for word in words] + shlex.split(SMALLER.get(words[0], "")))
+    assert (tmp_path / "report.html").is_file()
+    assert len(list(tmp_path.glob("features/speaker?/*.npy"))) == 60
+    (snippet,) = blocks("docs/tutorial.md", "python")
+    names: dict[str, Any] = {}
+    exec(compile(snippet, "docs/tutorial.md", "exec"), names)
+    assert names["latents"].shape == (2, 100, 8)
+
+
+@pytest.mark.slow
+def test_the_snippets_of_the_library_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    model = cpc.CPC(cpc.encoders.AudioEncoder(dim=16), cpc.contexts.GRU(dim=256), cpc.predictors.Bilinear(num_steps=2))
+    cpc.save_pretrained(model, "runs/mine")
+    # In a process of its own: torch's exporter does not see through the tests' checks of types.
+    command = [sys.executable, "-m", "cpc.cli", "export", "runs/mine", "--out", "graphs"]
+    subprocess.run(command, check=True, capture_output=True)
+    items = [f"f{row % 2} {row / 10} {row / 10 + 0.05} {'pb'[row % 2]} a a s{row % 4 // 2}" for row in range(16)]
+    head = "#file onset offset #phone prev-phone next-phone speaker"
+    Path("dev-clean.item").write_text("\n".join([head, *items]) + "\n")
+    rng = np.random.default_rng(0)
+    waveforms = [rng.standard_normal(4000).astype(np.float32) for _ in range(20)]
+    names = {
+        "torch": torch,
+        "cpc": cpc,
+        "np": np,
+        "onnxruntime": onnxruntime,
+        "latents": torch.randn(300, 16),
+        "queries": torch.randn(8, 16, requires_grad=True),
+        "positives": torch.randn(8, 16),
+        "waveforms": waveforms,
+        "words": [number % 2 for number in range(20)],
+        "chunks": [waveform[None] for waveform in waveforms[:3]],
+        "model": model,
+        "starts": np.arange(0, 80, 5),
+        "lengths": np.full(16, 5),
+        "frames": np.asarray(rng.standard_normal((80, 4)), np.float32),
+    }
+    snippets = blocks("docs/library.md", "python")
+    assert len(snippets) >= 4
+    for snippet in snippets:
+        exec(compile(snippet, "docs/library.md", "exec"), names)
+    assert 0 <= names["errors"]["within"].error_percent <= 100
+    assert names["c"].shape == (1, 25, 256)
+    assert names["exact"].mi_nats < np.log(301)
+    assert names["pipeline"].fit(waveforms, names["words"]).predict(waveforms[:2]).shape == (2,)
+
+
+@pytest.mark.slow
+def test_the_site_has_every_public_name(tmp_path: Path) -> None:
+    """Built with warnings as errors."""
+    if importlib.util.find_spec("mkdocs") is None:
+        pytest.skip("the group docs is not installed: uv run --all-extras --group docs pytest -m slow")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(build, cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    spec = importlib.util.spec_from_file_location("site_of_docs", REPOSITORY / "docs" / "site.py")
+    assert spec is not None
+    site = importlib.util.module_from_spec(spec)
+    assert spec.loader is not None
+    spec.loader.exec_module(site)
+    assert {f"cpc.{name}" for name in cpc.__all__ if name not in ("CPC", "load_pretrained", "save_pretrained")} <= set(
+        site.PUBLIC
+    )
+    for package in site.PUBLIC:
+        page = (tmp_path / "reference" / package / "index.html").read_text(encoding="utf-8")
+        missing = [home for home in site.public_names(package).values() if f'id="{home}"' not in page]
+        assert not missing, f"{package}: {missing}"
+        assert len(site.public_names(package)) > 0
