@@ -1,4 +1,4 @@
-"""Trunks from torchvision, or any network of your own, cut at a layer.
+"""Trunks from torchvision, timm, or any network of your own, cut at a layer.
 
 n patches, C colour channels, P pixels, D features, h w their rows and columns.
 """
@@ -20,9 +20,10 @@ class Backbone(nn.Module):
     torchvision's alexnet, vgg*, squeezenet* and convnext_* have none.
 
     Args:
-        network: name of one of torchvision's classification networks, made with random weights; or a module, such as
-            timm's, taken with the weights that it has. A model can be saved with a module that keeps its arguments as
-            attributes (see `cpc.checkpoint.describe`), and loaded with its package among `trusted_packages`.
+        network: name of one of torchvision's classification networks, or `timm/NAME` for one of timm's without its
+            classifier, made with random weights; or a module, taken with the weights that it has. A model can be saved
+            with a module that keeps its arguments as attributes (see `cpc.checkpoint.describe`), and loaded with its
+            package among `trusted_packages`.
         layer: name of the submodule whose output is taken: `layer3` of a resnet, `features` of a vgg, squeezenet or
             convnext; None takes what the network returns.
         num_channels: C that the network takes; 3 for torchvision's.
@@ -57,7 +58,7 @@ class Backbone(nn.Module):
         self.num_channels = num_channels
         self.allow_batch_norm = allow_batch_norm
         self.name = network if isinstance(network, str) else type(network).__name__
-        whole = _torchvision(network) if isinstance(network, str) else network
+        whole = _named(network, num_channels) if isinstance(network, str) else network
         self.features = whole if layer is None else _cut(whole, layer, self.name)
         self.dim, self.stride = self._measure()
 
@@ -90,14 +91,28 @@ class Backbone(nn.Module):
             ) from error
 
 
-def _torchvision(name: str) -> nn.Module:
+def _named(name: str, num_channels: int) -> nn.Module:
+    library, _, of_timm = name.rpartition("/")
+    if library == "timm":
+        return _timm(of_timm, num_channels)
     from torchvision import models
 
     if name not in models.list_models(module=models):
         raise ValueError(
-            f"torchvision has no classification network {name!r}; torchvision.models.list_models() lists them"
+            f"torchvision has no classification network {name!r}; torchvision.models.list_models() lists them, and "
+            "timm's are called timm/NAME"
         )
     return models.get_model(name, weights=None)
+
+
+def _timm(name: str, num_channels: int) -> nn.Module:
+    try:
+        import timm
+    except ImportError as error:
+        raise ValueError(f"network 'timm/{name}' needs timm: `pip install timm`") from error
+    if not timm.is_model(name):
+        raise ValueError(f"timm has no network {name!r}; timm.list_models() lists them")
+    return timm.create_model(name, pretrained=False, num_classes=0, global_pool="", in_chans=num_channels)
 
 
 def _cut(network: nn.Module, layer: str, name: str) -> nn.Module:

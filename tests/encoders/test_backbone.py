@@ -150,3 +150,27 @@ def test_networks_of_tokens_and_of_channels_last_are_refused() -> None:
     assert (Backbone(swin, "permute").dim, Backbone(swin, "permute").stride) == (16, 8)
     with pytest.raises(ValueError, match=r"gives \(1, 28, 28, 16\).*not a map \[n, D, h, w\]"):
         Backbone(swin, "features")
+
+
+@pytest.mark.parametrize(("name", "channels", "dim"), [("convnext_atto", 3, 320), ("resnet10t", 1, 512)])
+def test_timms_last_map_is_taken_by_name_and_built_again(name: str, channels: int, dim: int) -> None:
+    timm = pytest.importorskip("timm")
+    backbone = Backbone(f"timm/{name}", num_channels=channels).eval()
+    assert (backbone.dim, backbone.stride) == (dim, 32)
+    theirs = timm.create_model(name, pretrained=False, in_chans=channels).eval()
+    parts = {part: tensor for part, tensor in theirs.state_dict().items() if part in backbone.features.state_dict()}
+    backbone.features.load_state_dict(parts)
+    x = torch.randn(2, channels, 64, 96)
+    last_norm = theirs.head.norm if name.startswith("convnext") else nn.Identity()
+    torch.testing.assert_close(backbone(x), last_norm(theirs.forward_features(x)))
+    again = build(json.loads(json.dumps(describe(backbone)))).eval()
+    again.load_state_dict(backbone.state_dict())
+    assert torch.equal(again(x), backbone(x))
+
+
+def test_timms_networks_without_a_map_or_of_unknown_names_are_refused() -> None:
+    pytest.importorskip("timm")
+    with pytest.raises(ValueError, match="does not encode pixels"):
+        Backbone("timm/vit_tiny_patch16_224")
+    with pytest.raises(ValueError, match=r"timm has no network 'resnet19'; timm\.list_models"):
+        Backbone("timm/resnet19")
