@@ -30,13 +30,17 @@ COMMANDS = {  # the function that is called, and what it does
         "draw an image model's patches, their neighbours in z and a map of contexts",
     ),
     "monitor": ("cpc.monitor.command:monitor", "serve a local page that watches runs while they train"),
-    "data": ("", "index, pack, shard, tar, list items of, synthesise or record a corpus"),
+    "data": ("", "index, pack, shard, tar, download, list items of, synthesise or record a corpus"),
     "data index": ("cpc.data.audio.index:index_folder", "write a folder's manifest.csv"),
     "data pack": ("cpc.data.audio.command:pack_corpus", "decode a corpus once, as training does by itself"),
     "data shard": ("cpc.data.sharding:shard_corpus", "write a corpus as shards, to be read from a folder or URL"),
     "data tar": ("cpc.data.tars:tar_corpus", "write a corpus of files as tars that WebDataset reads"),
     "data untar": ("cpc.data.tars:untar_corpus", "write the files and labels of WebDataset's tars"),
     "data items": ("cpc.data.audio.items:write_items", "write the items of an ABX test, from a corpus' alignments"),
+    "data download": (
+        "cpc.data.hub_datasets:download_dataset",
+        "write the audio or images of a dataset of the Hugging Face Hub as files",
+    ),
     "data record": ("cpc.data.frames.record:record", "play episodes of an environment and write them down"),
     "data synthesize": ("cpc.data.made.speech:synthesize", "make speech with exact phone alignments (espeak-ng)"),
     "agent": (

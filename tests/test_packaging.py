@@ -83,6 +83,7 @@ USES = {  # of each extra, what a user of it alone would do; by what it ends oth
     "agents": ("import cpc.agents.training, gymnasium, minigrid, vizdoom", "vizdoom"),
     "frames": ("from cpc.data.frames.environments import *; import ale_py", "ale_py"),
     "onnx": ("import cpc.export, onnx, onnxruntime, onnxscript", "onnx"),
+    "datasets": ("import cpc.data.hub_datasets, datasets", "datasets"),
     "hub": ("import cpc.hub; cpc.hub.hub()", "huggingface_hub"),
 }
 

@@ -99,7 +99,7 @@ def untar_corpus(tars: Sequence[str | Path], *, out: str | Path, skip_bad: bool 
             raise ValueError(f"the tars hold no sample that can be used:\n{name_a_few(bad)}")
         has_labels = any(rows.values())
         if has_labels:
-            _write_labels(rows, folder / LABELS_NAME)
+            write_labels(rows, folder / LABELS_NAME)
     if bad:
         warnings.warn(f"left out {len(bad)} samples or rests of tars:\n{name_a_few(bad)}", stacklevel=2)
     told = f", what is known of them to {LABELS_NAME}" if has_labels else ""
@@ -170,7 +170,8 @@ def _cell(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _write_labels(rows: dict[str, dict[str, str]], table: Path) -> None:
+def write_labels(rows: dict[str, dict[str, str]], table: Path) -> None:
+    """A CSV with a row for each path: what is known of it, empty where another has more."""
     names = list(dict.fromkeys(name for labels in rows.values() for name in labels))
     with table.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream)

@@ -1,0 +1,200 @@
+"""`cpc data download`: audio or image columns of Hugging Face's datasets, written as the files that they hold.
+
+The package is called `datasets`; it is imported by name, apart from the folder of cards that this repository has.
+"""
+
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS
+from cpc.data.images.folder import IMAGE_SUFFIXES
+from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.tars import LABELS_NAME, write_labels
+from cpc.extras import to_install
+
+_SPLITS = {
+    "train": "train",
+    "val": "valid",
+    "dev": "valid",
+    "test": "test",
+    "unlabel": "unlabelled",
+    "unsup": "unlabelled",
+}
+_MAGIC = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3", b"\xff\xfb": ".mp3", b"\xff\xf3": ".mp3"}
+_SUFFIXES = {"Audio": AUDIO_SUFFIXES, "Image": IMAGE_SUFFIXES}
+
+
+def download_dataset(
+    source: str,
+    *,
+    out: str | Path,
+    config: str | None = None,
+    revision: str | None = None,
+    splits: Sequence[str] | None = None,
+    column: str | None = None,
+    label: str | None = None,
+) -> Path:
+    """Write the recordings or pictures of a dataset as files, from which indexing or training goes on.
+
+    Files keep their bytes. Images lie in `SPLIT/CLASS`, ready to train on. Audio comes with `labels.csv`, which holds
+    every column of words or numbers, and the command says how to index it; `speaker_id` becomes `speaker`.
+
+    Args:
+        source: a dataset of the Hub, as ORG/NAME; or a folder of one.
+        out: a new folder.
+        config: which of its configurations, if it has several.
+        revision: a branch, tag or commit of the Hub's.
+        splits: those wanted, by the dataset's own names; all if not given. Names that begin with train, val, dev, test,
+            unlabel or unsup are known.
+        column: of audio or images; the first one if not given.
+        label: column of the classes of images; the first one of classes if not given.
+
+    Raises:
+        ValueError: before `out` exists: if it does already, the extra is missing, there is no such dataset, split or
+            column, it has no column of audio or images, or a row's file cannot be told, or lies elsewhere on the disk.
+        OSError: if the dataset cannot be read.
+    """
+    out = Path(out)
+    if out.exists():
+        raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
+    tables = _open(source, config, revision)
+    unknown = [name for name in splits or () if name not in tables]
+    if unknown:
+        raise ValueError(f"`splits` {unknown[0]}: {source} has {', '.join(tables)}")
+    rows: dict[str, dict[str, str]] = {}
+    kinds: set[str] = set()
+    with build_atomically(out, lambda _: False, "out") as folder:
+        for name in splits or tables:
+            table, split = tables[name], _known_split(name, source)
+            column_here, kind = _medium(table.features, column, source)
+            kinds.add(kind)
+            of_class = _class_column(table.features, label, source) if kind == "Image" else None
+            decoded = table.cast_column(column_here, getattr(import_module("datasets"), kind)(decode=False))
+            for number, row in enumerate(decoded):
+                where = f"{source}, {name}, row {number}"
+                content, suffix = file_of(row[column_here], kind, source, where)
+                classes = [] if of_class is None else _class_folder(table.features[of_class], row[of_class])
+                path = Path(split, *classes, f"{_plain(name)}-{number:08}{suffix}")
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).write_bytes(content)
+                rows[path.as_posix()] = {"split": split} | dict(_labels(table.features, row, column_here))
+        if kinds == {"Audio"}:
+            write_labels(rows, folder / LABELS_NAME)
+    print(f"{len(rows)} files written to {out}")
+    if kinds == {"Audio"}:
+        print(f"index them: cpc data index {out} --labels {out / LABELS_NAME}")
+    return out
+
+
+def _open(source: str, config: str | None, revision: str | None) -> Mapping[str, Any]:
+    """The splits of a dataset by name; of the Hub's, rows come as they are read."""
+    try:
+        library = import_module("datasets")
+    except ImportError as error:
+        raise ValueError(f"Hugging Face's datasets need the package `datasets`: {to_install('datasets')}") from error
+    if (Path(source) / "dataset_dict.json").is_file():
+        return dict(library.load_from_disk(source))
+    try:
+        found = dict(library.load_dataset(source, config, revision=revision, streaming=True))
+    except FileNotFoundError as error:
+        raise ValueError(f"there is no dataset {source!r}, no folder and none of the Hub: {error}") from error
+    for name, table in found.items():
+        if table.features is None:  # known by its rows alone
+            found[name] = table._resolve_features()
+    return found
+
+
+def _known_split(name: str, source: str) -> str:
+    for start, split in _SPLITS.items():
+        if name.lower().startswith(start):
+            return split
+    raise ValueError(
+        f"{source}: split {name!r} is none of train, valid, test and unlabelled by its name: choose others by `splits`"
+    )
+
+
+def _medium(features: Mapping[str, Any], column: str | None, source: str) -> tuple[str, str]:
+    """The column of audio or images, and which of the two it is."""
+    kinds = {name: type(feature).__name__ for name, feature in features.items()}
+    found = [name for name, kind in kinds.items() if kind in _SUFFIXES]
+    if not found or column not in (None, *found):
+        there = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+        raise ValueError(f"{source} has the columns {there}: `column` must be one of Audio or Image")
+    chosen = column or found[0]
+    return chosen, kinds[chosen]
+
+
+def _class_column(features: Mapping[str, Any], label: str | None, source: str) -> str | None:
+    found = [name for name, feature in features.items() if type(feature).__name__ == "ClassLabel"]
+    if label is not None and label not in features:
+        raise ValueError(f"`label` {label}: {source} has the columns {', '.join(features)}")
+    return label or next(iter(found), None)
+
+
+def _class_folder(feature: Any, value: Any) -> list[str]:
+    """The folder of a class; none where it is not known."""
+    name = _class_name(feature, value)
+    return [_plain(name)] if name else []
+
+
+def _class_name(feature: Any, value: Any) -> str:
+    if value is None or value == -1:
+        return ""
+    return str(feature.int2str(value) if type(feature).__name__ == "ClassLabel" else value)
+
+
+def _plain(name: str) -> str:
+    """A name as that of one file or folder."""
+    return re.sub(r"[^\w .,+()'&-]", "_", name).strip(". ") or "_"
+
+
+def _labels(features: Mapping[str, Any], row: Mapping[str, Any], column: str) -> Iterator[tuple[str, str]]:
+    """Every column of words and numbers, by what the manifest calls it."""
+    for name, value in row.items():
+        if name == column or name in ("path", "split", *COUNT_COLUMNS):
+            continue
+        if isinstance(value, bool | int | float | str):
+            own = "speaker" if name == "speaker_id" and "speaker" not in row else name
+            yield own, _class_name(features[name], value)
+
+
+def file_of(value: Mapping[str, Any] | None, kind: str, source: str, where: str) -> tuple[bytes, str]:
+    """The bytes of a cell's file, and its suffix.
+
+    Raises:
+        ValueError: if the cell names a file that is not the dataset's own, or its kind cannot be told.
+    """
+    if not value or (value.get("bytes") is None and not value.get("path")):
+        raise ValueError(f"{where} holds no file")
+    path, content = str(value.get("path") or ""), value.get("bytes")
+    if content is None:
+        is_remote = path.startswith("hf://datasets/")
+        if not (is_remote or Path(path).resolve().is_relative_to(Path(source).resolve())):
+            raise ValueError(f"{where} names {path}, outside of the dataset: refused")
+        with fsspec.open(path, "rb") as stream:
+            content = stream.read()
+    suffix = Path(path).suffix.lower()
+    if suffix not in _SUFFIXES[kind]:
+        suffix = _suffix_of(content, kind)
+    if suffix not in _SUFFIXES[kind]:
+        raise ValueError(f"{where} holds no {kind.lower()} file that is known: it begins with {content[:8]!r}")
+    return content, suffix
+
+
+def _suffix_of(content: bytes, kind: str) -> str:
+    """The suffix of a file by what it holds; empty if it is unknown."""
+    if kind == "Audio":
+        return next((suffix for start, suffix in _MAGIC.items() if content.startswith(start)), "")
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            return f".{(image.format or '').lower()}"
+    except Exception:  # Pillow's readers raise nearly anything on damaged files
+        return ""
