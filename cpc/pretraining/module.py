@@ -44,6 +44,7 @@ class Pretraining(pl.LightningModule):
             speakers for the same-speaker strategies, uniform for the others.
         num_chunks: parts in which a batch is encoded before it is contrasted whole. The loss is the same, activations
             take a num_chunks-th of the memory, and the forward pass is done twice.
+        frozen: parts whose weights stay as they begin, such as `encoder` or `encoder.layers.0`; all others are trained.
         seed: of the draws of negatives.
     """
 
@@ -62,6 +63,7 @@ class Pretraining(pl.LightningModule):
         schedule: Literal["constant", "cosine"] = "constant",
         extra_strategies: tuple[str, ...] = ("mixed_excluding",),
         num_chunks: int = 1,
+        frozen: tuple[str, ...] = (),
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -77,6 +79,7 @@ class Pretraining(pl.LightningModule):
                 f"model.loss has a table with has_sparse_gradients=True, which optimiser={optimiser!r} does not "
                 "take (and of a table that the encoder is tied to they would be dense all the same): leave it out"
             )
+        _freeze(self.model, frozen)
         self._architecture = describe(self.model)  # as it was asked for; data that are looked at add to it
         self.optimiser = optimiser
         self.learning_rate = learning_rate
@@ -87,6 +90,7 @@ class Pretraining(pl.LightningModule):
         self.schedule = schedule
         self.strategies: tuple[str, ...] = self.model.loss_part.held_out_strategies(tuple(extra_strategies))
         self.num_chunks = num_chunks
+        self.frozen = tuple(frozen)
         self.draws = torch.Generator()
         self.draws_seed = seed
         self.tally = BoundTally(self.model.steps)  # of training, since the last record
@@ -304,6 +308,7 @@ class Pretraining(pl.LightningModule):
             "weight_decay",
             "warmup_steps",
             "schedule",
+            "frozen",
         )
         of_model = {f"model.{name}": getattr(self, name) for name in names}
         trainer, of_data = self.trainer, {f"data.{name}": value for name, value in self.data.options.items()}
@@ -338,6 +343,22 @@ class Pretraining(pl.LightningModule):
         at_same_time = zip_longest(*self.of_all_ranks(tally.sums))  # text may end earlier on some
         gathered.sums = [torch.cat([each for each in batch if each is not None], 2) for batch in at_same_time]
         return gathered
+
+
+def _freeze(model: CPC, names: tuple[str, ...]) -> None:
+    """Train no weight of these parts.
+
+    Raises:
+        ValueError: naming a part that there is not, or if nothing is left to train.
+    """
+    for name in names:
+        part = dict(model.named_modules()).get(name)
+        if part is None:
+            parts = ", ".join(each for each, _ in model.named_children())
+            raise ValueError(f"model.frozen names {name!r}; the model has {parts}, and their parts")
+        part.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(f"model.frozen={list(names)} leaves nothing to train")
 
 
 def _differences(found: Any, expected: Any, name: str = "model") -> Iterator[str]:

@@ -157,6 +157,24 @@ def test_a_run_begins_with_them_and_resumes_with_its_own(config: dict[str, Any],
     torch.testing.assert_close(cpc.load_pretrained(resumed).state_dict(), end.state_dict(), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("frozen", [["encoder"], ["encoder.layers.0", "context"], ["predictors"]])
+def test_frozen_parts_keep_the_weights_they_begin_with(
+    config: dict[str, Any], saved: Path, tmp_path: Path, frozen: list[str]
+) -> None:
+    config |= {"init_from": str(saved), "model": config["model"] | {"frozen": frozen}}
+    end = cpc.load_pretrained(pretrain(config | {"run_dir": str(tmp_path / "run")}))
+    for name, weights in cpc.load_pretrained(saved).named_parameters():
+        is_frozen = name.startswith(tuple(f"{part}." for part in frozen))
+        assert torch.equal(end.get_parameter(name), weights) == is_frozen, name
+
+
+def test_parts_that_are_not_there_cannot_be_frozen(config: dict[str, Any], tmp_path: Path) -> None:
+    for frozen, words in (["encodr"], "names 'encodr'; the model has encoder, context"), ([""], "nothing to train"):
+        wrong = config | {"model": config["model"] | {"frozen": frozen}, "run_dir": str(tmp_path / "run")}
+        with pytest.raises(ValueError, match=words):
+            pretrain(wrong)
+
+
 @pytest.mark.parametrize("setting", [{"sample_rate_hz": 8000}, {"strides": (4, 4, 2, 2, 2)}])
 def test_an_encoder_of_other_geometry_is_refused_though_its_shapes_fit(saved: Path, setting: dict[str, Any]) -> None:
     encoder = cpc.encoders.AudioEncoder(dim=8, **setting)
