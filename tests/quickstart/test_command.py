@@ -7,6 +7,7 @@ from types import ModuleType
 import pytest
 
 from cpc.cli import main
+from cpc.extras import DISTRIBUTION
 from cpc.quickstart import RECIPES, engine
 
 
@@ -55,7 +56,7 @@ def test_a_missing_extra_is_named_before_anything_starts(
     message = capsys.readouterr().err
     assert message.startswith(f"cpc: error: the quickstart needs {missing.partition('.')[0]}")
     assert f"uv sync --extra {extra}" in message
-    assert f"cpc[{extra}]" in message
+    assert f"{DISTRIBUTION}[{extra}]" in message
     assert list(tmp_path.iterdir()) == []
 
 

@@ -318,6 +318,6 @@ def test_lines_and_bars_stand_out_in_light_and_dark(background: str) -> None:
 
 def test_without_plotly_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(ValueError, match=r"uv sync --extra dashboard.*cpc\[dashboard\]"):
+    with pytest.raises(ValueError, match=r"uv sync --extra dashboard.*contrastive-predictive-coding\[dashboard\]"):
         written(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -177,7 +177,7 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             write_image_corpora(tmp_path / "corpus")
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "skimage", None)
-        with pytest.raises(ValueError, match=r"uv sync --extra image.*cpc\[image\]"):
+        with pytest.raises(ValueError, match=r"uv sync --extra image.*contrastive-predictive-coding\[image\]"):
             write_image_corpora(tmp_path / "corpus")
     broken = tmp_path / "skimage" / "data"
     broken.mkdir(parents=True)

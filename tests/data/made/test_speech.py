@@ -86,7 +86,7 @@ def test_without_the_wheel_the_error_says_what_to_install(monkeypatch, tmp_path)
         raise ImportError(name)
 
     monkeypatch.setattr(importlib, "import_module", absent)
-    with pytest.raises(ValueError, match=r"pip install 'cpc\[speech\]'` or `uv sync --extra speech`"):
+    with pytest.raises(ValueError, match=r"uv sync --extra speech.*contrastive-predictive-coding\[speech\]"):
         synthesize(tmp_path / "corpus", **SMALL)
     assert list(tmp_path.iterdir()) == []
 

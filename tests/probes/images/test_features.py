@@ -111,7 +111,9 @@ def test_what_histograms_of_gradients_need(monkeypatch: pytest.MonkeyPatch, corp
     with pytest.raises(ValueError, match="images of at least 16 pixels, these have 15: leave hog out"):
         HandMadeImages("hog", corpus)
     monkeypatch.setitem(sys.modules, "skimage.feature", None)
-    with pytest.raises(ValueError, match=r"need scikit-image: install it with .*cpc\[image\]"):
+    with pytest.raises(
+        ValueError, match=r"need scikit-image: install it with .*contrastive-predictive-coding\[image\]"
+    ):
         HandMadeImages("hog", corpus)
 
 
