@@ -4,7 +4,7 @@ python -m benchmarks.ranks [--most 4] [--steps 20] [--negatives mixed]
 
 Step: 256 latents, GRU of 256, 12 bilinear steps, 8 windows of 20480 samples per rank, all candidates of all ranks, Adam
 under DDP, one thread per rank. Its throughput is compared with as many processes that train alone at the same time, and
-score fewer candidates by it; with `--negatives sequence_only` as many.
+score fewer candidates by it; with `--negatives sequence_only` as many, and latents stay on their ranks.
 Bytes are what the loopback device carries in a step, beside the formula of docs/scale.md; memory is what the loss of
 16384 rows per rank takes above its inputs, at its highest.
 """
@@ -39,12 +39,12 @@ BATCH_SIZE, WINDOW_SAMPLES, DIM, NUM_STEPS, NUM_LATENTS = 8, 20480, 256, 12, 128
 LOSS_SEQUENCES, LOSS_LATENTS, NUM_WARMUPS = 64, 256, 3
 
 
-def bytes_of_step(num_ranks: int, exchange: str, num_parameters: int) -> int:
+def bytes_of_step(num_ranks: int, exchange: str | None, num_parameters: int) -> int:
     """What all ranks together send in a training step, by docs/scale.md; float32, identities left out."""
     latents = 4 * BATCH_SIZE * NUM_LATENTS * DIM
     others = num_ranks - 1
     gradients = 2 * 4 * num_parameters * others  # of DDP, in a ring
-    of_exchange = {"gather": 2 * others, "ring": 2 * others + num_ranks}[exchange]
+    of_exchange = {None: 0, "gather": 2 * others, "ring": 2 * others + num_ranks}[exchange]
     return gradients + num_ranks * of_exchange * latents
 
 
@@ -62,10 +62,12 @@ def train(rank: int, num_ranks: int, exchange: Any, num_steps: int, negatives: s
         model.contrast(wrapped(x), batch).loss.backward()
         optimiser.step()
     seconds = (time.perf_counter() - start) / num_steps
+    num_parameters = sum(each.numel() for each in model.parameters())
+    exchanged = None if negatives == "sequence_only" else exchange
     return {
         "windows_per_second": BATCH_SIZE / seconds,
         "mb_sent": (_bytes_sent() - sent) / num_steps / 1e6,
-        "mb_formula": bytes_of_step(num_ranks, exchange, sum(each.numel() for each in model.parameters())) / 1e6,
+        "mb_formula": bytes_of_step(num_ranks, exchanged, num_parameters) / 1e6,
     }
 
 

@@ -19,7 +19,7 @@ import soundfile
 import torch
 from hypothesis import settings
 
-settings.register_profile("fuzz", max_examples=100_000)  # the long form of tests/test_untrusted_files.py
+settings.register_profile("fuzz", max_examples=100_000)  # the long form of tests that are marked so
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,6 +1,6 @@
 """Files of strangers: a reader gives a value, or a ValueError that names the file, and takes no memory for mere claims.
 
-100 examples each; 100 000 each by `pytest tests/test_untrusted_files.py --hypothesis-profile=fuzz`.
+100 examples each; 100 000 each by `pytest -m fuzz --hypothesis-profile=fuzz`, with shards and tars of `tests/data`.
 """
 
 import io
@@ -23,6 +23,8 @@ from hypothesis import strategies as st
 from cpc.checkpoint import load_pretrained, save_pretrained
 from cpc.contexts import GRU
 from cpc.data.audio.alignments import read_alignments
+from cpc.data.audio.item_files import read_items
+from cpc.data.audio.label_files import labels_of
 from cpc.data.audio.manifest import read_manifest
 from cpc.data.audio.pack import PackedAudio
 from cpc.data.images.pack import PackedImages
@@ -36,7 +38,10 @@ from cpc.monitor.kinds import BOUND, HEALTH, PROBE
 from cpc.monitor.parse import parse_lines
 from cpc.predictors import Bilinear
 
-pytestmark = pytest.mark.usefixtures("unchecked_types")  # as users run: the type checker would speak first
+pytestmark = [
+    pytest.mark.fuzz,
+    pytest.mark.usefixtures("unchecked_types"),  # as users run: the type checker would speak first
+]
 
 fuzz = settings(
     max_examples=settings.default.max_examples,
@@ -136,6 +141,36 @@ def test_alignments(name: str, changes: list[Edit], tmp_path: Path) -> None:
         assert len(alignments.labels) >= 0
 
     reads_or_refuses(read, name)
+
+
+ITEMS = b"#file onset offset #phone prev-phone next-phone speaker\na 0.0 0.25 sh b iy ann\nb 0.1 0.2 iy sh a bob\n"
+
+
+@fuzz
+@given(content=damaged(ITEMS))
+def test_items(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.item").write_bytes(content)
+
+    def read() -> None:
+        items = read_items(tmp_path / "a.item")
+        assert len(items.speakers) == len(items) > 0
+        assert (items.onset_seconds >= 0).all()
+        assert (items.onset_seconds < items.offset_seconds).all()
+        assert np.isfinite(items.offset_seconds).all()
+
+    reads_or_refuses(read, "a.item")
+
+
+@fuzz
+@given(content=damaged(b'file,word,split\n1.wav,"yes, so",train\n2.wav,no,valid\n'))
+def test_labels(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+
+    def read() -> None:
+        found = labels_of(["a/1.wav", "a/2.wav"], tmp_path / "a.csv", "file")
+        assert all(len(column) == 2 and name not in ("", "path") for name, column in found.items())
+
+    reads_or_refuses(read, "a.csv")
 
 
 def npy(array: np.ndarray) -> bytes:

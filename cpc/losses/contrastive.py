@@ -163,7 +163,7 @@ class Contrastive(LossPart):
 
         With auxiliary strategies `.loss` is the mean of all, weighted by their shares; all else is of `negatives`.
         """
-        everyone = of_all_ranks(output, batch, self.exchange)
+        everyone = of_all_ranks(output, batch, self._strategies(measure), self.exchange)
         return self.of_meetings(everyone.output, self.meetings(everyone, generator, measure))
 
     def meetings(
@@ -173,7 +173,7 @@ class Contrastive(LossPart):
 
         Of the latents the shapes are asked alone.
         """
-        strategies = self.training_strategies if measure is None else (measure.strategy,)
+        strategies = self._strategies(measure)
         num_negatives = self.num_negatives if measure is None else measure.num_negatives
         plans: dict[tuple[int, str], Plan] = {}  # directions of one size share them
         of_directions = []
@@ -187,13 +187,16 @@ class Contrastive(LossPart):
                 if num_negatives is not None:
                     excess = draw_excess_nats(num_negatives, planned.num_negatives).to(device, non_blocking=True)
                     negatives = planned.draw(num_negatives, generator, self.shared_across_steps, device)
-                if part is not None and self.exchange == "ring":
+                if part is not None and not part.is_apart and self.exchange == "ring":
                     each = latents.shape[:2].numel() // len(everyone.output.latents)
                     num_valid = part.of(sequences).num_valid
                     passing = Passing.of(planned, [num * each for num in everyone.nums], num_valid, device)
                 of_strategies.append(Meeting(planned.on(device), negatives, excess, passing))
             of_directions.append(of_strategies)
         return of_directions
+
+    def _strategies(self, measure: Measure | None) -> tuple[str, ...]:
+        return self.training_strategies if measure is None else (measure.strategy,)
 
     def of_meetings(self, output: Output, meetings: list[list[Meeting]]) -> Contrast:
         """The loss of rows that are known: nothing here depends on values, so compilers take it whole."""

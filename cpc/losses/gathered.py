@@ -21,6 +21,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from cpc.candidates.strategies import allowed_matrix
 from cpc.data.batch import Batch
 from cpc.losses.plan import Part
 from cpc.losses.tiled_loss import score_dtype
@@ -37,30 +38,37 @@ class OfAllRanks(NamedTuple):
         batch: this rank's, with the lengths and identities of all ranks, `[A]`.
         first: how many observations the ranks before this one have.
         nums: how many each rank has.
+        is_apart: no rank meets latents of another: targets stayed where they are.
     """
 
     output: Output
     batch: Batch
     first: int
     nums: list[int]
+    is_apart: bool = False
 
     def part(self, num_sequences: int) -> Part | None:
         """Where the `num_sequences` of this rank are among those of all ranks; None: there is one rank."""
         if len(self.nums) == 1:
             return None
-        return Part(self.first * num_sequences // len(self.output.latents), num_sequences, len(self.nums))
+        first = self.first * num_sequences // len(self.output.latents)
+        return Part(first, num_sequences, len(self.nums), self.is_apart)
 
 
-def of_all_ranks(output: Output, batch: Batch, exchange: str = "gather") -> OfAllRanks:
+def of_all_ranks(
+    output: Output, batch: Batch, strategies: tuple[str, ...] = ("mixed",), exchange: str = "gather"
+) -> OfAllRanks:
     """Gather targets and identities, the ranks' one after the other; as they are without other ranks.
 
-    With `exchange="ring"` the identities alone: targets pass by later (`cpc.losses.ring`).
+    Identities alone where no sequence meets those of another rank by these strategies, and with `exchange="ring"`,
+    where targets pass by later (`cpc.losses.ring`).
 
     Every rank of the default process group must call it at the same time. Ranks may have different numbers of
     observations. Observations without `sequence_id` are all distinct.
 
     Raises:
-        ValueError: on every rank, if their latents differ in shape, or some have no `sequence_id`.
+        ValueError: on every rank, if their latents differ in shape, some have no `sequence_id`, or a strategy needs
+            speakers that are unknown.
     """
     if not _has_other_ranks():
         return OfAllRanks(output, batch, 0, [len(output.latents)])
@@ -74,12 +82,13 @@ def of_all_ranks(output: Output, batch: Batch, exchange: str = "gather") -> OfAl
         torch.full(size[:1], _UNKNOWN[name] or size[1], device=device) if each is None else each.to(device)
         for name, each in ids.items()
     ]
-    of_all = _in_order(_gathered(_padded(torch.stack(filled, 1), max(nums))), nums).unbind(1)
+    of_all = _in_order(_gathered(_padded(torch.stack(filled, 1), max(nums))).cpu(), nums).unbind(1)
     is_known = described[:, len(size) :].any(0).tolist()
     ids = {name: each if known else None for name, each, known in zip(ids, of_all, is_known, strict=True)}
-    if exchange == "gather":
+    is_apart = not any(_meet(strategy, nums, ids["sequence_id"], ids["group_id"]) for strategy in strategies)
+    if exchange == "gather" and not is_apart:
         output = output._replace(targets=_in_order(_Gather.apply(_padded(targets, max(nums))), nums))
-    return OfAllRanks(output, batch._replace(**ids), sum(nums[: dist.get_rank()]), nums)
+    return OfAllRanks(output, batch._replace(**ids), sum(nums[: dist.get_rank()]), nums, is_apart)
 
 
 def rows_of_all_ranks(num_rows: Int[Tensor, " K"], device: torch.device) -> Int[Tensor, "W K"]:
@@ -116,6 +125,13 @@ def _gathered(own: Tensor) -> Tensor:
     of_all = own.new_empty(dist.get_world_size() * len(own), *own.shape[1:])
     dist.all_gather_single(of_all, own.contiguous())
     return of_all
+
+
+def _meet(strategy: str, nums: list[int], sequence_id: Tensor | None, group_id: Tensor | None) -> bool:
+    """Whether some sequence meets one of another rank; all ranks answer the same."""
+    rank = torch.arange(len(nums)).repeat_interleave(torch.tensor(nums))
+    allowed = allowed_matrix(strategy, torch.arange(len(rank)) if sequence_id is None else sequence_id, group_id)
+    return bool((allowed & (rearrange(rank, "a -> a 1") != rank)).any())
 
 
 def _padded(own: Tensor, num: int) -> Tensor:

@@ -64,11 +64,13 @@ class Part(NamedTuple):
         first: place of the first one.
         num: B.
         num_ranks: how many ranks share the sequences.
+        is_apart: no rank meets latents of another, and each lends its own alone.
     """
 
     first: int
     num: int
     num_ranks: int
+    is_apart: bool = False
 
     def of(self, sequences: Sequences) -> Sequences:
         """This rank's."""
@@ -162,7 +164,7 @@ def plan(
 
     Args:
         strategy: whose latents a sequence is compared with, a name in `cpc.candidates.STRATEGIES`.
-        sequences: those that lend candidates.
+        sequences: of all ranks.
         num_latents: T.
         num_steps: K.
         skip_steps: the first step is k = skip_steps + 1.
@@ -172,11 +174,12 @@ def plan(
         ValueError: as `check_rows`, for the sequences of all ranks: on all of them at once.
     """
     check_rows(strategy, *sequences, skip_steps=skip_steps)
-    own, first = (sequences, 0) if part is None else (part.of(sequences), part.first)
+    own = sequences if part is None else part.of(sequences)
+    lenders, first = (own, 0) if part is None or part.is_apart else (sequences, part.first)
     query, step, sequence, target = rows_of(own.num_valid, num_latents, num_steps, skip_steps)
     positives = first * num_latents + target
-    allowed = allowed_matrix(strategy, *own[1:], *sequences[1:])
-    is_valid = torch.arange(num_latents) < rearrange(sequences.num_valid, "s -> s 1")
+    allowed = allowed_matrix(strategy, *own[1:], *lenders[1:])
+    is_valid = torch.arange(num_latents) < rearrange(lenders.num_valid, "s -> s 1")
     of_candidate = repeat(torch.arange(len(is_valid)), "s -> (s t)", t=num_latents)
     pool = allowed[:, of_candidate] & rearrange(is_valid, "s t -> (s t)")
     of_blocks = blocks(pool, allowed, sequence, of_candidate, positives)

@@ -146,7 +146,8 @@ def test_what_cannot_be_used_is_left_out_when_asked_for(tmp_path: Path) -> None:
     assert written == ["0/1.wav", "0/3.wav", "1/1.wav"]
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.fuzz
+@settings(deadline=None)
 @given(st.binary(max_size=600), st.integers(0, 2600), st.integers(0, 2600))
 def test_any_bytes_are_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, noise: bytes, at: int, cut: int

@@ -27,9 +27,10 @@ from cpc.contexts import GRU, PixelCNN
 from cpc.data.batch import Batch
 from cpc.encoders import AudioEncoder, FrameEncoder, PatchEncoder, TinyTrunk, TokenEncoder
 from cpc.losses import ClassTableLoss, Contrastive, LocalContrastive
+from cpc.losses.gathered import of_all_ranks
 from cpc.losses.loss_part import LossPart
 from cpc.model import CPC
-from cpc.predictors import Bilinear
+from cpc.predictors import Bilinear, Output
 
 WINDOW = 1600  # ten latents
 LENGTHS = torch.tensor([10, 10, 4, 10, 7, 10, 1, 10]) * 160
@@ -57,6 +58,14 @@ def cases() -> dict[str, Case]:
         "shared draws": Case(Contrastive("mixed_excluding", 5, shared_across_steps=True)),
         "auxiliary": Case(Contrastive("mixed", 5, auxiliary_negatives={"same_speaker": 0.5})),
         "skipped steps": Case(Contrastive("mixed", 5, skip_steps=1)),
+        "ranks apart": Case(Contrastive("sequence_only"), known=("num_valid",)),
+        "ranks apart, drawn": Case(Contrastive("sequence_only", 5), known=("group_id",)),
+        "ranks apart, shared draws": Case(Contrastive("sequence_only", 5, shared_across_steps=True), known=()),
+        "ranks apart, ring": Case(Contrastive("sequence_only", exchange="ring"), known=()),
+        "one strategy apart": Case(
+            Contrastive("sequence_only", auxiliary_negatives={"mixed": 0.5}, exchange="ring"), known=()
+        ),
+        "images, ranks apart": Case(Contrastive("sequence_only", skip_steps=1), "images", known=()),
         "nothing known": Case(Contrastive("mixed_excluding"), known=()),
         "ranks without rows": Case(Contrastive("mixed", 5), num_valid=torch.tensor([0, 1, 1, 1, 10, 4, 1, 10]) * 160),
         "images": Case(Contrastive("mixed_excluding", skip_steps=1), "images", known=()),
@@ -172,6 +181,24 @@ def refusals() -> dict[str, str]:
     return {"shapes": told(1600 + 160 * rank), "ids": told(1600, **half_known), "alone": told(1600, **speaker)}
 
 
+def apart() -> list[bool]:
+    """Whether targets stay on their ranks, with files and speakers that ranks share or do not."""
+    rank = dist.get_rank()
+    x = torch.zeros(2, 5, 3)
+
+    def stay(*strategies: str, **ids: Tensor) -> bool:
+        found = of_all_ranks(Output(x, x, {"": x[None]}, None), Batch.of(x)._replace(**ids), strategies)
+        assert found.is_apart == (found.output.targets is None)
+        return found.is_apart
+
+    of_ranks, same = torch.tensor([rank, rank]), torch.tensor([0, 0])
+    return [
+        *(stay("sequence_only"), stay("sequence_only", "mixed"), stay("sequence_only", sequence_id=of_ranks)),
+        *(stay("sequence_only", sequence_id=same), stay("same_speaker", group_id=of_ranks)),
+        *(stay("same_speaker", group_id=same), stay("same_speaker_excluding", group_id=of_ranks)),
+    ]
+
+
 def on_rank(rank: int, split: str, folder: Path, most_steps: int) -> None:
     sizes = [int(size) for size in split.split("+")]
     torch.set_num_threads(1)
@@ -181,7 +208,7 @@ def on_rank(rank: int, split: str, folder: Path, most_steps: int) -> None:
         dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=len(sizes))
     made: dict[str, Any] = {name: gathered(train(case, own, most_steps)) for name, case in cases().items()}
     if len(sizes) > 1:
-        made["refusals"] = of_all(refusals())
+        made["refusals"], made["apart"] = of_all(refusals()), of_all(apart())
     if rank == 0:
         torch.save(made, folder / f"{split}.pt")
     if len(sizes) > 1:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jaxtyping import TypeCheckError
 
 from cpc import cli
 from cpc.data import Images, read_image_source
@@ -113,7 +112,9 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.fuzz
+@pytest.mark.usefixtures("unchecked_types")
+@settings(deadline=None)
 @given(
     st.binary()
     | st.builds(
@@ -137,7 +138,7 @@ def test_any_table_is_read_or_refused(sharded: Path, damage: bytes | tuple[str, 
     memory.pipe({f"/damaged/{TABLE_NAME}": content, f"/damaged/{INDEX_NAME}": json.dumps(index).encode()})
     try:
         found = read_sharded_images("memory://damaged", sharded.parent / "cache", 1.0)
-    except (ValueError, TypeCheckError):  # columns of unequal lengths: the tests' type checker comes before the table's
+    except ValueError:
         return
     assert set(found.splits) <= {"train", "valid", "test", "unlabelled"}
 

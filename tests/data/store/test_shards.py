@@ -218,7 +218,8 @@ def test_names_that_lead_out_of_the_folder_are_refused() -> None:
         parse_index(json.dumps(INDEX | {"files": files}).encode())
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.fuzz
+@settings(deadline=None)
 @given(
     st.binary()
     | st.builds(lambda key, value: json.dumps(INDEX | {key: value}).encode(), st.sampled_from([*INDEX]), JSON)
