@@ -5,12 +5,11 @@ B sequences, M rows (queries), N candidates, R draws per row.
 
 import math
 
+import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-
-_NUM_SKIPPED = 2**17
 
 
 def draw_negatives(
@@ -20,7 +19,7 @@ def draw_negatives(
     num_negatives: int,
     generator: torch.Generator | None = None,
     device: torch.device | None = None,
-    elsewhere: tuple[int, int] = (0, 0),
+    num_before: int = 0,
 ) -> Int[Tensor, "M R"]:
     """Draw `num_negatives` candidates per row, uniformly and with replacement, never the row's positive.
 
@@ -35,10 +34,10 @@ def draw_negatives(
         positives: index of each row's positive among the N candidates, never drawn, whether it is in the pool or not;
             None excludes nothing.
         num_negatives: R.
-        generator: source of the draws, on the CPU, so that the model's own generator is not used.
+        generator: source of the key of all draws, on the CPU, so that the model's own generator is not used.
         device: where the draws go, without waiting for it if all else is on the CPU; None: that of `pool`.
-        elsewhere: rows of other processes before and after these: their numbers are drawn and left out, so that
-            generators of one seed give every row what a single process would give it.
+        num_before: rows of other processes before these. Given the same key, every row draws what it would draw in a
+            single process.
 
     Raises:
         ValueError: if a row has no candidate to draw.
@@ -53,10 +52,10 @@ def draw_negatives(
     if bool((num_eligible < 1).any()):
         raise ValueError(f"{int((num_eligible < 1).sum())} of {len(query_sequence)} rows have no negative to draw")
 
-    before, after = elsewhere
-    _skip(before * num_negatives, generator)
-    uniform = torch.rand(len(query_sequence), num_negatives, generator=generator, dtype=torch.float64)
-    _skip(after * num_negatives, generator)
+    # PCG64 reaches any place of its stream at once (torch's generator would have to draw the rows of other processes).
+    key = int(torch.randint(2**63 - 1, (), generator=generator))
+    of_key = np.random.Generator(np.random.PCG64(key).advance(num_before * num_negatives))
+    uniform = torch.from_numpy(of_key.random((len(query_sequence), num_negatives)))
     device = pool.device if device is None else device
 
     def there(of_rows: Tensor) -> Tensor:
@@ -66,12 +65,6 @@ def draw_negatives(
     if positives is not None:
         draws += draws >= there(behind)
     return members.to(device, non_blocking=True)[there(query_sequence), draws]
-
-
-def _skip(num: int, generator: torch.Generator | None) -> None:
-    """Draw and forget, a megabyte at a time: the generator of a CPU knows no shorter way."""
-    for first in range(0, num, _NUM_SKIPPED):
-        torch.rand(min(_NUM_SKIPPED, num - first), generator=generator, dtype=torch.float64)
 
 
 def draw_excess_nats(num_negatives: int, num_eligible: Int[Tensor, " M"]) -> Float[Tensor, " M"]:

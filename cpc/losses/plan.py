@@ -94,8 +94,8 @@ class Plan(NamedTuple):
         is_met: `[N]` candidates that any row meets.
         blocks: the score matrix, parted.
         size: K, B and T.
-        rows_elsewhere: how many rows the ranks before this one have, and those after it.
-        times_elsewhere: the same of their (b, t) that have rows.
+        num_rows_before: how many rows the ranks before this one have.
+        num_times_before: how many (b, t) with rows they have.
     """
 
     query: Tensor | None
@@ -108,8 +108,8 @@ class Plan(NamedTuple):
     is_met: Tensor
     blocks: Blocks
     size: tuple[int, int, int]
-    rows_elsewhere: tuple[int, int] = (0, 0)
-    times_elsewhere: tuple[int, int] = (0, 0)
+    num_rows_before: int = 0
+    num_times_before: int = 0
 
     def on(self, device: torch.device) -> "Plan":
         """The same on a device, without waiting for it."""
@@ -138,13 +138,13 @@ class Plan(NamedTuple):
                 is drawn again for that step, so that each step's draws stay uniform over its negatives.
             device: where the draws go; None: they stay.
         """
-        drawn = draw_negatives(self.pool, self.sequence, self.positives, num, generator, device, self.rows_elsewhere)
+        drawn = draw_negatives(self.pool, self.sequence, self.positives, num, generator, device, self.num_rows_before)
         if not shared_across_steps:
             return drawn
         assert self.query is not None
         num_steps, _, num_latents = self.size
         time, place = torch.unique_consecutive(self.query // num_steps, return_inverse=True)
-        of_times = (self.pool, time // num_latents, None, num, generator, device, self.times_elsewhere)
+        of_times = (self.pool, time // num_latents, None, num, generator, device, self.num_times_before)
         shared = draw_negatives(*of_times)[place.to(drawn.device)]
         positives = rearrange(self.positives, "m -> m 1").to(drawn.device, non_blocking=True)
         return torch.where(shared == positives, drawn, shared)
@@ -192,13 +192,11 @@ def _among_all_ranks(planned: Plan, part: Part, num_valid: Int[Tensor, " S"], sk
     """The plan of a part, with weights and draws that count the rows of all sequences."""
     ahead = skip_steps + torch.arange(1, planned.size[0] + 1)
     num_rows = (rearrange(num_valid, "s -> s 1") - ahead).clamp(min=0)  # [S, K]
-    elsewhere = num_rows[: part.first], num_rows[part.first + part.num :]
-    before, after = (int(each.sum()) for each in elsewhere)
-    times_before, times_after = (int(each[:, 0].sum()) for each in elsewhere)
+    before = num_rows[: part.first]
     return planned._replace(
         weight=part.num_ranks * weight_of(planned.step, num_rows.sum(0)),
-        rows_elsewhere=(before, after),
-        times_elsewhere=(times_before, times_after),
+        num_rows_before=int(before.sum()),
+        num_times_before=int(before[:, 0].sum()),
     )
 
 

@@ -45,3 +45,16 @@ def test_a_row_without_negatives_is_refused() -> None:
     pool = torch.tensor([[False, True, False]])
     with pytest.raises(ValueError, match="1 of 1 rows have no negative"):
         draw_negatives(pool, torch.tensor([0]), torch.tensor([1]), 2)
+
+
+def test_rows_that_processes_share_draw_as_those_of_one() -> None:
+    pool = torch.rand(3, 40, generator=torch.Generator().manual_seed(0)) < 0.7
+    sequence, positives = torch.arange(10) % 3, torch.arange(10) * 3
+
+    def drawn(rows: slice, num_before: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(1)
+        return draw_negatives(pool, sequence[rows], positives[rows], 7, generator, num_before=num_before)
+
+    together = drawn(slice(None), 0)
+    assert torch.equal(torch.cat([drawn(slice(4), 0), drawn(slice(4, 5), 4), drawn(slice(5, 10), 5)]), together)
+    assert not torch.equal(drawn(slice(4, 5), 0), together[4:5])
