@@ -34,6 +34,7 @@ from cpc.model import CPC
 FORMAT_VERSION = 1
 _WEIGHTS, _WAITING_WEIGHTS, _CONFIG = "model.safetensors", "model.safetensors.new", "config.json"
 _ENTRIES = {"architecture": dict, "sha256": str, "provenance": dict}  # of a config.json that cpc reads, and their types
+_PARTS = ("model", "encoders", "contexts", "predictors", "losses", "candidates", "data")  # cpc's own that have parts
 _SAVED = {"global_step": int, "state_dict": dict, "loops": dict, "cpc": dict}  # in a checkpoint
 
 
@@ -91,16 +92,19 @@ def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("
 
 
 def class_of(path: str, *, trusted_packages: tuple[str, ...] = ("cpc",), kind: type = nn.Module) -> type:
-    """The class of a path, if its package is trusted.
+    """The class of a path, if its package is trusted; of cpc itself parts alone, which open no other files.
 
     Raises:
         ValueError: on a class outside the trusted packages, an unknown one, or one of another kind.
     """
     module_name, _, class_name = path.rpartition(".")
-    if module_name.split(".")[0] not in trusted_packages:
+    package, *inner = module_name.split(".")
+    if package == "cpc" and inner[:1] not in [[part] for part in _PARTS]:
+        raise ValueError(f"{path} is no part of a model: those are in cpc.{', cpc.'.join(_PARTS)}")
+    if package not in trusted_packages:
         raise ValueError(
             f"the model names the class {path}, outside the trusted packages {', '.join(trusted_packages)}; if you "
-            f"trust its origin, give `trusted_packages` {' '.join(trusted_packages)} {module_name.split('.')[0]}"
+            f"trust its origin, give `trusted_packages` {' '.join(trusted_packages)} {package}"
         )
     try:
         cls = getattr(importlib.import_module(module_name), class_name)

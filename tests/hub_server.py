@@ -3,16 +3,37 @@
 import base64
 import hashlib
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, unquote
+
+# Each line: what to call; its result, or the error, becomes a line of JSON.
+_CALLS = """
+import importlib, json, sys
+import cpc
+share = lambda *given, **named: importlib.import_module("cpc.share").share(*given, **named)
+download = lambda *given, **named: importlib.import_module("cpc.data.hub_datasets").download_dataset(*given, **named)
+for line in sys.stdin:
+    stdout, sys.stdout = sys.stdout, sys.stderr
+    try:
+        found = eval(line)
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}"
+    sys.stdout = stdout
+    print(json.dumps(str(found)), flush=True)
+"""
 
 
 class Hub(ThreadingHTTPServer):
-    """Repositories, each a list of commits: what every file holds, by name."""
+    """Repositories, each a list of commits: what every file holds, by name. `datasets/ORG/NAME` holds a dataset."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Requests)
@@ -29,6 +50,14 @@ class Hub(ThreadingHTTPServer):
             return len(commits) - 1
         return commits.index(revision) if revision in commits else None
 
+    def call(self, lines: list[str], folder: Path, **environment: str) -> list[str]:
+        """What these expressions give in a new process, whose Hub this is, run from `folder`."""
+        own = {"HF_ENDPOINT": self.address, "HF_HOME": str(folder / "hf"), "HF_TOKEN": "hf_x", "HF_HUB_OFFLINE": "0"}
+        command, names = [sys.executable, "-c", _CALLS], os.environ | own | environment
+        done = subprocess.run(command, input="\n".join(lines), env=names, cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
 
 class _Requests(BaseHTTPRequestHandler):
     server: Hub
@@ -42,6 +71,9 @@ class _Requests(BaseHTTPRequestHandler):
             name = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]
             self.server.repositories.setdefault(name, [{}])
             self._json({"url": f"{self.server.address}/{name}", "name": name, "id": name})
+        elif found := re.fullmatch(r"/api/(datasets/.+)/paths-info/[^/]+", self.path):
+            files, asked = self.server.repositories[found[1]][-1], parse_qs(body.decode())["paths"]
+            self._json([_entry(name, files[name]) for name in asked if name in files])
         elif found := re.fullmatch(r"/api/models/(.+)/preupload/main", self.path):
             asked = [entry["path"] for entry in json.loads(body)["files"]]
             files = [{"path": path, "uploadMode": "regular", "shouldIgnore": False, "oid": None} for path in asked]
@@ -69,8 +101,10 @@ class _Requests(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         self.server.requests.append(f"{self.command} {self.path}")
+        asked = re.sub(r"^(/api/datasets/[^/]+/[^/?]+)$", r"\1/revision/main", unquote(self.path))
         found = re.fullmatch(
-            r"/(?:api/models/)?([^/]+/[^/]+)/(revision|resolve|tree)/([^/?]+)(?:/([^?]*))?(?:\?.*)?", self.path
+            r"/(?:api/)?(?:models/)?((?:datasets/)?[^/]+/[^/]+)/(revision|resolve|tree)/([^/?]+)(?:/([^?]*))?(?:\?.*)?",
+            asked,
         )
         if found is None or found[1] not in self.server.repositories:
             self._json({"error": "Repository not found"}, 404, {"X-Error-Code": "RepoNotFound"})
@@ -86,23 +120,18 @@ class _Requests(BaseHTTPRequestHandler):
                 {"id": found[1], "modelId": found[1], "sha": commit, "siblings": siblings, "tags": [], "private": False}
             )
         elif found[2] == "tree":
-            self._json(
-                [
-                    {
-                        "type": "file",
-                        "path": name,
-                        "size": len(files[name]),
-                        "oid": hashlib.sha1(files[name]).hexdigest(),
-                    }
-                    for name in files
-                ]
-            )
+            self._json(list(_tree(files, found[4] or "", "recursive=false" not in self.path)))
         elif found[4] not in files:
             self._json({"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound"})
         else:
-            self._send(
-                files[found[4]], {"X-Repo-Commit": commit, "ETag": f'"{hashlib.sha1(files[found[4]]).hexdigest()}"'}
-            )
+            content = files[found[4]]
+            headers = {"X-Repo-Commit": commit, "ETag": f'"{hashlib.sha1(content).hexdigest()}"'}
+            if part := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
+                first, last = int(part[1]), min(int(part[2] or len(content)), len(content) - 1)
+                headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
+                self._send(content[first : last + 1], headers, 206)
+            else:
+                self._send(content, headers)
 
     def _json(self, value: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
         self._send(json.dumps(value).encode(), {"Content-Type": "application/json"} | (headers or {}), status)
@@ -117,6 +146,23 @@ class _Requests(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Quiet."""
+
+
+def _tree(files: dict[str, bytes], folder: str, is_deep: bool) -> Iterator[dict[str, Any]]:
+    """What lies in a folder: files, and folders where their own files are not told."""
+    start, folders = f"{folder}/" if folder else "", set()
+    for name, content in files.items():
+        rest = name.removeprefix(start)
+        if name.startswith(start) and (is_deep or "/" not in rest):
+            yield _entry(name, content)
+        elif name.startswith(start):
+            folders.add(start + rest.split("/")[0])
+    for each in sorted(folders):
+        yield {"type": "directory", "path": each, "size": 0, "oid": hashlib.sha1(each.encode()).hexdigest()}
+
+
+def _entry(name: str, content: bytes) -> dict[str, Any]:
+    return {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
 
 
 @contextmanager

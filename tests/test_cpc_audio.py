@@ -99,7 +99,10 @@ def test_other_predictors_are_left_out_and_said_so(tmp_path: Path, capsys: pytes
     weights, _ = random_weights("LSTM", "layerNorm")
     transformer = {"wPrediction.predictors.0.0.multihead.Wq.weight": torch.randn(4, 4)}
     import_checkpoint(save(tmp_path / "a", weights, transformer), out=tmp_path / "model")
-    assert "its predictors are left out, they are not linear" in capsys.readouterr().err
+    assert "its predictors are left out, they are no linear maps of c" in capsys.readouterr().err
+    of_speakers = {f"wPrediction.predictors.{k}.weight": torch.randn(DIM, WIDTH + 3) for k in range(2)}
+    import_checkpoint(save(tmp_path / "s", weights, of_speakers), out=tmp_path / "speakers")
+    assert "its predictors are left out, they are no linear maps of c" in capsys.readouterr().err
     model = cpc.load_pretrained(tmp_path / "model")
     assert model.predictor.num_steps == 12
     torch.save({"config": {"nPredicts": 4, "arMode": "LSTM"}, "weights": weights}, tmp_path / "60k.pt")
@@ -109,6 +112,15 @@ def test_other_predictors_are_left_out_and_said_so(tmp_path: Path, capsys: pytes
     assert again.predictor.num_steps == 4
     x = torch.randn(1, 3200)
     torch.testing.assert_close(again.encode(x)[1], model.encode(x)[1], rtol=0, atol=0)
+
+
+def test_steps_are_counted_where_nothing_says_how_many(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    weights, criterion = random_weights("GRU", "ID")
+    import_checkpoint(save(tmp_path / "a", weights, criterion), out=tmp_path / "model")
+    predictor = cpc.load_pretrained(tmp_path / "model").predictor
+    expected = torch.cat([criterion[f"wPrediction.predictors.{k}.weight"] for k in range(NUM_STEPS)]) / DIM
+    torch.testing.assert_close(predictor.linear.weight, expected, rtol=0, atol=0)
+    assert capsys.readouterr().err == ""
 
 
 class Code:
@@ -123,6 +135,7 @@ def test_what_cannot_be_taken_over_is_named(tmp_path: Path) -> None:
     missing = {name: value for name, value in weights.items() if name != "gEncoder.conv3.bias"}
     instance = {name: value.flatten() if "batchNorm" in name else value for name, value in weights.items()}
     wrong = weights | {"gEncoder.conv2.weight": torch.zeros(DIM, DIM, 5)}
+    batch_norm, _ = random_weights("GRU", "batchNorm")
     no_ar = {name: value for name, value in weights.items() if "gAR" not in name}
     cases: list[tuple[Any, dict[str, Any] | None, str]] = [
         (missing, None, "holds no gEncoder.conv3.bias"),
@@ -137,6 +150,18 @@ def test_what_cannot_be_taken_over_is_named(tmp_path: Path) -> None:
         (wrong, None, "do not fit a ConvLayer of cpc: size mismatch for weight"),
         (weights | {"gEncoder.conv5.weight": torch.zeros(1)}, None, "no place in cpc's model: gEncoder.conv5.weight"),
         ([1], None, "its weights are no tensors by name"),
+        ({0: torch.zeros(1)}, None, "its weights are no tensors by name"),
+        (weights, {"nPredicts": 12}, "nPredicts is 12, but it holds 5 predictors"),
+        (weights, {"nPredicts": 10**9}, "nPredicts is 1000000000, cpc takes up to 1024"),
+        (weights | {"gEncoder.conv0.weight": torch.tensor(0.0)}, None, r"conv0.weight has the shape \[\], which"),
+        (weights | {"gAR.baseNet.weight_hh_l0": torch.tensor(0.0)}, None, r"weight_hh_l0 has the shape \[\], which"),
+        (weights | {"gEncoder.conv1.bias": torch.zeros(3)}, None, r"conv1.bias has the shape \[3\], which"),
+        (batch_norm | {"gEncoder.batchNorm2.running_var": torch.ones(3)}, None, r"running_var has the shape \[3\]"),
+        (
+            weights | {"gEncoder.conv0.bias": torch.full((DIM,), torch.nan)},
+            None,
+            "not finite, in encoder",
+        ),
     ]
     for number, (content, arguments, words) in enumerate(cases):
         path = save(tmp_path / str(number), content, criterion, arguments)

@@ -1,9 +1,6 @@
 """Models to the Hub and back, over a server on this machine; the Hub's client runs in processes of its own."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,18 +27,6 @@ RECORD = {
     "standard_error_nats": [0.1, 0.1],
     "mi_ceiling_nats": [5.0, 5.0],
 }
-# Each line: what to call; its result, or the error, becomes a line of JSON.
-CALLS = """
-import importlib, json, sys
-import cpc
-share = lambda *given, **named: importlib.import_module("cpc.share").share(*given, **named)
-for line in sys.stdin:
-    try:
-        found = eval(line)
-    except Exception as error:
-        found = f"{type(error).__name__}: {error}"
-    print(json.dumps(str(found)), flush=True)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -60,18 +45,9 @@ def hub() -> Iterator[Hub]:
         yield hub
 
 
-def call(lines: list[str], folder: Path, hub: Hub, **environment: str) -> list[str]:
-    """What these expressions give in a new process, run from `folder`."""
-    of_hub = {"HF_ENDPOINT": hub.address, "HF_HOME": str(folder / "hf"), "HF_TOKEN": "hf_x", "HF_HUB_OFFLINE": "0"}
-    command, names = [sys.executable, "-c", CALLS], os.environ | of_hub | environment
-    done = subprocess.run(command, input="\n".join(lines), env=names, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
 def test_a_model_goes_to_the_hub_and_comes_back(run: Path, hub: Hub, tmp_path: Path) -> None:
     total = "float(sum(p.double().abs().sum() for p in {}.state_dict().values()))"
-    there, nowhere, *back = call(
+    there, nowhere, *back = hub.call(
         [
             f"share({str(run)!r}, license='mit', to='me/birds')",
             f"share({str(run)!r}, license='mit', to='not a name')",
@@ -84,7 +60,6 @@ def test_a_model_goes_to_the_hub_and_comes_back(run: Path, hub: Hub, tmp_path: P
             f"cpc.load_pretrained('me/birds', revision={hub.commit('me/birds', 0)!r})",
         ],
         tmp_path,
-        hub,
     )
     assert there == f"{hub.address}/me/birds/commit/{hub.commit('me/birds', 1)}"
     assert nowhere.startswith("ValueError: `to`='not a name'")
@@ -105,7 +80,7 @@ def test_a_model_goes_to_the_hub_and_comes_back(run: Path, hub: Hub, tmp_path: P
     # Without a network: from the cache, or a clear end.
     hub.requests.clear()
     offline = [total.format("cpc.load_pretrained('me/birds')"), "cpc.load_pretrained('me/others')"]
-    found = call(offline, tmp_path, hub, HF_HUB_OFFLINE="1")
+    found = hub.call(offline, tmp_path, HF_HUB_OFFLINE="1")
     assert found[0] == expected
     assert found[1].startswith("ConnectionError: me/others is not in the Hub's cache")
     assert hub.requests == []
@@ -117,7 +92,7 @@ def test_what_is_damaged_or_refused_on_the_way_is_named(run: Path, hub: Hub, tmp
     config["architecture"]["init_args"]["encoder"]["class_path"] = "os.system"
     hub.repositories["bad/cut"] = [files | {"model.safetensors": files["model.safetensors"][:-100]}]
     hub.repositories["bad/code"] = [files | {"config.json": json.dumps(config).encode()}]
-    cut, code = call(["cpc.load_pretrained('bad/cut')", "cpc.load_pretrained('bad/code')"], tmp_path, hub)
+    cut, code = hub.call(["cpc.load_pretrained('bad/cut')", "cpc.load_pretrained('bad/code')"], tmp_path)
     assert "model.safetensors is not the file that config.json describes: cut off" in cut
     assert "names the class os.system, outside the trusted packages" in code
 

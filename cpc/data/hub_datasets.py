@@ -6,6 +6,7 @@ The package is called `datasets`; it is imported by name, apart from the folder 
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -53,11 +54,13 @@ def download_dataset(
         splits: those wanted, by the dataset's own names; all if not given. Names that begin with train, val, dev, test,
             unlabel or unsup are known.
         column: of audio or images; the first one if not given.
-        label: column of the classes of images; the first one of classes if not given.
+        label: column of the classes of images; the first one of classes if not given. Where a split has images of no
+            class beside others, they go to `unlabelled`.
 
     Raises:
         ValueError: before `out` exists: if it does already, the extra is missing, there is no such dataset, split or
-            column, it has no column of audio or images, or a row's file cannot be told, or lies elsewhere on the disk.
+            column, an option is none of this dataset's kind, it has no column of audio or images, or a row's file
+            cannot be told, or is not the dataset's own.
         OSError: if the dataset cannot be read.
     """
     out = Path(out)
@@ -69,14 +72,14 @@ def download_dataset(
         raise ValueError(f"`splits` {unknown[0]}: {source} has {', '.join(tables)}")
     rows: dict[str, dict[str, str]] = {}
     kinds: set[str] = set()
-    with build_atomically(out, lambda _: False, "out") as folder:
+    with build_atomically(out, lambda _: False, "out") as folder, _readable(source):
         for name in splits or tables:
             table, split = tables[name], _known_split(name, source)
             column_here, kind = _medium(table.features, column, source)
             kinds.add(kind)
-            of_class = _class_column(table.features, label, source) if kind == "Image" else None
-            decoded = table.cast_column(column_here, getattr(import_module("datasets"), kind)(decode=False))
-            for number, row in enumerate(decoded):
+            of_class = _class_column(table.features, label, source, kind)
+            of_no_class: list[Path] = []
+            for number, row in enumerate(table.decode(False)):
                 where = f"{source}, {name}, row {number}"
                 content, suffix = file_of(row[column_here], kind, source, where)
                 classes = [] if of_class is None else _class_folder(table.features[of_class], row[of_class])
@@ -84,6 +87,10 @@ def download_dataset(
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
                 (folder / path).write_bytes(content)
                 rows[path.as_posix()] = {"split": split} | dict(_labels(table.features, row, column_here))
+                if not classes:
+                    of_no_class.append(path)
+            if of_class is not None and any(each.is_dir() for each in (folder / split).iterdir()):
+                _move(of_no_class, folder, "unlabelled")
         if kinds == {"Audio"}:
             write_labels(rows, folder / LABELS_NAME)
     print(f"{len(rows)} files written to {out}")
@@ -98,16 +105,44 @@ def _open(source: str, config: str | None, revision: str | None) -> Mapping[str,
         library = import_module("datasets")
     except ImportError as error:
         raise ValueError(f"Hugging Face's datasets need the package `datasets`: {to_install('datasets')}") from error
+    if revision is not None and Path(source).is_dir():
+        raise ValueError(f"`revision` {revision}: {source} is a folder, and the Hub's datasets alone have revisions")
     if (Path(source) / "dataset_dict.json").is_file():
-        return dict(library.load_from_disk(source))
+        if config is not None:
+            raise ValueError(f"`config` {config}: {source} is a saved dataset, which has one configuration")
+        saved = library.load_from_disk(source)
+        return {name: table.to_iterable_dataset() for name, table in saved.items()}
+    with _readable(source):
+        try:
+            found = dict(library.load_dataset(source, config, revision=revision, streaming=True))
+        except FileNotFoundError as error:
+            raise ValueError(f"there is no dataset {source!r}, no folder and none of the Hub: {error}") from error
+        for name, table in found.items():
+            if table.features is None:  # known by its rows alone
+                found[name] = table._resolve_features()
+        return found
+
+
+@contextmanager
+def _readable(source: str) -> Iterator[None]:
+    """The readers of tables, archives and networks have errors of their own."""
     try:
-        found = dict(library.load_dataset(source, config, revision=revision, streaming=True))
-    except FileNotFoundError as error:
-        raise ValueError(f"there is no dataset {source!r}, no folder and none of the Hub: {error}") from error
-    for name, table in found.items():
-        if table.features is None:  # known by its rows alone
-            found[name] = table._resolve_features()
-    return found
+        yield
+    except ImportError as error:  # loose audio files pass the package's encoder of audio, needed or not
+        raise ValueError(
+            f"{source} holds loose files, which the package `datasets` reads with another one alone: {error} Or fetch "
+            f"them as they are, `hf download {source} --repo-type dataset --local-dir DIR`, and `cpc data index DIR`"
+        ) from error
+    except (ValueError, OSError):
+        raise
+    except Exception as error:
+        raise OSError(f"{source} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _move(paths: list[Path], folder: Path, split: str) -> None:
+    for path in paths:
+        (folder / split).mkdir(exist_ok=True)
+        (folder / path).rename(folder / split / path.name)
 
 
 def _known_split(name: str, source: str) -> str:
@@ -130,7 +165,11 @@ def _medium(features: Mapping[str, Any], column: str | None, source: str) -> tup
     return chosen, kinds[chosen]
 
 
-def _class_column(features: Mapping[str, Any], label: str | None, source: str) -> str | None:
+def _class_column(features: Mapping[str, Any], label: str | None, source: str, kind: str) -> str | None:
+    if kind != "Image":
+        if label is not None:
+            raise ValueError(f"`label` {label}: {source} holds audio, whose labels all go to {LABELS_NAME}")
+        return None
     found = [name for name, feature in features.items() if type(feature).__name__ == "ClassLabel"]
     if label is not None and label not in features:
         raise ValueError(f"`label` {label}: {source} has the columns {', '.join(features)}")
@@ -150,8 +189,12 @@ def _class_name(feature: Any, value: Any) -> str:
 
 
 def _plain(name: str) -> str:
-    """A name as that of one file or folder."""
-    return re.sub(r"[^\w .,+()'&-]", "_", name).strip(". ") or "_"
+    """A name as that of one file or folder, its other characters as in addresses: names that differ stay so."""
+
+    def escaped(found: re.Match[str]) -> str:
+        return "".join(f"%{byte:02X}" for byte in found[0].encode())
+
+    return re.sub(r"[^\w .,+()'&-]|^[. ]|[. ]$", escaped, name)
 
 
 def _labels(features: Mapping[str, Any], row: Mapping[str, Any], column: str) -> Iterator[tuple[str, str]]:
@@ -174,8 +217,7 @@ def file_of(value: Mapping[str, Any] | None, kind: str, source: str, where: str)
         raise ValueError(f"{where} holds no file")
     path, content = str(value.get("path") or ""), value.get("bytes")
     if content is None:
-        is_remote = path.startswith("hf://datasets/")
-        if not (is_remote or Path(path).resolve().is_relative_to(Path(source).resolve())):
+        if not _is_of(path, source):
             raise ValueError(f"{where} names {path}, outside of the dataset: refused")
         with fsspec.open(path, "rb") as stream:
             content = stream.read()
@@ -185,6 +227,16 @@ def file_of(value: Mapping[str, Any] | None, kind: str, source: str, where: str)
     if suffix not in _SUFFIXES[kind]:
         raise ValueError(f"{where} holds no {kind.lower()} file that is known: it begins with {content[:8]!r}")
     return content, suffix
+
+
+def _is_of(path: str, source: str) -> bool:
+    """Whether a dataset's file is meant, or a member of one, as in `zip://a.png::FILE`."""
+    *members, file = path.split("::")
+    if not all(re.match(r"(zip|tar)://", member) for member in members):
+        return False
+    if "://" not in file:
+        return Path(file).resolve().is_relative_to(Path(source).resolve())
+    return file.startswith((f"hf://datasets/{source}@", f"hf://datasets/{source}/")) and ".." not in file.split("/")
 
 
 def _suffix_of(content: bytes, kind: str) -> str:

@@ -1,7 +1,9 @@
 """Start from the weights of a saved model."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -23,10 +25,8 @@ def start_from(model: CPC, folder: str | Path) -> None:
     """
     if model.loss_part.predicts == "classes":
         raise ValueError("--init_from takes models that predict latents: tokens of another corpus have other numbers")
-    packages = {
-        type(module).__module__.partition(".")[0] for module in model.modules()
-    }  # trusted: the config names them
-    saved = load_pretrained(folder, trusted_packages=("cpc", *packages))
+    packages = {path.partition(".")[0] for path in _class_paths(describe(model))}  # trusted: the config names them
+    saved = load_pretrained(folder, trusted_packages=("cpc", *sorted(packages - {"cpc"})))
     for name, part in model.named_children():
         from_part = getattr(saved, name)
         difference = _difference(from_part, part)
@@ -42,6 +42,13 @@ def start_from(model: CPC, folder: str | Path) -> None:
         else:
             print(f"--init_from {folder}: model.{name} starts anew: {difference}", file=sys.stderr)
     model.is_initialised.copy_(saved.is_initialised)
+
+
+def _class_paths(described: dict[str, Any]) -> Iterator[str]:
+    yield described["class_path"]
+    for value in described["init_args"].values():
+        if isinstance(value, dict) and "class_path" in value:
+            yield from _class_paths(value)
 
 
 def _difference(saved: nn.Module, new: nn.Module) -> str | None:

@@ -1,14 +1,17 @@
-"""Datasets of Hugging Face, in folders as its package writes them, against the files that went in."""
+"""Datasets of Hugging Face, in folders as its package writes them and from a Hub, against the files that went in."""
 
 import io
 from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
+from hub_server import serve_hub
 from PIL import Image
 
 from cpc import cli
@@ -29,6 +32,12 @@ def of_rows(rows: list[dict[str, Any]], **features: Any) -> Any:
 
 def flac(write_audio: Callable[..., Path], folder: Path, number: int) -> bytes:
     return write_audio(folder / f"{number}.flac", seconds=0.1, seed=number).read_bytes()
+
+
+def png(picture: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(picture).save(stream, "png")
+    return stream.getvalue()
 
 
 @pytest.fixture
@@ -78,27 +87,26 @@ def test_audio_comes_with_its_labels_and_is_indexed(
 
 def test_images_lie_by_split_and_class(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    pictures = [Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)) for _ in range(8)]
-    names = ["cat", "../dog"]
+    pictures = [rng.integers(0, 256, (8, 8, 3), np.uint8) for _ in range(8)]
+    names = ["<", "../dog", ">"]
     features = library.Features({"image": library.Image(), "label": library.ClassLabel(names=names)})
     data = {}
     for split, chosen in {"train": range(6), "test": range(6, 8)}.items():
-        rows = []
-        for number in chosen:
-            stream = io.BytesIO()
-            pictures[number].save(stream, "png")
-            rows.append({"image": {"bytes": stream.getvalue(), "path": None}, "label": number % 2})
+        rows = [
+            {"image": {"bytes": png(pictures[number]), "path": None}, "label": number % 3 if number else -1}
+            for number in chosen
+        ]
         data[split] = library.Dataset.from_list(rows, features=features)
     library.DatasetDict(data).save_to_disk(tmp_path / "source")
     download_dataset(str(tmp_path / "source"), out=tmp_path / "out")
     table = read_image_source(tmp_path / "out", valid_share=0.0)
-    assert table.classes == ["_dog", "cat"]
-    assert Counter(table.splits) == {"train": 6, "test": 2}
+    assert table.classes == ["%2E.%2Fdog", "%3C", "%3E"]
+    assert Counter(table.splits) == {"train": 5, "test": 2, "unlabelled": 1}
     for row, name in enumerate(table.names):
         with table.open(row) as found:
             number = int(Path(name).stem.rpartition("-")[2]) + 6 * (table.splits[row] == "test")
             assert found.tobytes() == pictures[number].tobytes()
-            assert table.classes[table.labels[row]] == ["cat", "_dog"][number % 2]
+            assert number == 0 or table.classes[table.labels[row]] == ["%3C", "%2E.%2Fdog", "%3E"][number % 3]
 
 
 def test_what_cannot_be_read_is_named_and_leaves_nothing(speech: tuple[Path, list[bytes]], tmp_path: Path) -> None:
@@ -117,9 +125,21 @@ def test_what_cannot_be_read_is_named_and_leaves_nothing(speech: tuple[Path, lis
         download_dataset(str(tmp_path / "text"), out=out)
     with pytest.raises(ValueError, match="row 0 holds no file"):
         file_of({"bytes": None, "path": None}, "Audio", str(source), "row 0")
-    for elsewhere in (str(tmp_path / "secret.wav"), f"{source}/../secret.wav", "hf://buckets/x.wav"):
-        with pytest.raises(ValueError, match="outside of the dataset: refused"):
-            file_of({"bytes": None, "path": elsewhere}, "Audio", str(source), "row 0")
+    secret = tmp_path / "secret.wav"
+    for elsewhere in (
+        *(str(secret), f"{source}/../secret.wav", f"file://{secret}", f"simplecache::file://{secret}"),
+        *("http://127.0.0.1:9/x.wav", "hf://buckets/x.wav", "hf://datasets/org/wordsmith/x.wav"),
+        *("hf://datasets/org/words@main/../../x.wav", f"zip://a.wav::{secret}", f"filecache::{source}/a.wav"),
+    ):
+        for of in (str(source), "org/words", "."):
+            with pytest.raises(ValueError, match="outside of the dataset: refused"):
+                file_of({"bytes": None, "path": elsewhere}, "Audio", of, "row 0")
+    with pytest.raises(ValueError, match=r"`label` text: .* holds audio, whose labels all go to labels.csv"):
+        download_dataset(str(source), out=out, label="text")
+    with pytest.raises(ValueError, match=r"`revision` v9: .* is a folder"):
+        download_dataset(str(source), out=out, revision="v9")
+    with pytest.raises(ValueError, match=r"`config` small: .* is a saved dataset"):
+        download_dataset(str(tmp_path / "text"), out=out, config="small")
     library.DatasetDict({"holdout": table}).save_to_disk(tmp_path / "odd")
     with pytest.raises(ValueError, match="split 'holdout' is none of train"):
         download_dataset(str(tmp_path / "odd"), out=out)
@@ -127,3 +147,55 @@ def test_what_cannot_be_read_is_named_and_leaves_nothing(speech: tuple[Path, lis
     out.mkdir()
     with pytest.raises(ValueError, match="is there already"):
         download_dataset(str(source), out=out)
+
+
+def test_a_dataset_comes_from_the_hub(speech: tuple[Path, list[bytes]], tmp_path: Path) -> None:
+    """Of the named commit; pictures in folders and in a zip; nothing where there is none; no code of its own."""
+    source, files = speech
+    tables = {f"data/{each.name}": each.read_bytes() for each in source.iterdir()}
+    loose = {"train/ann/1.flac": files[1], "train/bob/2.flac": files[2]}
+    pictures = {f"train/{name}/1.png": png(np.full((2, 2), shade, np.uint8)) for shade, name in enumerate("ab")}
+    packed = io.BytesIO()
+    with ZipFile(packed, "w") as archive:
+        archive.writestr("metadata.csv", "file_name,word\n0.png,a\n1.png,b\n")
+        for number, content in enumerate(pictures.values()):
+            archive.writestr(f"{number}.png", content)
+    with serve_hub() as hub:
+        hub.repositories = {
+            "datasets/org/words": [tables, loose],
+            "datasets/org/pictures": [pictures, {"train.zip": packed.getvalue()}],
+            "datasets/org/damaged": [{"train.zip": packed.getvalue()[:50]}],
+            "datasets/org/code": [{"code.py": b"open('ran', 'w')", **tables}],
+        }
+        asked = {
+            "words": ("org/words", hub.commit("datasets/org/words", 0)),
+            "folders": ("org/pictures", hub.commit("datasets/org/pictures", 0)),
+            "zip": ("org/pictures", "main"),
+            "nowhere": ("org/nowhere", "main"),
+            "no revision": ("org/words", "v9"),
+            "loose": ("org/words", "main"),
+            "damaged": ("org/damaged", "main"),
+            "code": ("org/code", "main"),
+        }
+        told = hub.call(
+            [f"download({name!r}, out={out!r}, revision={at!r})" for out, (name, at) in asked.items()], tmp_path
+        )
+    assert told[:3] == ["words", "folders", "zip"]
+    index_folder(tmp_path / "words", labels=tmp_path / "words/labels.csv", progress=False)
+    assert [file.read_bytes() for file in read_manifest(tmp_path / "words").files] == files
+    for out, folders in {"folders": ["a", "b"], "zip": ["train", "train"]}.items():
+        found = sorted((tmp_path / out / "train").rglob("*.png"))
+        assert [file.read_bytes() for file in found] == list(pictures.values())
+        assert [file.parent.name for file in found] == folders
+    messages = {
+        "nowhere": "ValueError: there is no dataset 'org/nowhere'",
+        "no revision": "ValueError: there is no dataset 'org/words'",
+        "damaged": "OSError: org/damaged cannot be read: BadZipFile",
+        "code": "OSError: org/code cannot be read: RuntimeError: Dataset scripts are no longer supported",
+    }
+    if find_spec("torchcodec") is None:
+        messages["loose"] = "ValueError: org/words holds loose files"
+    for out, message in messages.items():
+        assert told[list(asked).index(out)].startswith(message)
+        assert not (tmp_path / out).exists()
+    assert not (tmp_path / "ran").exists()

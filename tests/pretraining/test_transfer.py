@@ -1,5 +1,6 @@
 """What a run learns from before its own data: the weights of `--init_from`, the batches of `--data.first`."""
 
+import json
 import re
 from collections.abc import Callable
 from itertools import islice
@@ -63,6 +64,15 @@ def test_parts_that_do_not_fit_start_anew_and_are_named(
     told = capsys.readouterr().err
     assert told.count("starts anew") == len(parts)
     assert re.search(words, told)
+
+
+def test_a_saved_model_may_name_no_more_classes_than_the_new_one_does(saved: Path) -> None:
+    config = json.loads((saved / "config.json").read_text())
+    linear = {"class_path": "torch.nn.Linear", "init_args": {"in_features": 2, "out_features": 2}}
+    config["architecture"]["init_args"]["encoder"] = linear
+    (saved / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"torch.nn.Linear, outside the trusted packages cpc;"):
+        start_from(model_of(), saved)
 
 
 def test_an_encoder_that_does_not_fit_is_refused(saved: Path, tmp_path: Path) -> None:
