@@ -135,9 +135,11 @@ def _add_data_options(options: Any, command: str, arguments: list[str]) -> str:
         options.parser.epilog = "Further options depend on the model's data: name the model before --help to see them."
         return ""
     models = [value for value in values if any((Path(value) / name).exists() for name in ("config.json", "model"))]
-    model = next(iter(models), values[0])
     from cpc.checkpoint import read_config
     from cpc.evaluation import data_class
+    from cpc.hub import is_hub_name
+
+    model = next(iter(models or filter(is_hub_name, values)), values[0])
 
     trust = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     trust.add_argument("--trusted_packages", nargs="+", default=("cpc",))

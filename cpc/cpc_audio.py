@@ -57,7 +57,7 @@ def import_checkpoint(checkpoint: str | Path, *, out: str | Path) -> Path:
         The folder.
 
     Raises:
-        ValueError: if the file is damaged, no checkpoint of CPC_audio, of a model that cpc does not have, or has weights
+        ValueError: if the file is damaged, no checkpoint of CPC_audio, of a model that cpc does not have, or of weights
             that are not finite.
         OSError: if there is no such file.
     """

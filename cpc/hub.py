@@ -71,8 +71,9 @@ def _fetch(repository: str, revision: str | None) -> Path:
         raise ConnectionError(
             f"{of} is not in the Hub's cache, and the Hub cannot be reached (HF_HUB_OFFLINE=1 also asks for that)"
         ) from error
-    except errors.HfHubHTTPError as error:
-        raise ConnectionError(f"{of} cannot be fetched from the Hub: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # the errors of its HTTP client are of no one kind
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ConnectionError(f"{of} cannot be fetched from the Hub: {reason}; try again") from error
     missing = [name for name in MODEL_FILES if not (folder / name).is_file()]
     if missing:
         raise ValueError(f"{of} holds no model of cpc: it lacks {' and '.join(missing)}")

@@ -52,7 +52,7 @@ def share(
 
     Raises:
         ValueError: before anything is written or sent, if neither `to` nor `out` is given, `out` is there, or the model
-            cannot be loaded.
+            cannot be loaded; if the Hub does not know the licence.
         ConnectionError: if the Hub cannot be reached, or refuses.
     """
     if to is None and out is None:
@@ -99,6 +99,8 @@ def _upload(folder: Path, to: str, private: bool) -> str:
         )
     except package.errors.HFValidationError as error:
         raise ValueError(f"`to`={to!r}: {error}") from error
+    except ValueError as error:  # of the card's header, which the Hub checks
+        raise ValueError(f"{to}: the Hub refuses the card: {error}; is `license` a name that it knows?") from error
     except Exception as error:  # the errors of its HTTP client are of no one kind
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ConnectionError(
@@ -146,7 +148,7 @@ def _bound(model_folder: str | Path, config: Mapping[str, Any]) -> str:
 
 def _probes(model_folder: str | Path, config: Mapping[str, Any]) -> str:
     """The tables of `probe.json`, as far as they are of these weights."""
-    report = read_report(Path(model_folder) / REPORT_NAME, config["sha256"])
+    report = _without_places(read_report(Path(model_folder) / REPORT_NAME, config["sha256"]))
     tables = [format_report(report)] if report.get("tasks") else []
     tables += [format_abx(record) for record in report.get("abx", {}).values()]
     return "## Probes\n\n" + ("\n\n".join(map(_block, tables)) or "None were measured with these weights.")

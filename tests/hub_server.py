@@ -39,6 +39,7 @@ class Hub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Requests)
         self.repositories: dict[str, list[dict[str, bytes]]] = {}
         self.requests: list[str] = []
+        self.breaks_off = ""  # half of a file of this name comes
         self.address = f"http://127.0.0.1:{self.server_port}"
 
     def commit(self, repository: str, number: int) -> str:
@@ -90,8 +91,13 @@ class _Requests(BaseHTTPRequestHandler):
             self._json(
                 {"commitOid": oid, "commitUrl": f"{self.server.address}/{found[1]}/commit/{oid}", "success": True}
             )
+        elif self.path == "/api/validate-yaml":
+            license = re.search(r"^license: (.*)$", json.loads(body)["content"], re.MULTILINE)
+            is_known = license is None or " " not in license[1]
+            errors = [] if is_known else [{"message": f'"license" must be one of [...], not {license and license[1]}'}]
+            self._json({"errors": errors, "warnings": []}, 200 if is_known else 400)
         else:
-            self._json({}, 200 if "validate-yaml" in self.path else 404)
+            self._json({}, 404)
 
     def do_GET(self) -> None:
         self._answer()
@@ -142,7 +148,9 @@ class _Requests(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(content)
+            is_cut = bool(self.server.breaks_off) and self.path.endswith(self.server.breaks_off)
+            self.wfile.write(content[: len(content) // 2] if is_cut else content)
+            self.close_connection |= is_cut
 
     def log_message(self, format: str, *args: object) -> None:
         """Quiet."""

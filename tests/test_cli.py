@@ -162,6 +162,7 @@ def test_messages_name_options_as_they_are_typed(
         (["evaluate", "nowhere", "--data", "nowhere"], "nowhere holds no model"),
         (["data", "index", "nowhere"], "nowhere"),
         (["embed", "nowhere", "x.wav", "--out", "out"], "nowhere holds no model"),
+        (["evaluate", "--out", "x.json", "me/birds"], "me/birds"),
     ],
 )
 def test_mistakes_end_with_a_message(

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from cpc import CPC, save_pretrained
 from cpc.contexts import GRU, LSTM, CausalTransformer, Identity, PixelCNN
 from cpc.encoders import AudioEncoder, FrameEncoder, MelEncoder, PatchEncoder, TinyTrunk, TokenEncoder
-from cpc.export import export
+from cpc.export import Graph, _check, export
 from cpc.predictors import Bilinear
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "library.md"
@@ -88,6 +89,31 @@ def test_every_kind_of_model(tmp_path: Path, encoder: Any, context: Any, x: torc
     assert exported(tmp_path).count("written") == files
     (found,) = run(tmp_path / "graphs" / "encoder.onnx", x=x[:1])
     torch.testing.assert_close(found, model.encoder(x[:1]).detach(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_an_opset_that_nobody_writes_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path / "model", AudioEncoder(4), GRU(4), torch.randn(2, 3200))
+    command = [sys.executable, "-m", "cpc.cli", "export", str(tmp_path / "model"), "--out", str(tmp_path / "graphs")]
+    done = subprocess.run([*command, "--opset", "99"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert re.search(r"--opset 99: torch .* writes these graphs in opset \d+; choose another", done.stderr)
+    assert not (tmp_path / "graphs").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda x: x * torch.nan, lambda x: x[:2], lambda x: x + 1e-4], ids=["NaN", "a shape", "a value"]
+)
+def test_graphs_that_compute_something_else_are_refused(wrong: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def draw(draws: torch.Generator) -> list[torch.Tensor]:
+        return [torch.rand(3, generator=draws)]
+
+    graph = Graph(torch.nn.Identity(), {"x": torch.zeros(3)}, {"x": {0: "length"}}, draw, {})
+    _check("encoder.onnx", graph, lambda x: [x.clone()])
+    with pytest.raises(
+        ValueError, match=r"encoder.onnx computes something else than the model: (nan|inf|1.0e-04) away"
+    ):
+        _check("encoder.onnx", graph, lambda x: [wrong(x)])
 
 
 def test_refusals(tmp_path: Path) -> None:

@@ -47,10 +47,11 @@ def hub() -> Iterator[Hub]:
 
 def test_a_model_goes_to_the_hub_and_comes_back(run: Path, hub: Hub, tmp_path: Path) -> None:
     total = "float(sum(p.double().abs().sum() for p in {}.state_dict().values()))"
-    there, nowhere, *back = hub.call(
+    there, nowhere, odd, *back = hub.call(
         [
             f"share({str(run)!r}, license='mit', to='me/birds')",
             f"share({str(run)!r}, license='mit', to='not a name')",
+            f"share({str(run)!r}, license='my own', to='me/birds')",
             total.format("cpc.load_pretrained('me/birds')"),
             total.format("cpc.load_pretrained('me/birds@main')"),
             total.format(f"cpc.load_pretrained('me/birds', revision={hub.commit('me/birds', 1)!r})"),
@@ -63,6 +64,8 @@ def test_a_model_goes_to_the_hub_and_comes_back(run: Path, hub: Hub, tmp_path: P
     )
     assert there == f"{hub.address}/me/birds/commit/{hub.commit('me/birds', 1)}"
     assert nowhere.startswith("ValueError: `to`='not a name'")
+    assert odd.startswith("ValueError: me/birds: the Hub refuses the card: ")
+    assert "my own" in odd
     model = cpc.load_pretrained(run)
     expected = str(float(sum(p.double().abs().sum() for p in model.state_dict().values())))
     assert back[:3] == [expected] * 3
@@ -92,7 +95,12 @@ def test_what_is_damaged_or_refused_on_the_way_is_named(run: Path, hub: Hub, tmp
     config["architecture"]["init_args"]["encoder"]["class_path"] = "os.system"
     hub.repositories["bad/cut"] = [files | {"model.safetensors": files["model.safetensors"][:-100]}]
     hub.repositories["bad/code"] = [files | {"config.json": json.dumps(config).encode()}]
+    hub.repositories["bad/broken"] = [files]
+    hub.breaks_off = "model.safetensors"
+    (broken,) = hub.call(["cpc.load_pretrained('bad/broken')"], tmp_path)
+    hub.breaks_off = ""
     cut, code = hub.call(["cpc.load_pretrained('bad/cut')", "cpc.load_pretrained('bad/code')"], tmp_path)
+    assert broken.startswith("ConnectionError: bad/broken cannot be fetched from the Hub: ")
     assert "model.safetensors is not the file that config.json describes: cut off" in cut
     assert "names the class os.system, outside the trusted packages" in code
 
@@ -123,12 +131,13 @@ def test_the_card_has_what_was_measured_with_these_weights(run: Path, tmp_path: 
     error = {"error_percent": 12.5, "interval_percent": [10.0, 15.0], "num_triplets": 8}
     error |= {"num_phone_pairs": 2, "num_speakers": 2}
     results = {"cpc": {"within": error, "across": None, "num_without_frames": 0}}
-    abx = {"dev": {"items": {"file": "dev.item", "num_items": 16}, "results": results}}
+    abx = {"dev": {"items": {"file": "/home/somebody/dev.item", "num_items": 16}, "results": results}}
     report = {"model": {"sha256": read_config(run)["sha256"]}, "tasks": {}, "abx": abx}
     for sha256, words in ((report["model"]["sha256"], "12.50 %"), ("0" * 64, "None were measured with these weights")):
         (run / "probe.json").write_text(json.dumps(report | {"model": {"sha256": sha256}}))
         out = share(run, license="mit", out=tmp_path / sha256)
         assert words in (out / "README.md").read_text()
+        assert not any("somebody" in path.read_text(errors="replace") for path in out.iterdir())
     (run / "probe.json").unlink()
 
 

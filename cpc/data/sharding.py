@@ -1,5 +1,6 @@
 """`cpc data shard`: a corpus of audio or images as shards. torch is imported when it starts, not for its help."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,11 +39,15 @@ def shard_corpus(
     from cpc.data.audio.manifest import is_manifest
     from cpc.data.store.shards import is_sharded, write_shards
 
+    if not 0 < shard_mb < math.inf:
+        raise ValueError(f"`shard_mb`={shard_mb} must be a size above 0, in 1e6 bytes")
+    if Path(out).exists():
+        raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
     if is_sharded(data):
         raise ValueError(f"{data} is sharded already: copy its folder as it is")
     if is_manifest(data):
         _refuse(data, "audio", image_size=image_size, num_channels=num_channels)
-        packed, tables = _audio(data, sample_rate_hz or 16000, cache_dir, skip_bad)
+        packed, tables = _audio(data, 16000 if sample_rate_hz is None else sample_rate_hz, cache_dir, skip_bad)
     elif image_size is None:
         raise ValueError(
             f"{data} is no manifest and holds none: give images an `image_size`, or write the manifest of audio by "
@@ -50,7 +55,7 @@ def shard_corpus(
         )
     else:
         _refuse(data, "images", sample_rate_hz=sample_rate_hz)
-        packed, tables = _images(data, image_size, num_channels or 3, cache_dir, skip_bad)
+        packed, tables = _images(data, image_size, 3 if num_channels is None else num_channels, cache_dir, skip_bad)
     num_shards = write_shards(packed.folder, tables, Path(out), packed.element_bytes, round(shard_mb * 1e6))
     print(f"{len(packed)} files in {num_shards} shards in {out}")
 

@@ -265,6 +265,20 @@ def test_items_without_frames_are_left_out() -> None:
     assert abx_errors(at_angles(0, 10, 4, 90), empty, items_of(labels)) == {"within": None, "across": None}
 
 
+def test_frames_that_say_nothing_are_refused() -> None:
+    labels = [("c", "s", "p"), ("c", "s", "p"), ("c", "s", "q"), ("c", "s", "q")]
+    vectors, items = at_angles(0, 10, 4, 90), items_of(labels)
+    for value in (np.nan, np.inf):
+        broken = vectors.copy()
+        broken[2, 0] = value
+        with pytest.raises(ValueError, match="item 2 has frames that are not finite, at 2 to 3"):
+            abx_errors(broken, single_frames(4), items)
+    with pytest.raises(ValueError, match="3 spans are not one for each of 4 items"):
+        abx_errors(vectors, single_frames(3), items)
+    with pytest.raises(ValueError, match="item 3 has the frames 3 to 5, of 4 that there are"):
+        abx_errors(vectors, Spans(np.arange(4), np.array([1, 1, 1, 2])), items)
+
+
 def test_frames_of_an_item_have_their_centres_in_it() -> None:
     times = Features("mfcc", sample_rate_hz=16000)
     times.first_centre_samples = 80.0

@@ -60,7 +60,7 @@ class Items:
         """Write the item file, atomically.
 
         Raises:
-            ValueError: if a name is empty or holds a blank, which would shift the columns.
+            ValueError: if a name is empty or holds a blank, which would shift the columns, or an item has no length.
         """
         names = {*self.files, *self.phones, *self.previous, *self.following, *self.speakers}
         unfit = sorted(name for name in names if name.split() != [name])
@@ -68,6 +68,12 @@ class Items:
             raise ValueError(
                 f"{len(unfit)} names of files, phones or speakers are empty or hold a blank, which parts the columns "
                 f"of an item file: rename them\n{name_a_few([repr(name) for name in unfit])}"
+            )
+        rounded = [row for row in range(len(self)) if len(set(self.line(row).split()[1:3])) == 1]
+        if rounded:
+            raise ValueError(
+                f"{len(rounded)} items are shorter than a microsecond, to which times are written: leave them out\n"
+                f"{name_a_few([self.line(row) for row in rounded])}"
             )
         with write_atomically(path) as new:
             lines = [HEADER, *map(self.line, range(len(self)))]
@@ -88,7 +94,7 @@ def read_items(path: str | Path) -> Items:
         header, *lines = path.read_text(encoding="utf-8-sig").splitlines() or [""]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no item file: it is not UTF-8 text ({error})") from error
-    if not header.startswith("#") or len(header.split()) != len(HEADER.split()):
+    if header.replace("#", "").split() != HEADER.replace("#", "").split():
         raise ValueError(f"{path}, line 1: {header[:80]!r} is not the header of an item file, {HEADER!r}")
     rows = []
     for number, line in enumerate(lines, start=2):

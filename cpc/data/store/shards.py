@@ -119,6 +119,7 @@ class Shards:
         self._make_room(seal.num_bytes)
         new = self.folder / f"{name}.{secrets.token_hex(4)}.new"
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)  # somebody cleared the cache
             new.write_bytes(content)
             new.replace(self.folder / name)
         except FileNotFoundError:  # another process has made room
@@ -243,8 +244,6 @@ def write_shards(pack: Path, tables: Mapping[str, bytes], out: Path, element_byt
     Raises:
         ValueError: if `out` is there, or a shard is smaller than an element or larger than 2^30 bytes.
     """
-    if out.exists():
-        raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
     if not element_bytes <= shard_bytes <= _MOST_SHARD_BYTES:
         raise ValueError(f"a shard of {shard_bytes} bytes is legal from {element_bytes} bytes to {_MOST_SHARD_BYTES}")
     shard_bytes -= shard_bytes % element_bytes

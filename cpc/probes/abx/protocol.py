@@ -65,7 +65,7 @@ def abx_errors(
     """How often features confuse two phones.
 
     Args:
-        vectors: `[R, D]` frames, an array.
+        vectors: `[R, D]` frames, an array of finite numbers.
         spans: the frames of each item; items without frames are left out.
         items: n of them.
         protocol: which triplets are drawn.
@@ -74,7 +74,17 @@ def abx_errors(
 
     Returns:
         The errors `within` and `across` speakers; None where there is no triplet.
+
+    Raises:
+        ValueError: if there is not one span for each item, or a span holds frames that are not there, or not finite.
     """
+    if not len(spans.starts) == len(spans.lengths) == len(items):
+        raise ValueError(f"{len(spans.starts)} spans are not one for each of {len(items)} items")
+    for row, (start, length) in enumerate(zip(spans.starts.tolist(), spans.lengths.tolist(), strict=True)):
+        if not 0 <= start <= start + length <= len(vectors):
+            raise ValueError(f"item {row} has the frames {start} to {start + length}, of {len(vectors)} that there are")
+        if not np.isfinite(vectors[start : start + length]).all():
+            raise ValueError(f"item {row} has frames that are not finite, at {start} to {start + length}")
     kept = np.flatnonzero(spans.lengths)
     if not len(kept):
         return {"within": None, "across": None}

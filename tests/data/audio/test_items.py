@@ -70,12 +70,20 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read.take([1]).line(0) == "b/c 1234.567891 1235.5 y y y y"
 
 
+def test_items_that_would_lose_their_length_are_not_written(tmp_path: Path) -> None:
+    items = Items(["a", "b"], np.array([0.1, 0.1]), np.array([0.2, 0.1 + 4e-10]), *[["x", "y"]] * 4)
+    with pytest.raises(ValueError, match=r"1 items are shorter than a microsecond.*\n  b 0\.1 0\.1 y"):
+        items.write(tmp_path / "x.item")
+    assert not (tmp_path / "x.item").exists()
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("", "line 1: '' is not the header"),
         (LINE, "line 1: 'ann-1 0.1 0.25 ae b p ann' is not the header"),
         (HEADER, "has a header and no items"),
+        (f"#file onset offset #phone speaker prev-phone next-phone\n{LINE}", "is not the header"),
         (f"{HEADER}\n{LINE}\nann-1 0.1 0.25 ae b p", "line 3: 6 fields under the 7"),
         (f"{HEADER}\n{LINE}\n{LINE} x", "line 3: 8 fields under the 7"),
         (f"{HEADER}\n\n{LINE.replace('0.25', 'x')}", "line 3: an item from 0.1 to x s"),

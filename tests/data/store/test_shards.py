@@ -4,6 +4,7 @@ import hashlib
 import json
 import pickle
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -122,6 +123,14 @@ def test_the_cache_keeps_its_bound(local: Path, url: str, tmp_path: Path) -> Non
     assert 2e4 < sum(path.stat().st_size for path in (tmp_path / "cache").rglob("rows-*")) <= 5e4
     with pytest.raises(ValueError, match=r"`cache_gb`=1e-06 does not hold two shards"):
         Shards(url, tmp_path / "cache", cache_gb=1e-6)
+
+
+def test_a_cache_that_is_cleared_is_filled_again(local: Path, url: str, tmp_path: Path) -> None:
+    shards, num_asked = Shards(url, tmp_path / "cache"), len(Faulty.asked)
+    expected = shards.read(0, 10).copy()
+    shutil.rmtree(tmp_path / "cache")
+    np.testing.assert_array_equal(shards.read(0, 10), expected)
+    assert len(Faulty.asked) - num_asked < 20
 
 
 def test_a_server_that_stays_away_ends_clearly(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
