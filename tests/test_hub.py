@@ -131,7 +131,7 @@ def test_the_card_has_what_was_measured_with_these_weights(run: Path, tmp_path: 
     error = {"error_percent": 12.5, "interval_percent": [10.0, 15.0], "num_triplets": 8}
     error |= {"num_phone_pairs": 2, "num_speakers": 2}
     results = {"cpc": {"within": error, "across": None, "num_without_frames": 0}}
-    abx = {"dev": {"items": {"file": "/home/somebody/dev.item", "num_items": 16}, "results": results}}
+    abx = {"dev": {"items": {"file": "/corpora/somebody/dev.item", "num_items": 16}, "results": results}}
     report = {"model": {"sha256": read_config(run)["sha256"]}, "tasks": {}, "abx": abx}
     for sha256, words in ((report["model"]["sha256"], "12.50 %"), ("0" * 64, "None were measured with these weights")):
         (run / "probe.json").write_text(json.dumps(report | {"model": {"sha256": sha256}}))
