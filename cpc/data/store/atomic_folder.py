@@ -1,22 +1,60 @@
 """Folders that appear at once: a reader, or a process killed in the middle, finds the whole folder or none."""
 
+import fcntl
 import os
 import secrets
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 _ABANDONED_AFTER_SECONDS = 3600
+
+
+def build_once(folder: Path, is_complete: Callable[[Path], bool], build: Callable[[], None]) -> None:
+    """Call `build` unless the folder is complete; of several processes one builds, and the others wait for it.
+
+    If it fails or is killed, the next one tries. Where files cannot be locked, each builds.
+
+    Args:
+        folder: that `build` makes, by `build_atomically`.
+        is_complete: whether a folder is what it makes.
+        build: writes it.
+    """
+    if not is_complete(folder):
+        with _alone(folder):
+            if not is_complete(folder):
+                build()
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Holds a lock of the system, which ends with the process, however that ends."""
+    path = folder.with_name(f"{folder.name}.lock")
+    with ExitStack() as held:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = held.enter_context(path.open("w"))
+            held.callback(path.unlink, missing_ok=True)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print(f"waiting for another process that makes {folder}", file=sys.stderr)
+                fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:  # without a lock work is done twice; a place that cannot be written is named by its writer
+            pass
+        yield
 
 
 @contextmanager
 def build_atomically(folder: Path, is_complete: Callable[[Path], bool], option: str | None = None) -> Iterator[Path]:
     """A folder beside `folder` to write files to; it becomes `folder` when the block ends, and vanishes if it fails.
 
-    Several processes may build one folder at a time: the first one wins, the others find it there. A kill -9 leaves
-    `<folder>.partial-*` behind, which is removed by the next call when nothing has been written to it for an hour.
+    Several processes may build one folder at a time: the first one wins, the others find it there (`build_once` lets
+    them wait). A kill -9 leaves `<folder>.partial-*` behind, which is removed by the next call when nothing has been
+    written to it for an hour.
 
     Args:
         folder: where it shall be; an incomplete one that is there already is replaced.

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from tqdm import tqdm
 
-from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.store.atomic_folder import build_atomically, build_once
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.parallel import map_in_order
 from cpc.data.store.shards import ShardedElements, Shards
@@ -169,7 +169,7 @@ def pack_rows(
     """Decode every row of a source, or reuse what an earlier call decoded; see `cpc.data.audio.pack.pack`.
 
     `folder` is named after a hash of all that the source depends on; `open_pack` raises a ValueError if a folder holds
-    no complete pack.
+    no complete pack. Of several processes, as ranks are, one decodes and the others wait.
     """
 
     def is_complete(place: Path) -> bool:
@@ -179,8 +179,8 @@ def pack_rows(
             return False
         return True
 
-    if not is_complete(folder):
-        _build(source, folder, is_complete, num_workers or os.cpu_count() or 1, progress)
+    threads = num_workers or os.cpu_count() or 1
+    build_once(folder, is_complete, lambda: _build(source, folder, is_complete, threads, progress))
     packed = open_pack(folder)
     check_skipped(packed, source.noun, skip_bad)
     return packed

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Int
 
 from cpc.data.store.atomic import write_json
-from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.store.atomic_folder import build_atomically, build_once
 from cpc.data.text.lines import EMBEDDED, Text
 from cpc.data.text.vocabulary import Tokens, Vocabulary, build_vocabulary
 
@@ -136,14 +136,16 @@ def _pack(text: Text, vocabulary: Vocabulary, folder: Path) -> None:
 
 
 def write_once(folder: Path, write: Callable[[Path], None]) -> None:
-    """Fill a folder that has no index yet; `write` writes `index.json` last."""
+    """Fill a folder that has no index yet, in one process; `write` writes `index.json` last."""
 
     def is_complete(place: Path) -> bool:
         return (place / _INDEX).exists()
 
-    if not is_complete(folder):
+    def build() -> None:
         with build_atomically(folder, is_complete, "cache_dir") as unfinished:
             write(unfinished)
+
+    build_once(folder, is_complete, build)
 
 
 def _digest(content: Any) -> str:
