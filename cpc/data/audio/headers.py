@@ -1,5 +1,6 @@
 """What an audio file says about itself, read without decoding it: length, rate, channels, and whether it is whole."""
 
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,9 @@ AUDIO_SUFFIXES = frozenset(
 )
 
 # Measured with libsndfile 1.2.2: after a seek in these, samples can be other than in one go (MP3 loses its reservoir).
-_INEXACT_SEEKS = frozenset({"MPEG_LAYER_I", "MPEG_LAYER_II", "MPEG_LAYER_III", "VORBIS"})
+# Nor can the last sample be looked at; but no byte holds more than so many: a frame of MPEG has 24 bytes or more for
+# 576 samples, a packet of Vorbis two bytes or more for 4096.
+_INEXACT_SEEKS = {"MPEG_LAYER_I": 64, "MPEG_LAYER_II": 64, "MPEG_LAYER_III": 64, "VORBIS": 2048}
 
 # libsndfile shortens a cut-off file in silence, but its log keeps what the header had promised.
 _SHORTENED = re.compile(r"^\s*(?:data|SSND|Data Size)\s*:\s*(\d+) \(should be (\d+)\)", re.MULTILINE)
@@ -109,7 +112,7 @@ def read_header(path: Path) -> Header:
     """Length, rate and channels of an audio file, after a look at its end.
 
     A cut-off WAV, AIFF or AU file is found by its header, a FLAC file by its last sample; MP3 and Ogg files that were
-    cut off are found when they are decoded, if at all.
+    cut off are found when they are decoded, if at all; what they say is believed up to what their bytes can hold.
 
     Raises:
         ValueError: naming the file, if it is missing, empty, truncated, without samples or no audio, or its rate or
@@ -124,6 +127,12 @@ def read_header(path: Path) -> Header:
         for promised, present in _SHORTENED.findall(sound.extra_info):
             if int(promised) < _PLACEHOLDER_BYTES:
                 raise ValueError(f"{path}: is truncated, {present} of its {promised} bytes of audio are there")
+        num_bytes = path.stat().st_size
+        if header.num_samples > num_bytes * _INEXACT_SEEKS.get(header.subtype, math.inf):
+            raise ValueError(
+                f"{path}: says that it has {header.num_samples} samples, more than its {num_bytes} bytes can hold; "
+                "write it again with any audio tool"
+            )
         if sound.seekable():
             sound.seek(header.num_samples - 1)
             if len(sound.read(1)) != 1:

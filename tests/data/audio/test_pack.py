@@ -151,6 +151,28 @@ def make_cut_off_mp3(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:4000])
 
 
+def make_boastful_mp3(path: Path) -> None:
+    """Whose Xing header says 2^28 frames."""
+    write_noise(path.with_suffix(".mp3"), 60000).rename(path)
+    head, tag, rest = path.read_bytes().partition(b"Xing")
+    path.write_bytes(head + tag + rest[:4] + (2**28).to_bytes(4, "big") + rest[8:])
+    assert soundfile.info(path).frames > 10**11
+
+
+def make_boastful_ogg(path: Path) -> None:
+    """Whose last page says 2^37 samples, under a checksum that is right."""
+    write_noise(path.with_suffix(".ogg"), 60000).rename(path)
+    head, tag, page = path.read_bytes().rpartition(b"OggS")
+    page = tag + page[:2] + (2**37).to_bytes(8, "little") + page[10:18] + bytes(4) + page[22:]
+    checksum = 0
+    for byte in page:
+        checksum ^= byte << 24
+        for _ in range(8):
+            checksum = (checksum << 1 ^ (0x04C11DB7 if checksum >> 31 else 0)) & 0xFFFFFFFF
+    path.write_bytes(head + page[:22] + checksum.to_bytes(4, "little") + page[26:])
+    assert soundfile.info(path).frames > 10**11
+
+
 BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "silent": (lambda path: soundfile.write(path, np.zeros(1000), 16000), "is constant"),
     "level": (lambda path: soundfile.write(path, np.full(1000, 0.25), 16000), "each of its 1000 samples is 0.25"),
@@ -158,6 +180,8 @@ BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty": (lambda path: path.write_bytes(b""), "is empty"),
     "text": (lambda path: path.write_text("words " * 100), "no audio"),
     "cut_off": (make_cut_off_mp3, "truncated"),
+    "boastful_mp3": (make_boastful_mp3, r"says that it has \d+ samples, more than its \d+ bytes can hold"),
+    "boastful_ogg": (make_boastful_ogg, r"says that it has 137438953472 samples, more than its \d+ bytes can hold"),
     "missing": (lambda path: None, "no such file"),
 }
 
