@@ -1,6 +1,6 @@
 """Files of strangers: a reader gives a value, or a ValueError that names the file, and takes no memory for mere claims.
 
-100 examples each; 100 000 each by `pytest -m fuzz --hypothesis-profile=fuzz`, with shards and tars of `tests/data`.
+100 examples each; 100 000 each by `pytest -m fuzz --hypothesis-profile=fuzz`, with tars of `tests/data`.
 """
 
 import io
@@ -8,6 +8,7 @@ import json
 import os
 import runpy
 import shutil
+import tarfile
 import tracemalloc
 import warnings
 import zipfile
@@ -32,6 +33,7 @@ from cpc.data.images.sources import read_image_source
 from cpc.data.sentences.labelled import read_labelled
 from cpc.data.store.packed import FORMAT
 from cpc.data.store.records import read_records
+from cpc.data.tars import untar_corpus
 from cpc.encoders import AudioEncoder
 from cpc.model import CPC
 from cpc.monitor.kinds import BOUND, HEALTH, PROBE
@@ -52,7 +54,7 @@ MOST_BYTES = 16 * 2**20  # files here have a few hundred
 WORDS = [
     *(b"-1", b"0", b"2", b"1e308", b"nan", b"inf", b"-0", b"1_0", b"0x10", b"1.5", b"9" * 20, b"9" * 400),
     *(b"999999999", b"4611686018427387904", b"true", b"null", b"[]", b"{}", b"{", b"[" * 3000, b'"', b"'", b'""', b"a"),
-    *(b",", b";", b":", b"\t", b" ", b"\n", b"\r", b"\n\n", b"\0", b"\xff", b"\xff\xfe", b"\xef\xbb\xbf", b"\x1c"),
+    *(b",", b";", b":", b"\t", b" ", b"\n", b"\r", b"\n\n", b"\0", b"\xff", b"\xff\xfe", b"\xef\xbb\xbf", b"\x1c", b"\\ud800"),
     *(each.encode() for each in ("\u0663", "\u00b2", "\u2028", "\x85", "../", "/etc/passwd", "O", "<f8", ">i8")),
 ]
 Edit = tuple[int, int, bytes]
@@ -340,3 +342,32 @@ def test_labelled_sentences(content: bytes, tmp_path: Path) -> None:
         assert len(found.sentences) == len(found.labels) == len(found.rows("set")) > 0
 
     reads_or_refuses(read, "set.train.tsv")
+
+
+MEMBERS = {
+    "1.wav": b"RIFF",
+    "1.json": b'{"path": "a/b.wav", "speaker": "ann", "word": null}',
+    "2.wav": b"RIFF",
+    "2.json": b'{"path": "a.wav/c.wav", "word": "yes"}',
+}
+
+
+@pytest.mark.parametrize("skip_bad", [False, True])
+@fuzz
+@given(changes=st.dictionaries(st.sampled_from(["1.json", "2.json"]), edits, min_size=1))
+def test_untar(skip_bad: bool, changes: dict[str, list[Edit]], tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir(exist_ok=True)
+    with tarfile.open(tmp_path / "in" / "a.tar", "w") as archive:
+        for name, content in MEMBERS.items():
+            member, content = tarfile.TarInfo(name), edited(content, changes.get(name, []))
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+    def read() -> None:
+        try:
+            untar_corpus([tmp_path / "in"], out=tmp_path / "out", skip_bad=skip_bad)
+        finally:
+            shutil.rmtree(tmp_path / "out", ignore_errors=True)
+
+    reads_or_refuses(read, "a.tar")
+    assert os.listdir(tmp_path) == ["in"]

@@ -1,6 +1,7 @@
 """`cpc data tar` and `cpc data untar`: corpora of files to WebDataset's tars and back."""
 
 import csv
+import errno
 import json
 import warnings
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,8 @@ from cpc.data.store.tars import Sample, read_samples, write_samples
 LABELS_NAME = "labels.csv"
 _TEXTS = ("cls", "txt")  # parts that are one label each
 _KINDS = {"audio": AUDIO_SUFFIXES, "images": IMAGE_SUFFIXES}
+# Of names that no file can have: too long, or below another file.
+_IMPOSSIBLE = (errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
 
 
 def tar_corpus(data: str | Path, *, out: str | Path, tar_mb: float = 100.0) -> None:
@@ -61,8 +64,8 @@ def untar_corpus(tars: Sequence[str | Path], *, out: str | Path, skip_bad: bool 
         skip_bad: leave out samples without a file of audio or an image, and those behind a damage, and warn how many.
 
     Raises:
-        ValueError: before `out` exists: on tars as `read_samples`; if a name leads out of the folder or is there
-            twice, a sample has no such file or several, JSON is none, or kinds are mixed.
+        ValueError: before `out` exists: on tars as `read_samples`; if a name leads out of the folder, is there twice,
+            too long or below another file, a sample has no such file or several, JSON is none, or kinds are mixed.
     """
     out = Path(out)
     if out.exists():
@@ -80,6 +83,7 @@ def untar_corpus(tars: Sequence[str | Path], *, out: str | Path, skip_bad: bool 
                         path, labels = _place_and_labels(sample, kind, suffix)
                         if path in rows:
                             raise ValueError(f"{tar}: sample {sample.key!r} is {path}, which is there already")
+                        _write(sample, suffix, folder, path)
                     except ValueError as error:
                         if not skip_bad:
                             raise
@@ -89,8 +93,6 @@ def untar_corpus(tars: Sequence[str | Path], *, out: str | Path, skip_bad: bool 
                     if len(kinds) > 1:
                         raise ValueError(f"{tar}: sample {sample.key!r} is of {kind}, others are not: separate them")
                     rows[path] = labels
-                    (folder / path).parent.mkdir(parents=True, exist_ok=True)
-                    (folder / path).write_bytes(sample.parts[suffix])
             except ValueError as error:
                 if not skip_bad or len(kinds) > 1:
                     raise
@@ -148,15 +150,31 @@ def _place_and_labels(sample: Sample, kind: str, suffix: str) -> tuple[str, dict
         if not isinstance(known, dict):
             raise ValueError(f"{sample.tar}: the JSON of sample {sample.key!r} is no object of names and values")
         labels |= {str(name): _cell(value) for name, value in known.items() if not isinstance(value, dict | list)}
+    try:
+        "".join([*labels, *labels.values()]).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{sample.tar}: the JSON of sample {sample.key!r} holds half a character: {error}") from error
     path = labels.pop("path", "")
     if not path:
         of_class = labels["cls"] if kind == "images" and "cls" in labels else ""
         path = f"{of_class or sample.tar.stem}/{f'{sample.tar.stem}-' if of_class else ''}{sample.key}.{suffix}"
     pure = PurePosixPath(path)
     is_plain = all(part.isprintable() and not part.startswith((".", "~")) and "\\" not in part for part in pure.parts)
-    if pure.is_absolute() or not is_plain or ":" in pure.parts[0] or pure.suffix.lower() != f".{suffix}":
+    if not pure.parts or pure.is_absolute() or not is_plain or ":" in pure.parts[0] or pure.suffix.lower() != f".{suffix}":
         raise ValueError(f"{sample.tar}: sample {sample.key!r} would be written to {path!r}: rename it")
     return pure.as_posix(), {name: value for name, value in labels.items() if name not in COUNT_COLUMNS}
+
+
+def _write(sample: Sample, suffix: str, folder: Path, path: str) -> None:
+    try:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(sample.parts[suffix])
+    except OSError as error:
+        if error.errno not in _IMPOSSIBLE:
+            raise
+        raise ValueError(
+            f"{sample.tar}: sample {sample.key!r} cannot be written to {path!r} ({error.strerror}): rename it"
+        ) from error
 
 
 def _text(sample: Sample, part: str) -> str:

@@ -105,6 +105,11 @@ def test_images_with_classes(tmp_path: Path) -> None:
     assert (tmp_path / "back" / "dog" / "0-2.png").read_bytes() == png(2)
 
 
+def below(path: str) -> list[tuple[str, bytes]]:
+    """A sample whose JSON gives its file this place."""
+    return [("b.wav", wav(1)), ("b.json", json.dumps({"path": path}).encode())]
+
+
 @pytest.mark.parametrize(
     ("members", "options", "message"),
     [
@@ -113,6 +118,14 @@ def test_images_with_classes(tmp_path: Path) -> None:
         ([("1.wav", wav(1)), ("1.json", b'{"path": "/tmp/evil.wav"}')], {}, "would be written to '/tmp/evil.wav'"),
         ([("1.wav", wav(1)), ("1.json", b'{"path": "run.sh"}')], {}, "would be written to 'run.sh'"),
         ([("1.wav", wav(1)), ("1.json", b'{"path": "c:/a.wav"}')], {}, "would be written to"),
+        ([("1.wav", wav(1)), ("1.json", b'{"path": "."}')], {}, r"would be written to '\.'"),
+        ([("1.wav", wav(1)), ("1.json", b'{"path": "./"}')], {}, r"would be written to '\./'"),
+        ([("a.wav", wav(1)), *below("t/a.wav/b.wav")], {}, r"t/a\.wav/b\.wav' \(File exists\): rename it"),
+        ([*below("t/a.wav/b.wav"), ("a.wav", wav(1))], {}, r"t/a\.wav' \(Is a directory\): rename it"),
+        (below("a" * 300 + ".wav"), {}, r"aaa\.wav' \(File name too long\): rename it"),
+        (below("a/" * 3000 + "b.wav"), {}, r"b\.wav' \(File name too long\): rename it"),
+        ([("1.wav", wav(1)), ("1.json", b'{"a": "\\ud800"}')], {}, "JSON of sample '1' holds half a character"),
+        ([("1.wav", wav(1)), ("1.json", b'{"\\ud800": 1}')], {}, "JSON of sample '1' holds half a character"),
         ([("1.wav", b"")], {"kind": tarfile.SYMTYPE}, "is a link or a device"),
         ([("1.wav", b"")], {"kind": tarfile.CHRTYPE}, "is a link or a device"),
         ([("1.json", b"{}")], {}, "needs one file of audio, or one image"),
@@ -137,10 +150,10 @@ def test_hostile_and_damaged_tars(tmp_path: Path, members: list, options: dict, 
 
 
 def test_what_cannot_be_used_is_left_out_when_asked_for(tmp_path: Path) -> None:
-    good = tar(tmp_path / "0.tar", ("1.wav", wav(1)), ("2.json", b"{}"), ("3.wav", wav(3)))
+    good = tar(tmp_path / "0.tar", ("1.wav", wav(1)), ("2.json", b"{}"), *below("0/1.wav/2.wav"), ("3.wav", wav(3)))
     cut = tar(tmp_path / "1.tar", ("1.wav", wav(4)), ("2.wav", wav(5)))
     cut.write_bytes(cut.read_bytes()[:4000])
-    with pytest.warns(UserWarning, match=r"left out 2 samples or rests of tars:\n(.|\n)*needs one file(.|\n)*1.tar"):
+    with pytest.warns(UserWarning, match=r"left out 3 samples or rests of tars:\n(.|\n)*needs one file(.|\n)*1.tar"):
         untar_corpus([good, cut], out=tmp_path / "out", skip_bad=True)
     written = sorted(path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.wav"))
     assert written == ["0/1.wav", "0/3.wav", "1/1.wav"]
