@@ -3,6 +3,7 @@
 100 examples each; 100 000 each by `pytest -m fuzz --hypothesis-profile=fuzz`, with tars of `tests/data`.
 """
 
+import hashlib
 import io
 import json
 import os
@@ -29,10 +30,13 @@ from cpc.data.audio.label_files import labels_of
 from cpc.data.audio.manifest import read_manifest
 from cpc.data.audio.pack import PackedAudio
 from cpc.data.images.pack import PackedImages
+from cpc.data.images.sharded import TABLE_NAME, read_sharded_images
 from cpc.data.images.sources import read_image_source
 from cpc.data.sentences.labelled import read_labelled
+from cpc.data.sharding import shard_corpus
 from cpc.data.store.packed import FORMAT
 from cpc.data.store.records import read_records
+from cpc.data.store.shards import INDEX_NAME
 from cpc.data.tars import untar_corpus
 from cpc.encoders import AudioEncoder
 from cpc.model import CPC
@@ -54,7 +58,22 @@ MOST_BYTES = 16 * 2**20  # files here have a few hundred
 WORDS = [
     *(b"-1", b"0", b"2", b"1e308", b"nan", b"inf", b"-0", b"1_0", b"0x10", b"1.5", b"9" * 20, b"9" * 400),
     *(b"999999999", b"4611686018427387904", b"true", b"null", b"[]", b"{}", b"{", b"[" * 3000, b'"', b"'", b'""', b"a"),
-    *(b",", b";", b":", b"\t", b" ", b"\n", b"\r", b"\n\n", b"\0", b"\xff", b"\xff\xfe", b"\xef\xbb\xbf", b"\x1c", b"\\ud800"),
+    *(
+        b",",
+        b";",
+        b":",
+        b"\t",
+        b" ",
+        b"\n",
+        b"\r",
+        b"\n\n",
+        b"\0",
+        b"\xff",
+        b"\xff\xfe",
+        b"\xef\xbb\xbf",
+        b"\x1c",
+        b"\\ud800",
+    ),
     *(each.encode() for each in ("\u0663", "\u00b2", "\u2028", "\x85", "../", "/etc/passwd", "O", "<f8", ">i8")),
 ]
 Edit = tuple[int, int, bytes]
@@ -241,6 +260,18 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(each, (*path, key))
 
 
+def with_another(value: Any, which: int, content: bytes) -> bytes:
+    """JSON with this value somewhere, given in thousandths of its places."""
+    whole = json.loads(content)
+    where = list(places(whole))
+    *way, last = where[1 + which * (len(where) - 1) // 1000]
+    inner = whole
+    for key in way:
+        inner = inner[key]
+    inner[last] = value
+    return json.dumps(whole).encode()
+
+
 anything = st.one_of(
     st.none(),
     st.booleans(),
@@ -257,17 +288,44 @@ anything = st.one_of(
 @given(which=st.integers(0, 999), value=anything, changes=st.none() | edits)
 def test_config_of_a_model(which: int, value: Any, changes: list[Edit] | None, model: Path, tmp_path: Path) -> None:
     shutil.copy(model / "model.safetensors", tmp_path)
-    content = json.loads((model / "config.json").read_text())
-    if changes is None:  # another value somewhere
-        where = list(places(content))
-        *way, last = where[1 + which * (len(where) - 1) // 1000]
-        inner = content
-        for key in way:
-            inner = inner[key]
-        inner[last] = value
-        changes = []
-    (tmp_path / "config.json").write_bytes(edited(json.dumps(content).encode(), changes))
+    content = (model / "config.json").read_bytes()
+    content = with_another(value, which, content) if changes is None else edited(content, changes)
+    (tmp_path / "config.json").write_bytes(content)
     reads_or_refuses(lambda: load_pretrained(tmp_path), str(tmp_path), has_sizes=True)
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    np.savez(folder / "a.npz", images=np.arange(48, dtype=np.uint8).reshape(3, 4, 4), labels=[0, 1, -1])
+    shard_corpus(folder / "a.npz", folder / "shards", image_size=4, num_channels=1, shard_mb=3.2e-5)
+    return folder / "shards"
+
+
+@fuzz
+@given(which=st.integers(0, 999), value=anything, changes=st.none() | edits, of_table=st.booleans())
+def test_shards(
+    which: int, value: Any, changes: list[Edit] | None, of_table: bool, sharded: Path, tmp_path: Path
+) -> None:
+    """Their index, or a table whose checksum is right."""
+    shutil.copytree(sharded, tmp_path, dirs_exist_ok=True)
+    damaged = tmp_path / (TABLE_NAME if of_table else INDEX_NAME)
+    content = damaged.read_bytes()
+    content = with_another(value, which, content) if changes is None else edited(content, changes)
+    damaged.write_bytes(content)
+    if of_table:
+        index = json.loads((tmp_path / INDEX_NAME).read_text())
+        index["files"][TABLE_NAME] = {"num_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        (tmp_path / INDEX_NAME).write_text(json.dumps(index))
+
+    def read() -> None:
+        table = read_sharded_images(tmp_path, None, 1.0)
+        shards = table.origin.shards
+        pack = PackedImages(shards.folder, shards)
+        assert set(table.splits) <= {"train", "valid", "test", "unlabelled"}
+        assert pack.read(list(range(len(pack)))).nbytes == shards.num_bytes
+
+    reads_or_refuses(read, str(tmp_path), has_sizes=True)
 
 
 RECORDS = (
@@ -352,10 +410,9 @@ MEMBERS = {
 }
 
 
-@pytest.mark.parametrize("skip_bad", [False, True])
 @fuzz
-@given(changes=st.dictionaries(st.sampled_from(["1.json", "2.json"]), edits, min_size=1))
-def test_untar(skip_bad: bool, changes: dict[str, list[Edit]], tmp_path: Path) -> None:
+@given(changes=st.dictionaries(st.sampled_from(["1.json", "2.json"]), edits, min_size=1), skip_bad=st.booleans())
+def test_untar(changes: dict[str, list[Edit]], skip_bad: bool, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir(exist_ok=True)
     with tarfile.open(tmp_path / "in" / "a.tar", "w") as archive:
         for name, content in MEMBERS.items():

@@ -160,7 +160,13 @@ def _place_and_labels(sample: Sample, kind: str, suffix: str) -> tuple[str, dict
         path = f"{of_class or sample.tar.stem}/{f'{sample.tar.stem}-' if of_class else ''}{sample.key}.{suffix}"
     pure = PurePosixPath(path)
     is_plain = all(part.isprintable() and not part.startswith((".", "~")) and "\\" not in part for part in pure.parts)
-    if not pure.parts or pure.is_absolute() or not is_plain or ":" in pure.parts[0] or pure.suffix.lower() != f".{suffix}":
+    if (
+        not pure.parts
+        or pure.is_absolute()
+        or not is_plain
+        or ":" in pure.parts[0]
+        or pure.suffix.lower() != f".{suffix}"
+    ):
         raise ValueError(f"{sample.tar}: sample {sample.key!r} would be written to {path!r}: rename it")
     return pure.as_posix(), {name: value for name, value in labels.items() if name not in COUNT_COLUMNS}
 

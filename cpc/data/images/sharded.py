@@ -51,6 +51,6 @@ def read_sharded_images(source: str | Path, cache_dir: str | Path | None, cache_
             raise ValueError(f"{path} is damaged: its {name} must be a list of {kind.__name__}")
     try:
         columns |= {name: np.array(columns[name], np.int64) for name in ("labels", "sequences")}
-    except OverflowError as error:
+        return ImageTable(**columns, origin=ShardedImages(shards))
+    except (OverflowError, ValueError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
-    return ImageTable(**columns, origin=ShardedImages(shards))

@@ -88,10 +88,12 @@ class ImageTable:
             object.__setattr__(self, "sequences", np.arange(len(self.names)))
         lengths = {name: len(getattr(self, name)) for name in ("names", "splits", "labels", "sequences")}
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"the columns of a table have one length; found {lengths}")
+            raise ValueError(f"{self.origin.root}: the columns of a table have one length; found {lengths}")
         repeated = [name for name, count in Counter(self.names).items() if count > 1]
         if repeated:
-            raise ValueError(f"{len(repeated)} names occur more than once in the table:\n{name_a_few(repeated)}")
+            raise ValueError(
+                f"{self.origin.root}: {len(repeated)} names occur more than once in the table:\n{name_a_few(repeated)}"
+            )
         strange = sorted(set(self.splits) - set(SPLITS))
         if strange:
             given = ", ".join(map(repr, strange[:5]))

@@ -5,14 +5,17 @@ pack's other files and the table of the corpus; `shards.json`, which has the siz
 Reading is by place, so that the order of batches does not depend on how or where the corpus is kept.
 """
 
+import fcntl
 import hashlib
 import json
 import math
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,7 @@ INDEX_NAME = "shards.json"
 SHARD_BYTES = 2**24
 _OF_PACK, _TABLES = ("index.json", "rows.npy"), ("manifest.csv", "alignments.csv", "images.json")
 _MOST_INDEX_BYTES, _MOST_SHARD_BYTES, _MOST_FILE_BYTES, _MOST_BYTES = 2**28, 2**30, 2**32, 2**50
+_MOST_CHECKED_BYTES = 2e11  # by one process: two minutes and a half of it
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -33,7 +37,8 @@ class Shards:
     """The bytes of a pack's `rows.bin`, by place.
 
     Shards that are fetched stay in a cache that other processes and runs share; the ones not read for the longest time
-    make room. A copy sent to another process carries places alone.
+    make room. A shard is checked when it is fetched; one that is at hand, when a process first reads it, until it has
+    checked 200 GB. A copy sent to another process carries places alone.
 
     Args:
         source: a folder that `write_shards` wrote, or its URL.
@@ -53,7 +58,10 @@ class Shards:
         self.source = str(source).rstrip("/")
         self._is_remote = is_url(source)
         content = self._read_index()
-        self._index = index = parse_index(content)
+        try:
+            self._index = index = parse_index(content)
+        except ValueError as error:
+            raise ValueError(f"{self.source}/{error}") from error
         self.num_bytes = index.num_bytes
         if not self._is_remote:
             self.folder = Path(source)
@@ -66,6 +74,7 @@ class Shards:
                 )
             self.folder = _cache(cache_dir) / hashlib.sha256(content).hexdigest()[:24]
             self.folder.mkdir(parents=True, exist_ok=True)
+        self._checked: set[str] = set()
         for name, seal in index.files.items():
             if not self._is_whole(name, seal):
                 self._fetch(name, seal)
@@ -74,7 +83,7 @@ class Shards:
         """These bytes, `[stop - start]` uint8; shards that are not at hand are fetched.
 
         Raises:
-            ValueError: if a local shard is missing or has another size.
+            ValueError: if a local shard is missing or damaged.
             ConnectionError: as `fetch`.
         """
         if not 0 <= start <= stop <= self.num_bytes:
@@ -94,50 +103,67 @@ class Shards:
 
     def _read_shard(self, shard: int, offset: int, into: np.ndarray) -> None:
         name, seal = shard_name(shard), self._index.shards[shard]
-        while True:  # another process may make room between the fetching and the reading
-            try:
-                with (self.folder / name).open("rb", buffering=0) as stream:
-                    if os.fstat(stream.fileno()).st_size == seal.num_bytes:
-                        stream.seek(offset)
-                        if stream.readinto(into.data) == len(into):
-                            if self._is_remote:
+        try:
+            with (self.folder / name).open("rb", buffering=0) as stream:
+                if self._is_sound(stream, name, seal):
+                    stream.seek(offset)
+                    if stream.readinto(into.data) == len(into):
+                        if self._is_remote:
+                            with suppress(OSError):  # a cache that may only be read
                                 os.utime(stream.fileno())  # read last, forgotten last
-                            return
-            except FileNotFoundError:
-                pass
-            self._fetch(name, seal)
+                        return
+        except FileNotFoundError:
+            pass
+        into[:] = np.frombuffer(self._fetch(name, seal), np.uint8)[offset : offset + len(into)]
+
+    def _is_sound(self, stream: FileIO, name: str, seal: "Seal") -> bool:
+        """Whether an open shard has its size and, the first time that this process reads it, its checksum."""
+        if os.fstat(stream.fileno()).st_size != seal.num_bytes:
+            return False
+        if name not in self._checked and len(self._checked) * self._index.shard_bytes < _MOST_CHECKED_BYTES:
+            if hashlib.file_digest(stream, "sha256").hexdigest() != seal.sha256:
+                return False
+            self._checked.add(name)
+        return True
 
     def _is_whole(self, name: str, seal: "Seal") -> bool:
         path = self.folder / name
         return path.is_file() and path.stat().st_size == seal.num_bytes and _sha256(path.read_bytes()) == seal.sha256
 
-    def _fetch(self, name: str, seal: "Seal") -> None:
-        """Put a file into the cache, at once."""
+    def _fetch(self, name: str, seal: "Seal") -> bytes:
+        """The content of a file, which is put into the cache, at once."""
         if not self._is_remote:
             raise ValueError(f"{self.folder / name} is missing or damaged: copy the corpus again")
         content = fetch(f"{self.source}/{name}", seal.num_bytes, seal.check)
-        self._make_room(seal.num_bytes)
-        new = self.folder / f"{name}.{secrets.token_hex(4)}.new"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)  # somebody cleared the cache
-            new.write_bytes(content)
-            new.replace(self.folder / name)
-        except FileNotFoundError:  # another process has made room
+            with _alone_in(self.folder):
+                self._make_room(seal.num_bytes)
+                new = self.folder / f"{name}.{secrets.token_hex(4)}.new"
+                try:
+                    with new.open("wb") as stream:
+                        stream.write(content)
+                        stream.flush()
+                        os.fsync(stream.fileno())  # or a loss of power leaves zeros of the right size
+                    new.replace(self.folder / name)
+                finally:
+                    new.unlink(missing_ok=True)
+        except FileNotFoundError:  # cleared again
             pass
         except OSError as error:
             reason = f"{error.strerror}: lower `cache_gb`, or name a place on another disk with `cache_dir`"
             raise OSError(error.errno, reason, str(self.folder)) from error
-        finally:
-            new.unlink(missing_ok=True)
+        self._checked.add(name)
+        return content
 
     def _make_room(self, num_bytes: int) -> None:
         """Remove the shards that were not read for the longest time, and what killed processes have left of some."""
         found = []
         for path in self.folder.glob("rows-*"):
-            try:
-                status = path.stat()
-            except FileNotFoundError:
+            if path.suffix == ".new":  # not of a living process: it would be alone here
+                path.unlink(missing_ok=True)
                 continue
+            status = path.stat()
             found.append((status.st_mtime_ns, status.st_size, path))
         excess = sum(size for _, size, _ in found) + num_bytes - self._most_cached_bytes
         for _, size, path in sorted(found):
@@ -145,6 +171,18 @@ class Shards:
                 break
             path.unlink(missing_ok=True)
             excess -= size
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Holds a lock of the folder itself, which ends with the process; where there are none, goes on without."""
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(place, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(place)
 
 
 class ShardedElements:

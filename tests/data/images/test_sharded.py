@@ -7,14 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cpc import cli
 from cpc.data import Images, read_image_source
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.patch_grid import PatchGrid
-from cpc.data.images.sharded import TABLE_NAME, read_sharded_images
+from cpc.data.images.sharded import TABLE_NAME
 from cpc.data.sharding import shard_corpus
 from cpc.data.store.shards import INDEX_NAME, Shards
 
@@ -108,42 +106,6 @@ def test_options_of_images_are_none_of_audio(tmp_path: Path) -> None:
     (tmp_path / "manifest.csv").write_text("path\na.wav\n")
     with pytest.raises(ValueError, match="`num_channels`=1 is no option of audio"):
         shard_corpus(tmp_path, tmp_path / "out", num_channels=1)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_subnormal=False) | st.text(), st.lists, max_leaves=5
-)
-
-
-@pytest.mark.fuzz
-@pytest.mark.usefixtures("unchecked_types")
-@settings(deadline=None)
-@given(
-    st.binary()
-    | st.builds(
-        lambda key, value: (key, value),
-        st.sampled_from(["names", "splits", "labels", "classes", "sequences"]),
-        JSON,
-    )
-)
-def test_any_table_is_read_or_refused(sharded: Path, damage: bytes | tuple[str, object]) -> None:
-    """A server's table, its checksum right."""
-    import hashlib
-
-    import fsspec
-
-    table = (sharded / TABLE_NAME).read_bytes()
-    content = damage if isinstance(damage, bytes) else json.dumps(json.loads(table) | dict([damage])).encode()
-    index = json.loads((sharded / INDEX_NAME).read_text())
-    index["files"][TABLE_NAME] = {"num_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    memory = fsspec.filesystem("memory")
-    memory.put(str(sharded), "/damaged", recursive=True)
-    memory.pipe({f"/damaged/{TABLE_NAME}": content, f"/damaged/{INDEX_NAME}": json.dumps(index).encode()})
-    try:
-        found = read_sharded_images("memory://damaged", sharded.parent / "cache", 1.0)
-    except ValueError:
-        return
-    assert set(found.splits) <= {"train", "valid", "test", "unlabelled"}
 
 
 def test_audio_in_shards_is_no_source_of_images(sharded: Path, tmp_path: Path) -> None:

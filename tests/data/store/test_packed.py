@@ -79,9 +79,7 @@ def test_one_of_two_processes_decodes(tmp_path: Path, first: str) -> None:
     spawned = multiprocessing.get_context("spawn")
     both_ready, log = spawned.Barrier(2), tmp_path / "log"
     sources = [Slow(log, 2 if first == "finishes" else 600), Slow(log, 1)]
-    processes = [
-        spawned.Process(target=pack_at_once, args=(each, tmp_path / "pack", both_ready)) for each in sources
-    ]
+    processes = [spawned.Process(target=pack_at_once, args=(each, tmp_path / "pack", both_ready)) for each in sources]
     for process in processes:
         process.start()
     if first == "is killed":
