@@ -42,6 +42,24 @@ def test_commands_are_found() -> None:
     assert sum(len(commands(page)) for page in PAGES) > 40
 
 
+@pytest.mark.parametrize("code", [0, 2, 143])
+def test_slurm_requeues_a_run_that_ran_out_of_time(tmp_path: Path, code: int) -> None:
+    """The recipe, with a SLURM that notes what it is asked for."""
+    (script,) = [block for block in blocks("docs/scale.md", "sh") if "#SBATCH" in block]
+    for name, ends_with in (("srun", code), ("scontrol", 0)):
+        (tmp_path / name).write_text(f'#!/bin/bash\necho {name} "$@" >> asked\nexit {ends_with}\n')
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "runs/960/checkpoints").mkdir(parents=True)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+    for _ in range(2):
+        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment)
+        assert done.returncode == code
+        (tmp_path / "runs/960/checkpoints/last.ckpt").touch()
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert ["last" in line for line in asked if line.startswith("srun")] == [False, True]
+    assert [line for line in asked if line.startswith("scontrol")] == ["scontrol requeue 7"] * (2 * (code == 143))
+
+
 ALL = [(page, words) for page in PAGES for words in commands(page)]
 
 
