@@ -57,7 +57,7 @@ OPTIONS = (
     "--checkpoint_every_steps=20",
 )
 KILLS = ("SIGKILL", "SIGTERM", "SIGKILL of the loader worker")
-END_SECONDS = 60.0  # within which a disturbed attempt must have ended
+END_SECONDS = 30.0  # within which a disturbed attempt must have ended
 WARMUP_STEPS = 100
 
 
