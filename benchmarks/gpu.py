@@ -2,18 +2,23 @@
 
 python -m benchmarks.gpu [--out gpu.json] [--device cuda] [--quick]
 
-1. `checks`: every loss and its gradients in float32, TF32 and bfloat16 against float64 on the CPU.
-2. `loss`: M queries against M candidates of 256 channels, forward and backward: tiles of several sizes, materialised
-   scores, and the kernels of Inf-CL (`inf_cl`) and Liger (`liger_kernel`) where they are installed.
-3. `step`: the training step at CPC_audio's size: eager, compiled, and as a CUDA graph (`reduce-overhead`).
-4. `chunks`: memory of a batch eight times as large, encoded in eight chunks.
+1. `checks`: every loss and its gradients in float32, TF32 and bfloat16 (those that have it) against float64 on the
+   CPU, each with the limit that it must keep.
+2. `step`: the training step at CPC_audio's size: eager, compiled, and as a CUDA graph (`reduce-overhead`).
+3. `chunks`: memory of a batch eight times as large, encoded in eight chunks.
+4. `loss`: M queries against M candidates of 256 channels, forward and backward: tiles of several sizes, materialised
+   scores as they are and compiled to Triton's kernels, and the kernels of Inf-CL (`inf_cl`) and Liger (`liger_kernel`)
+   where they are installed; these last, since one that fails may take the GPU along.
 
-Rates stand beside the peak of a matrix product in the same process and precision. `--quick` takes small sizes;
-`--device cpu` then shows that the command runs, and nothing about a GPU.
+What fails is noted with its error, and the rest goes on; so is what finds its part's time over. Rates stand beside the
+peak of a matrix product in the same process and precision. `--quick` takes small sizes; `--device cpu` then shows that
+the command runs, and nothing about a GPU.
 """
 
 import argparse
 import json
+import math
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,18 +30,21 @@ import torch.nn.functional as F
 
 from benchmarks.reference import materialised_info_nce
 from benchmarks.step import DIM, NUM_OPERATIONS, NUM_STEPS, WINDOW_SAMPLES
-from cpc.candidates import STRATEGIES
+from cpc.candidates import STRATEGIES, LatentBank
 from cpc.candidates.samplers import Uniform
 from cpc.contexts import GRU
 from cpc.data.batch import Batch
 from cpc.encoders import AudioEncoder
-from cpc.losses import OBJECTIVES, Contrastive, class_loss, contrast, info_nce, tiles
+from cpc.losses import OBJECTIVES, Contrastive, LocalContrastive, bank_loss, class_loss, contrast, info_nce, tiles
 from cpc.losses.objectives import objective_of
 from cpc.model import CPC
-from cpc.predictors import Bilinear
+from cpc.predictors import Bilinear, Output
 from cpc.pretraining.chunks import contrast_in_chunks
 
-PRECISIONS = ("float32", "tf32", "bf16")
+# Relative errors of a loss or its gradients at most: rounding by 2^-24, 2^-11 and 2^-8, four times, and float32's sums.
+LIMITS = {"float32": 1e-5, "tf32": 2e-3, "bf16": 1.6e-2}
+PRECISIONS = tuple(LIMITS)
+SECONDS = {"checks": 60, "step": 270, "chunks": 60, "loss": 180}  # with the peaks less than ten minutes
 TILES = {"64 MiB of scores": 2**24, "256 MiB of scores": 2**26, "1 GiB of scores": 2**28}
 LARGEST_MATERIALISED = 32768
 
@@ -53,11 +61,31 @@ def products_in(precision: str) -> Iterator[None]:
 
 
 class Device:
-    """The device that is measured."""
+    """The device that is measured.
+
+    Attributes:
+        until: when the time of what is measured now is over, on the monotonic clock.
+    """
 
     def __init__(self, name: str) -> None:
         self.device = torch.device(name)
         self.is_gpu = self.device.type == "cuda"
+        self.until = math.inf
+
+    def tried(self, row: dict[str, Any], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """A row with what is measured, or with why it could not be: what a version cannot run is a finding, too."""
+        left = self.until - time.monotonic()
+        if left <= 0:
+            return row | {"error": "its part's time was over"}
+        before = signal.signal(signal.SIGALRM, _end)
+        signal.setitimer(signal.ITIMER_REAL, 0 if left == math.inf else left)
+        try:
+            return row | measure()
+        except Exception as error:
+            return row | {"error": f"{type(error).__name__}: {str(error)[:200]}"}
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
     @property
     def name(self) -> str:
@@ -96,8 +124,12 @@ class Device:
             torch.cuda.synchronize()
 
 
-def losses() -> Iterator[tuple[str, Callable[[torch.Tensor, torch.Tensor, str], torch.Tensor]]]:
-    """Names and functions of queries `[K, B, T, D]`, latents `[B, T, D]` and the loss's `compute`."""
+def _end(*_: object) -> None:
+    raise TimeoutError("its part's time was over")
+
+
+def losses() -> Iterator[tuple[str, Callable[..., torch.Tensor], bool]]:
+    """Names, functions of queries `[K, B, T, D]`, latents `[B, T, D]` and `compute`, and whether there is a bf16."""
     ids = {"sequence_id": torch.arange(8) % 7, "group_id": torch.arange(8) % 3}
     num_valid = torch.tensor([16, 16, 9, 16, 12, 16, 7, 16])
 
@@ -112,7 +144,7 @@ def losses() -> Iterator[tuple[str, Callable[[torch.Tensor, torch.Tensor, str], 
     def of_classes(objective: str) -> Callable[..., torch.Tensor]:
         hits = objective_of(objective).hits
 
-        def loss(queries: torch.Tensor, latents: torch.Tensor, compute: str) -> torch.Tensor:
+        def loss(queries: torch.Tensor, latents: torch.Tensor, _: str) -> torch.Tensor:
             flat, table = queries[0].flatten(0, 1), latents.flatten(0, 1)
             targets = (torch.arange(len(flat)) * 5) % len(table)
             draw = None
@@ -124,36 +156,53 @@ def losses() -> Iterator[tuple[str, Callable[[torch.Tensor, torch.Tensor, str], 
 
         return loss
 
+    def of_places(queries: torch.Tensor, latents: torch.Tensor, compute: str) -> torch.Tensor:
+        part = LocalContrastive(compute=compute)  # type: ignore[arg-type]
+        part.num_places = 4
+        batch = Batch.of(latents)._replace(num_valid=num_valid, **ids)
+        return part(Output(latents, latents, {"": queries}, None), batch).loss
+
+    def of_bank(queries: torch.Tensor, latents: torch.Tensor, _: str) -> torch.Tensor:
+        flat = latents.flatten(0, 1)
+        return bank_loss(queries[0].flatten(0, 1), flat, LatentBank(flat.roll(1, 0))).loss
+
     for strategy in STRATEGIES:
-        yield strategy, contrastive(strategy)
-        yield f"{strategy}, 5 drawn", contrastive(strategy, num_negatives=5)
+        yield strategy, contrastive(strategy), True
+        yield f"{strategy}, 5 drawn", contrastive(strategy, num_negatives=5), True
     for objective in OBJECTIVES:
-        yield objective, of_classes(objective)
+        yield objective, of_classes(objective), False
+    yield "places", of_places, True
+    yield "bank", of_bank, False
 
 
-def checks(on: Device) -> dict[str, dict[str, float]]:
-    """Of each loss and precision, the larger of the relative errors of its gradients."""
+def checks(on: Device) -> list[dict[str, Any]]:
+    """Of each loss and precision, the relative errors of the loss and of its gradients, and whether they are small."""
     torch.manual_seed(0)
     queries, latents = torch.randn(3, 8, 16, DIM) / 4, torch.randn(8, 16, DIM) / 4
 
-    def gradients(loss: Callable[..., torch.Tensor], precision: str, device: torch.device, dtype: torch.dtype) -> Any:
+    def of(loss: Callable[..., torch.Tensor], precision: str, device: torch.device, dtype: torch.dtype) -> Any:
         inputs = [each.to(device, dtype).requires_grad_() for each in (queries, latents)]
         with products_in(precision):
             value = loss(*inputs, "bf16" if precision == "bf16" else "float32")
-            return [each.cpu().double() for each in torch.autograd.grad(value, inputs)]
+            return [each.detach().cpu().double() for each in (value, *torch.autograd.grad(value, inputs))]
 
-    found: dict[str, dict[str, float]] = {}
-    for name, loss in losses():
-        exact = gradients(loss, "float32", torch.device("cpu"), torch.float64)
-        found[name] = {}
-        for precision in PRECISIONS:
-            pairs = zip(gradients(loss, precision, on.device, torch.float32), exact, strict=True)
-            found[name][precision] = max(float((a - b).norm() / b.norm()) for a, b in pairs)
-    return found
+    def errors(loss: Callable[..., torch.Tensor], precision: str) -> dict[str, Any]:
+        exact = of(loss, "float32", torch.device("cpu"), torch.float64)
+        found = of(loss, precision, on.device, torch.float32)
+        of_loss, *of_gradients = (float((a - b).norm() / b.norm()) for a, b in zip(found, exact, strict=True))
+        passes = max(of_loss, *of_gradients) <= LIMITS[precision]
+        return {"of_loss": of_loss, "of_gradients": max(of_gradients), "passes": passes}
+
+    rows = []
+    for name, loss, has_bf16 in losses():
+        for precision in PRECISIONS if has_bf16 else PRECISIONS[:2]:
+            row = {"loss": name, "precision": precision, "limit": LIMITS[precision], "passes": False}
+            rows.append(on.tried(row, lambda: errors(loss, precision)))  # noqa: B023
+    return rows
 
 
-def contenders(size: int) -> Iterator[tuple[str, Callable[..., torch.Tensor]]]:
-    """Ways to the loss of `size` queries, candidates and positives."""
+def contenders(size: int, is_gpu: bool) -> Iterator[tuple[str, Callable[..., torch.Tensor]]]:
+    """Our ways to the loss of `size` queries, candidates and positives, and plain ones."""
 
     def ours(num_scores: int, compute: str) -> Callable[..., torch.Tensor]:
         def loss(queries: torch.Tensor, candidates: torch.Tensor, positives: torch.Tensor) -> torch.Tensor:
@@ -167,37 +216,46 @@ def contenders(size: int) -> Iterator[tuple[str, Callable[..., torch.Tensor]]]:
             yield f"tiles of {name}, {compute}", ours(num_scores, compute)
     if size <= LARGEST_MATERIALISED:
         yield "materialised", materialised_info_nce
+        if is_gpu:
+            yield "materialised, compiled", torch.compile(materialised_info_nce, dynamic=False)
+
+
+def foreign() -> Iterator[tuple[str, Callable[..., torch.Tensor]]]:
+    """Other packages' ways to the same loss."""
     try:
         flash = import_module("inf_cl").cal_flash_loss
         yield "Inf-CL", lambda queries, candidates, positives: flash(queries, candidates, positives).mean()
-    except ImportError:
-        pass
+    except Exception as error:  # not installed, or not for this version
+        print(f"  Inf-CL: {type(error).__name__}: {error}")
     try:
         fused = import_module("liger_kernel.ops.fused_linear_cross_entropy").LigerFusedLinearCrossEntropyFunction
         yield "Liger", lambda queries, candidates, positives: fused.apply(queries, candidates, positives)[0]
-    except ImportError:
-        pass
+    except Exception as error:
+        print(f"  Liger: {type(error).__name__}: {error}")
 
 
 def loss_times(on: Device, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
     """Seconds and memory of every contender at every size."""
     rows, before = [], (tiles.TILE_SCORES, tiles.TILE_ROWS)
-    for size in sizes:
-        torch.manual_seed(0)
-        queries = (10 * F.normalize(torch.randn(size, DIM, device=on.device), dim=1)).requires_grad_()
-        candidates = F.normalize(torch.randn(size, DIM, device=on.device), dim=1).requires_grad_()
-        positives = torch.arange(size, device=on.device)
-        for name, loss in contenders(size):
+    ways = [(size, *way) for size in sizes for way in contenders(size, on.is_gpu)]
+    ways += [(size, *way) for way in foreign() for size in sizes]
+    for size, name, loss in ways:
 
-            def step(loss: Callable[..., torch.Tensor] = loss) -> None:
-                torch.autograd.grad(loss(queries, candidates, positives), (queries, candidates))  # noqa: B023
+        def measured(size: int = size, loss: Callable[..., torch.Tensor] = loss) -> dict[str, Any]:
+            torch.manual_seed(0)
+            queries = (10 * F.normalize(torch.randn(size, DIM, device=on.device), dim=1)).requires_grad_()
+            candidates = F.normalize(torch.randn(size, DIM, device=on.device), dim=1).requires_grad_()
+            positives = torch.arange(size, device=on.device)
 
-            for precision in ("float32", "tf32"):
-                with products_in(precision):
-                    row = {"size": size, "way": name, "products": precision}
-                    seconds = on.seconds(step, 3)
-                    rows.append(row | {"seconds": seconds, "extra_mib": on.extra_mib(step)})
-                    rows[-1]["tflops"] = 6 * size * size * DIM / seconds / 1e12
+            def step() -> None:
+                torch.autograd.grad(loss(queries, candidates, positives), (queries, candidates))
+
+            seconds, extra_mib = on.seconds(step, 3), on.extra_mib(step)
+            return {"seconds": seconds, "extra_mib": extra_mib, "tflops": 6 * size * size * DIM / seconds / 1e12}
+
+        for precision in ("float32", "tf32"):
+            with products_in(precision):
+                rows.append(on.tried({"size": size, "way": name, "products": precision}, measured))
     tiles.TILE_SCORES, tiles.TILE_ROWS = before
     return rows
 
@@ -231,33 +289,32 @@ def step_times(on: Device, batch_sizes: tuple[int, ...], peaks: dict[str, float]
     """Windows a second, and the share of the peak that the step's products reach."""
     rows = []
     for mode in ("eager", "default", "reduce-overhead"):
-        for batch_size in batch_sizes:
-            step = training_step(on, batch_size, mode=mode)
-            # what the step shares with the reference, and the scores of all candidates
-            num_rows = NUM_STEPS * batch_size * 128
-            operations = NUM_OPERATIONS * batch_size / 8 + 6 * num_rows * batch_size * 128 * DIM
-            for precision in PRECISIONS:
-                row: dict[str, Any] = {"mode": mode, "batch_size": batch_size, "precision": precision}
-                try:
+        for precision in reversed(PRECISIONS):  # compiling takes long: what matters most comes first
+            for batch_size in batch_sizes:
+                # what the step shares with the reference, and the scores of all candidates
+                num_rows = NUM_STEPS * batch_size * 128
+                operations = NUM_OPERATIONS * batch_size / 8 + 6 * num_rows * batch_size * 128 * DIM
+
+                def measured() -> dict[str, Any]:
+                    step = training_step(on, batch_size, mode=mode)  # noqa: B023
                     seconds = on.seconds(lambda: step(precision))  # noqa: B023
-                except Exception as error:  # a mode that a version of torch cannot run is a finding
-                    rows.append(row | {"error": f"{type(error).__name__}: {str(error)[:200]}"})
-                    continue
-                share = operations / seconds / peaks[precision]
-                rows.append(row | {"windows_per_second": batch_size / seconds, "share_of_peak": share})
+                    share = operations / seconds / peaks[precision]  # noqa: B023
+                    return {"windows_per_second": batch_size / seconds, "share_of_peak": share}  # noqa: B023
+
+                rows.append(on.tried({"mode": mode, "batch_size": batch_size, "precision": precision}, measured))
         torch.compiler.reset()
     return rows
 
 
 def chunk_memory(on: Device, batch_size: int) -> list[dict[str, Any]]:
     """Memory of a step, and of one with eight times the candidates in eight chunks."""
-    rows = []
-    for num_chunks in (1, 8):
+
+    def measured(num_chunks: int) -> dict[str, Any]:
         step = training_step(on, num_chunks * batch_size, num_chunks)
         step("bf16")
-        mib = on.extra_mib(lambda: step("bf16"))  # noqa: B023
-        rows.append({"batch_size": num_chunks * batch_size, "num_chunks": num_chunks, "extra_mib": mib})
-    return rows
+        return {"extra_mib": on.extra_mib(lambda: step("bf16"))}
+
+    return [on.tried({"batch_size": n * batch_size, "num_chunks": n}, lambda n=n: measured(n)) for n in (1, 8)]
 
 
 def main() -> None:
@@ -275,20 +332,23 @@ def main() -> None:
         "torch": torch.__version__,
         "peak_tflops": {precision: peak / 1e12 for precision, peak in peaks.items()},
     }
-    parts: dict[str, Callable[[], Any]] = {
+    parts: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "checks": lambda: checks(on),
-        "loss": lambda: loss_times(on, (256, 512) if quick else (16384, 32768, 65536, 131072)),
-        "step": lambda: step_times(on, (2,) if quick else (8, 64, 256), peaks),
+        "step": lambda: step_times(on, (2,) if quick else (64, 256, 8), peaks),
         "chunks": lambda: chunk_memory(on, 2 if quick else 64),
+        "loss": lambda: loss_times(on, (256, 512) if quick else (16384, 32768, 65536, 131072)),
     }
     for name, part in parts.items():
-        start = time.perf_counter()
+        start = time.monotonic()
+        on.until = start + SECONDS[name]
         found[name] = part()
-        print(f"{name}, {time.perf_counter() - start:.0f} s")
-        for row in found[name].items() if name == "checks" else found[name]:
+        print(f"{name}, {time.monotonic() - start:.0f} s")
+        for row in found[name]:
             print(f"  {row}")
+        found["checks_pass"] = all(row["passes"] for row in found["checks"])
         with open(options.out, "w") as out:  # whatever comes later
             json.dump(found, out, indent=1)
+    print(f"checks {'pass' if found['checks_pass'] else 'FAIL'}")
 
 
 if __name__ == "__main__":
