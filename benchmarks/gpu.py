@@ -51,13 +51,14 @@ LARGEST_MATERIALISED = 32768
 
 @contextmanager
 def products_in(precision: str) -> Iterator[None]:
-    """Float32 products in this precision: `tf32`, or exactly."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    """Float32 products of a GPU in this precision: `tf32`, or exactly."""
+    products = torch.backends.cuda.matmul
+    before = products.allow_tf32
+    products.allow_tf32 = precision == "tf32"
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        products.allow_tf32 = before
 
 
 class Device:
