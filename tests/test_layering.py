@@ -34,8 +34,8 @@ STAGES = (
 )
 # Beside the flow: these import nothing of it, and only the command line imports them.
 SERVING_COMMANDS = ("allocator", "processor", "options", "doctor")
-FOR_ALL = ("__version__", "extras")
-OUTSIDE = ("__init__", "extras", *SERVING_COMMANDS)  # cpc/__init__.py loads its names on first use
+FOR_ALL = ("__version__", "extras", "compiled")
+OUTSIDE = ("__init__", "extras", "compiled", *SERVING_COMMANDS)  # cpc/__init__.py loads its names on first use
 LIGHTNING_MAY_APPEAR_FROM = "probes"
 
 
