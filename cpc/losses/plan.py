@@ -15,8 +15,8 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.candidates.draws import draw_negatives
-from cpc.candidates.strategies import allowed_matrix, check_num_valid
+from cpc.candidates.draws import draw_negatives, one_pool
+from cpc.candidates.strategies import allowed_matrix, check_num_valid, lends_to_itself, num_lent
 from cpc.losses.blocks import Blocks, blocks
 
 
@@ -181,7 +181,7 @@ def plan(
     allowed = allowed_matrix(strategy, *own[1:], *lenders[1:])
     is_valid = torch.arange(num_latents) < rearrange(lenders.num_valid, "s -> s 1")
     of_candidate = repeat(torch.arange(len(is_valid)), "s -> (s t)", t=num_latents)
-    pool = allowed[:, of_candidate] & rearrange(is_valid, "s t -> (s t)")
+    pool = rearrange(rearrange(allowed, "b s -> b s 1") & is_valid, "b s t -> b (s t)")
     of_blocks = blocks(pool, allowed, sequence, of_candidate, positives)
     size = (num_steps, len(own.num_valid), num_latents)
     planned = plan_of_blocks(query, step, sequence, positives, pool, of_blocks, size)
@@ -211,8 +211,9 @@ def plan_of_blocks(
 ) -> Plan:
     """What follows from rows and pools; see `Plan`."""
     weight = weight_of(step)
-    num_negatives = pool.sum(1)[sequence] - pool[sequence, positives].long()
-    is_met = pool[sequence.unique()].any(0)
+    of_all, row = one_pool(pool, sequence)
+    num_negatives = of_all.sum(1)[row] - of_all[row, positives].long()
+    is_met = of_all[row.unique()].any(0)
     is_met[positives] = True
     return Plan(query, step, sequence, positives, weight, pool, num_negatives, is_met, of_blocks, size)
 
@@ -259,8 +260,7 @@ def check_rows(
             f"{2 + skip_steps}: use longer windows (data.window_samples) or larger images (data.image_size), or leave "
             "such short files out"
         )
-    allowed = allowed_matrix(strategy, sequence_id, group_id)
-    num_negatives = (allowed * num_valid).sum(1) - allowed.diagonal().long()
+    num_negatives = num_lent(strategy, num_valid, sequence_id, group_id) - int(lends_to_itself(strategy))
     alone = (num_negatives < 1) & (num_valid > 1 + skip_steps)
     if bool(alone.any()):
         raise ValueError(
