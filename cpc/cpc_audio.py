@@ -54,17 +54,19 @@ def import_checkpoint(checkpoint: str | Path, *, out: str | Path) -> Path:
 
     Args:
         checkpoint: `checkpoint_N.pt`, or a file with `config` and `weights` as s3prl has them.
-        out: folder for the model; a model in it is replaced.
+        out: a new folder for the model.
 
     Returns:
         The folder.
 
     Raises:
-        ValueError: if the file is damaged, no checkpoint of CPC_audio, of a model that cpc does not have, or of weights
-            that are not finite.
+        ValueError: if `out` is there already; if the file is damaged, no checkpoint of CPC_audio, of a model that cpc
+            does not have, or of weights that are not finite.
         OSError: if there is no such file.
     """
     path = Path(checkpoint)
+    if Path(out).exists():
+        raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
     found = _read(path)
     arguments = _arguments(path, found)
     for name, legal in _LEGAL.items():

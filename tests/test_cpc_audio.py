@@ -184,7 +184,8 @@ def test_what_cannot_be_taken_over_is_named(tmp_path: Path) -> None:
         path = save(tmp_path / str(number), content, criterion, arguments)
         with pytest.raises(ValueError, match=words):
             import_checkpoint(path, out=tmp_path / "model")
-    whole = save(tmp_path / "cut", weights).read_bytes()
+    whole_path = save(tmp_path / "cut", weights)
+    whole = whole_path.read_bytes()
     (tmp_path / "cut.pt").write_bytes(whole[:-2000])
     torch.save({"gEncoder": Code()}, tmp_path / "code.pt")
     for name, words in {"cut.pt": "cut off", "code.pt": "could run code"}.items():
@@ -206,3 +207,7 @@ def test_what_cannot_be_taken_over_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"checkpoint_args\.json is not JSON"):
         import_checkpoint(broken, out=tmp_path / "model")
     assert not (tmp_path / "model").exists()
+    (tmp_path / "run").mkdir()
+    with pytest.raises(ValueError, match=r"`out`=.*run is there already: name a new folder, or remove it"):
+        import_checkpoint(whole_path, out=tmp_path / "run")
+    assert not list((tmp_path / "run").iterdir())
