@@ -198,7 +198,7 @@ def test_items_of_made_speech_are_told_apart(corpus: Path, run_dir: Path, tmp_pa
     command = ["abx", str(run_dir), "--items", str(tmp_path / "made.item"), "--data", str(corpus)]
     main([*command, "--context", "any", "--max_size_group", "3", "--out", str(tmp_path / "probe.json")])
     report = json.loads((tmp_path / "probe.json").read_text())
-    results = report["abx"]["made"]["results"]
+    results = report["abx"]["made, context any, max_size_group 3"]["results"]
     assert list(results) == ["cpc", "cpc_z", "mfcc", "random"]
     assert 5 < results["mfcc"]["within"]["error_percent"] < 40
     assert report["bound"][0]["schema"] == 1

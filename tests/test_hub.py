@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import cpc
 from cpc import cli
 from cpc.checkpoint import place_of_results, read_config
 from cpc.hub import is_hub_name
+from cpc.probes.abx.protocol import ABXProtocol
 from cpc.share import share
 
 pytest.importorskip("huggingface_hub")
@@ -131,7 +133,8 @@ def test_the_card_has_what_was_measured_with_these_weights(run: Path, tmp_path: 
     error = {"error_percent": 12.5, "interval_percent": [10.0, 15.0], "num_triplets": 8}
     error |= {"num_phone_pairs": 2, "num_speakers": 2}
     results = {"cpc": {"within": error, "across": None, "num_without_frames": 0}}
-    abx = {"dev": {"items": {"file": "/corpora/somebody/dev.item", "num_items": 16}, "results": results}}
+    record = {"items": {"file": "/corpora/somebody/dev.item", "num_items": 16}, "results": results}
+    abx = {"dev": record | {"protocol": asdict(ABXProtocol(context="any"))}}
     report = {"model": {"sha256": read_config(run)["sha256"]}, "tasks": {}, "abx": abx}
     for sha256, words in ((report["model"]["sha256"], "12.50 %"), ("0" * 64, "None were measured with these weights")):
         (run / "probe.json").write_text(json.dumps(report | {"model": {"sha256": sha256}}))
@@ -139,6 +142,8 @@ def test_the_card_has_what_was_measured_with_these_weights(run: Path, tmp_path: 
         assert words in (out / "README.md").read_text()
         assert not any("somebody" in path.read_text(errors="replace") for path in out.iterdir())
     (run / "probe.json").unlink()
+    card = (tmp_path / report["model"]["sha256"] / "README.md").read_text()
+    assert "dev.item: 16 items, context any, max_size_group 10, max_x_across 5, seed 0\n" in card
 
 
 def test_a_folder_comes_before_a_name(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
