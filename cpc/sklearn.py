@@ -44,7 +44,7 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
             ValueError: as `cpc.load_pretrained` and `transform`; on a model that does not encode audio, or unknown
                 features.
         """
-        self._read_for = None  # a folder may have been trained on
+        self._read_for: tuple[Any, ...] | None = None  # a folder may have been trained on
         reader = self._reader()
         if X is not None:
             _waves(X, reader)

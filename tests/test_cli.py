@@ -163,6 +163,10 @@ def test_messages_name_options_as_they_are_typed(
         (["data", "index", "nowhere"], "nowhere"),
         (["embed", "nowhere", "x.wav", "--out", "out"], "nowhere holds no model"),
         (["evaluate", "--out", "x.json", "me/birds"], "me/birds"),
+        (["evaluate", "--data", "birds/may", "--out", "results/b.json", "me/birds"], "me/birds"),
+        (["probe", "--task", "phones", "--out", "a/b", "--data", "birds/may", "--skip_bad", "me/birds"], "me/birds"),
+        (["evaluate", "--data", "birds/may", "--batch_size", "4", "me/birds"], "me/birds"),
+        (["evaluate", "me/birds", "--num_batches", "few"], "argument --num_batches: invalid int value: 'few'"),
     ],
 )
 def test_mistakes_end_with_a_message(
