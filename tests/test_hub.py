@@ -193,6 +193,9 @@ def test_a_folder_comes_before_a_name(run: Path, tmp_path: Path, monkeypatch: py
     assert not any(
         map(is_hub_name, ["birds", "a/b/c", "/me/birds", "../birds", "me/..", "me/birds@", Path("me/birds")])
     )
+    for name in ("me/bi--rds", "me/birds.git", f"me/{'b' * 97}"):
+        with pytest.raises(ValueError, match=f"there is no folder {name}, and it is no name of the Hub: "):
+            cpc.load_pretrained(name)
     (tmp_path / "me").mkdir()
     assert not is_hub_name("me/birds")
     with pytest.raises(ValueError, match=r"me/birds.* holds no model"):

@@ -18,7 +18,7 @@ def start_from(model: CPC, folder: str | Path) -> None:
 
     Args:
         model: a new one.
-        folder: a model folder, or a run folder that holds one.
+        folder: a model folder, a run folder that holds one, or a model of the Hub (`cpc.hub`).
 
     Raises:
         ValueError: if there is no such model, its encoder does not fit, or it predicts classes.
