@@ -53,10 +53,16 @@ def start_from(model: CPC, folder: str | Path) -> None:
 @torch.no_grad()
 def _take_steps(saved: nn.ModuleList, new: nn.ModuleList) -> bool:
     """Take over W_1, W_2, ... as far as both have them, where they are all that bilinear predictors differ in."""
-    widths = [[(type(each), each.context_dim, each.latent_dim) for each in part] for part in (saved, new)]
-    if widths[0] != widths[1] or not all(isinstance(each, Bilinear) for each in new):
+    pairs = [
+        (there, here)
+        for there, here in zip(saved, new, strict=False)
+        if isinstance(there, Bilinear)
+        and isinstance(here, Bilinear)
+        and (there.context_dim, there.latent_dim) == (here.context_dim, here.latent_dim)
+    ]
+    if not len(pairs) == len(saved) == len(new):
         return False
-    for there, here in zip(saved, new, strict=True):
+    for there, here in pairs:
         here.weights[: there.num_steps] = there.weights[: here.num_steps]
     return True
 
