@@ -130,7 +130,8 @@ def _run(name: str, arguments: list[str], typed: dict[str, str]) -> None:
 
 def _add_data_options(options: Any, command: str, arguments: list[str]) -> str:
     """Add those of the data of the model that is named among the arguments; what to say of options it has not."""
-    values = [argument for argument in arguments if not argument.startswith("-")]
+    given, left = options.parse_alone(arguments)
+    values = [argument for argument in left if not argument.startswith("-")]
     if not values:
         options.parser.epilog = "Further options depend on the model's data: name the model before --help to see them."
         return ""
@@ -140,10 +141,7 @@ def _add_data_options(options: Any, command: str, arguments: list[str]) -> str:
     from cpc.hub import is_hub_name
 
     model = next(iter(models or filter(is_hub_name, values)), values[0])
-
-    trust = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    trust.add_argument("--trusted_packages", nargs="+", default=("cpc",))
-    kind = data_class(read_config(model), tuple(trust.parse_known_args(arguments)[0].trusted_packages))
+    kind = data_class(read_config(model), tuple(getattr(given, "trusted_packages", ("cpc",))))
     if command == "probe":
         options.add_fields(kind, kind.probe_options)
     else:

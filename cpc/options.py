@@ -41,6 +41,7 @@ class Options:
     def __init__(self, function: Callable[..., Any], prog: str | None = None, words: str | None = None) -> None:
         document = docstring_parser.parse(function.__doc__ or "")
         self.parser = argparse.ArgumentParser(prog, description=words or document.short_description, allow_abbrev=False)
+        self._alone = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
         self.typed: dict[str, str] = {}
         self.groups: dict[str, Any] = {}
         self.takes_more = False
@@ -67,6 +68,13 @@ class Options:
             default = getattr(kind, name, None) if note is None else None
             self._add(name, kinds[name], f"{(texts.get(name) or '').rstrip('.')}{note or ''}", default)
 
+    def parse_alone(self, arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+        """The options that are known by now, and what is left: positional arguments, and options of others."""
+        try:
+            return self._alone.parse_known_args(arguments)
+        except argparse.ArgumentError as error:
+            self.parser.error(str(error))
+
     def parse(self, arguments: list[str], note: str = "") -> dict[str, Any]:
         """The arguments that were given, by name; `note` is added to the message about unknown ones."""
         given, unknown = self.parser.parse_known_args(arguments)
@@ -92,6 +100,7 @@ class Options:
         self.typed[name] = f"--{name}"
         settings = reading | {"help": _escape(text), "default": argparse.SUPPRESS, "required": is_required}
         self.parser.add_argument(f"--{name}", **settings)
+        self._alone.add_argument(f"--{name}", **settings | {"required": False})
 
 
 def number_or_all(text: str) -> int | None:
