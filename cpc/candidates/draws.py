@@ -83,7 +83,7 @@ def _draw(
     behind: Int[Tensor, " M"],
     members: Int[Tensor, " P"],
 ) -> Int[Tensor, "M R"]:
-    """As draws.c. The n-th number of a key is that of SplitMix64 (Steele et al. 2014), whose state is a mere counter."""
+    """As draws.c. Numbers of a key are those of SplitMix64 (Steele et al. 2014), whose state is a mere counter."""
     rows = torch.arange(num_before, num_before + len(first), device=first.device)
     numbers = rearrange(rows, "m -> m 1") * num_negatives + torch.arange(num_negatives, device=first.device)
     bits = numbers * _GOLDEN + key
