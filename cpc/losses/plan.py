@@ -7,6 +7,7 @@ K steps, B sequences that are predicted, S that lend candidates, T latents of ea
 negatives; m and n count a block's.
 """
 
+import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -55,6 +56,13 @@ class Sequences(NamedTuple):
                 raise ValueError(f"{name} has the shape {tuple(each.shape)}, but there are {num_sequences} sequences")
         check_num_valid(num_valid, num_latents)
         return cls(num_valid, torch.arange(num_sequences) if sequence_id is None else sequence_id, group_id)
+
+    def by_first(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None]:
+        """What a plan depends on: an identity is the place of the first sequence that has it; -1 stays, as unknown."""
+        group_id = None
+        if self.group_id is not None:
+            group_id = tuple(_place_of_first(self.group_id).masked_fill(self.group_id < 0, -1).tolist())
+        return tuple(self.num_valid.tolist()), tuple(_place_of_first(self.sequence_id).tolist()), group_id
 
 
 class Part(NamedTuple):
@@ -173,6 +181,20 @@ def plan(
     Raises:
         ValueError: as `check_rows`, for the sequences of all ranks: on all of them at once.
     """
+    return _plan(strategy, sequences.by_first(), num_latents, num_steps, skip_steps, part)
+
+
+@functools.lru_cache(maxsize=8)
+def _plan(
+    strategy: str,
+    by_first: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None],
+    num_latents: int,
+    num_steps: int,
+    skip_steps: int,
+    part: Part | None,
+) -> Plan:
+    """As `plan`: most batches are like the one before, and share its plan."""
+    sequences = Sequences(*(None if each is None else torch.tensor(each) for each in by_first))  # type: ignore[arg-type]
     check_rows(strategy, *sequences, skip_steps=skip_steps)
     own = sequences if part is None else part.of(sequences)
     lenders, first = (own, 0) if part is None or part.is_apart else (sequences, part.first)
@@ -268,6 +290,11 @@ def check_rows(
             "negative: raise data.batch_size, or, for a same-speaker strategy, choose data.sampler=same_speaker, "
             "which puts several sequences of a speaker in each batch"
         )
+
+
+def _place_of_first(ids: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+    _, places = torch.unique(ids, return_inverse=True)
+    return torch.full_like(places, len(ids)).scatter_reduce(0, places, torch.arange(len(ids)), "amin")[places]
 
 
 def on_host(*ids: Tensor | None) -> Iterator[Tensor | None]:
