@@ -18,6 +18,7 @@ COMMANDS = {  # the function that is called, and what it does
         "pretrain on a corpus that needs no download, measure the bound, probe; ten minutes, of text one",
     ),
     "pretrain": ("cpc.pretraining.command:pretrain", "train a model from a config: see `cpc pretrain --help`"),
+    "ray": ("cpc.on_ray.launch:launch", "start the ranks of a pretraining in a Ray cluster, as torchrun would"),
     "evaluate": ("cpc.evaluation:evaluate", "measure the held-out bound log N - L of a model"),
     "probe": ("cpc.probes.report:probe", "judge features with linear probes, beside baselines and the bound"),
     "abx": ("cpc.probes.abx.command:abx", "say how often features confuse two phones, within and across speakers"),

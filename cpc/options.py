@@ -18,6 +18,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import docstring_parser
 import yaml
 
+COMMAND = "command"  # a parameter of this name takes all that follows, options too
 NAMED = ("data", "items", "task", "out", "run_dir")
 MAY_BE_EMPTY = ("baselines",)
 PYTHON_ONLY = ("progress", "num_workers", "held_out", "supervised")
@@ -54,9 +55,10 @@ class Options:
                 self.groups[name] = of_fields[0]
                 self.add_fields(of_fields[0], [field.name for field in fields(of_fields[0])])
             elif is_required and (position == 0 or not (name in NAMED or parameter.kind is parameter.KEYWORD_ONLY)):
-                self.parser.add_argument(
-                    name, help=_escape(texts.get(name)), **(_reading(kinds[name]) | {"metavar": name})
-                )
+                reading = _reading(kinds[name]) | {"metavar": name}
+                if name == COMMAND:
+                    reading |= {"nargs": argparse.REMAINDER, "metavar": "COMMAND ..."}
+                self.parser.add_argument(name, help=_escape(texts.get(name)), **reading)
             elif name not in PYTHON_ONLY:
                 self._add(name, kinds[name], texts.get(name), None if is_required else parameter.default, is_required)
 

@@ -44,6 +44,7 @@ def test_commands_are_found() -> None:
 
 
 ALL = [(page, words) for page in PAGES for words in commands(page)]
+ALL += [(page, words[words.index("pretrain") :]) for page, words in ALL if words[0] == "ray"]
 
 
 @pytest.mark.parametrize(("page", "words"), [case for case in ALL if case[1][0] != "pretrain"])
