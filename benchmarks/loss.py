@@ -65,7 +65,7 @@ def variants_of(size: int) -> dict[str, Variant]:
 
 
 def seconds_with_drawn(num_candidates: int, num_negatives: int, num_rows: int = 2048) -> list[float]:
-    """Of contrasting with drawn negatives: by scoring all candidates and selecting, and by gathering vectors."""
+    """Of contrasting with drawn negatives: scoring all and selecting, the drawn ones alone in C, gathered in torch."""
     queries, candidates = (torch.randn(length, DIM, requires_grad=True) for length in (num_rows, num_candidates))
     positives = torch.randint(num_candidates, (num_rows,))
     others = torch.randint(1, num_candidates, (num_rows, num_negatives))
@@ -76,22 +76,22 @@ def seconds_with_drawn(num_candidates: int, num_negatives: int, num_rows: int = 
         torch.autograd.grad(loss, (queries, candidates))
 
     seconds = []
-    for tiles.GATHER_BEYOND in (10**9, 0):
+    for tiles.DRAWN_BEYOND, tiles.GATHER_BEYOND in ((10**9, 10**9), (0, 0), (10**9, 0)):
         seconds.append(median_seconds(step, 5))
     return seconds
 
 
 def print_rule() -> None:
-    """Times from which `cpc.losses.tiles.GATHER_BEYOND` follows."""
+    """Times from which `DRAWN_BEYOND` and `GATHER_BEYOND` of `cpc.losses.tiles` follow."""
     keep_freed_memory()
     prepare_processor()
     for num_negatives in (16, 128):
-        for num_candidates in (1024, 2048, 4096, 8192, 16384, 32768):
-            select, gather = seconds_with_drawn(num_candidates, num_negatives)
+        for num_candidates in (256, 512, 1024, 2048, 4096, 8192, 16384, 32768):
+            select, drawn, gather = seconds_with_drawn(num_candidates, num_negatives)
             ratio = num_candidates / num_negatives
             print(
                 f"{num_candidates:6} candidates, {num_negatives:4} negatives, {ratio:6.0f} per negative: "
-                f"select {select:.3f} s, gather {gather:.3f} s"
+                f"select {select:.4f} s, in C {drawn:.4f} s, gather {gather:.4f} s"
             )
 
 

@@ -1,10 +1,11 @@
 """Ranks on this machine: throughput, bytes sent, and the loss's memory, by how latents are exchanged (Gloo).
 
-python -m benchmarks.ranks [--most 4] [--steps 20] [--negatives mixed]
+python -m benchmarks.ranks [--most 4] [--steps 20] [--negatives mixed] [--num_negatives R]
 
 Step: 256 latents, GRU of 256, 12 bilinear steps, 8 windows of 20480 samples per rank, all candidates of all ranks, Adam
-under DDP, one thread per rank. Its throughput is compared with as many processes that train alone at the same time, and
-score fewer candidates by it; with `--negatives sequence_only` as many, and latents stay on their ranks.
+under DDP, one thread per rank. Its throughput is compared with as many processes that train alone at the same time.
+These score fewer candidates by it. The arithmetic is equal with `--num_negatives 128`, drawn among the latents of all
+ranks, and with `--negatives sequence_only`, where latents stay on their ranks.
 Bytes are what the loopback device carries in a step, beside the formula of docs/scale.md; memory is what the loss of
 16384 rows per rank takes above its inputs, at its highest.
 """
@@ -40,30 +41,32 @@ LOSS_SEQUENCES, LOSS_LATENTS, NUM_WARMUPS = 64, 256, 3
 
 
 def bytes_of_step(num_ranks: int, exchange: str | None, num_parameters: int) -> int:
-    """What all ranks together send in a training step, by docs/scale.md; float32, identities left out."""
+    """What all ranks together send in a training step over Gloo, by docs/scale.md; float32, identities left out."""
     latents = 4 * BATCH_SIZE * NUM_LATENTS * DIM
     others = num_ranks - 1
     gradients = 2 * 4 * num_parameters * others  # of DDP, in a ring
-    of_exchange = {None: 0, "gather": 2 * others, "ring": 2 * others + num_ranks}[exchange]
+    of_exchange = {None: 0, "gather": 3 * others, "ring": 2 * others + num_ranks}[exchange]
     return gradients + num_ranks * of_exchange * latents
 
 
-def train(rank: int, num_ranks: int, exchange: Any, num_steps: int, negatives: str) -> dict[str, float]:
+def train(rank: int, num_ranks: int, exchange: Any, num_steps: int, negatives: Any) -> dict[str, float]:
     torch.manual_seed(rank)
-    model = CPC(AudioEncoder(DIM), GRU(DIM), Bilinear(NUM_STEPS), Contrastive(negatives, exchange=exchange))
+    loss = Contrastive(*negatives, exchange=exchange)
+    model = CPC(AudioEncoder(DIM), GRU(DIM), Bilinear(NUM_STEPS), loss)
     x = torch.randn(BATCH_SIZE, WINDOW_SAMPLES)
     model.initialise_from(x)
     wrapped = DistributedDataParallel(model) if dist.is_initialized() else model
-    optimiser, batch = torch.optim.Adam(model.parameters(), 2e-4), Batch.of(x)
+    optimiser, batch = torch.optim.Adam(model.parameters(), 2e-4, fused=True), Batch.of(x)
+    generator = torch.Generator().manual_seed(0)
     for step in range(NUM_WARMUPS + num_steps):
         if step == NUM_WARMUPS:
             sent, start = _bytes_sent(), time.perf_counter()
         optimiser.zero_grad()
-        model.contrast(wrapped(x), batch).loss.backward()
+        model.contrast(wrapped(x), batch, generator).loss.backward()
         optimiser.step()
     seconds = (time.perf_counter() - start) / num_steps
     num_parameters = sum(each.numel() for each in model.parameters())
-    exchanged = None if negatives == "sequence_only" else exchange
+    exchanged = None if loss.negatives == "sequence_only" else exchange
     return {
         "windows_per_second": BATCH_SIZE / seconds,
         "mb_sent": (_bytes_sent() - sent) / num_steps / 1e6,
@@ -124,14 +127,15 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=4, help="ranks")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--negatives", choices=STRATEGIES, default="mixed")
+    parser.add_argument("--num_negatives", type=int, help="drawn for each row; all if not given")
     options = parser.parse_args()
-    step = partial(train, num_steps=options.steps, negatives=options.negatives)
+    step = partial(train, num_steps=options.steps, negatives=(options.negatives, options.num_negatives))
     print("  ".join(f"{name} {value}" for name, value in machine_state(keep_freed_memory()).items()))
     figures: list[dict[str, Any]] = []
     for num_ranks in range(1, options.most + 1):
         alone = together(num_ranks, partial(step, exchange="gather"), is_group=False)
         summed = sum(each["windows_per_second"] for each in alone)
-        for exchange in EXCHANGES:
+        for exchange in EXCHANGES if options.num_negatives is None else ("gather",):  # a ring draws none
             found = together(num_ranks, partial(step, exchange=exchange), num_ranks > 1)
             memory = together(num_ranks, partial(loss_memory, exchange=exchange), num_ranks > 1)
             rate = sum(each["windows_per_second"] for each in found)

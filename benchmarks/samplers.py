@@ -31,8 +31,8 @@ from benchmarks.proposals import TEMPERATURE, Scene, chi_square, clustered, sphe
 from cpc.allocator import keep_freed_memory
 from cpc.candidates.kernels import Quadratic, RandomFourier
 from cpc.candidates.samplers import CentroidMass, Draw, FeatureMass, QuerySampler, SoftmaxSampler, TwoLevel
-from cpc.candidates.samplers.compiled import compiled
 from cpc.candidates.samplers.two_level import SOURCE
+from cpc.compiled import compiled
 from cpc.processor import prepare_processor
 
 DIM, NUM_QUERIES, NUM_SAMPLED = 64, 10, 10

@@ -297,6 +297,25 @@ def read_checkpoint(
             that command.
         OSError: if there is no such file.
     """
+    found = read_torch_archive(path, written_by)
+    found = found if isinstance(found, dict) else {}
+    missing = [name for name, kind in entries.items() if not isinstance(found.get(name), kind)]
+    if missing:
+        raise ValueError(f"{path} was not written by {written_by}: it holds no {', '.join(missing)}")
+    return found
+
+
+def read_torch_archive(path: str | Path, written_by: str) -> Any:
+    """What `torch.save` wrote: every byte is compared with its checksum, tensors are mapped, no code is run.
+
+    Args:
+        path: of the file.
+        written_by: whose files these are, for messages.
+
+    Raises:
+        ValueError: naming the file, if it is damaged, or holds more than tensors and plain values.
+        OSError: if there is no such file.
+    """
     names: list[str] = []
     try:
         with zipfile.ZipFile(path) as archive:
@@ -315,10 +334,6 @@ def read_checkpoint(
             f"{path} holds {', '.join(names)}, by which reading it could run code: refused. A checkpoint of "
             f"{written_by} is made of tensors, numbers and text alone"
         )
-    found = found if isinstance(found, dict) else {}
-    missing = [name for name, kind in entries.items() if not isinstance(found.get(name), kind)]
-    if missing:
-        raise ValueError(f"{path} was not written by {written_by}: it holds no {', '.join(missing)}")
     return found
 
 

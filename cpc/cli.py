@@ -18,6 +18,7 @@ COMMANDS = {  # the function that is called, and what it does
         "pretrain on a corpus that needs no download, measure the bound, probe; ten minutes, of text one",
     ),
     "pretrain": ("cpc.pretraining.command:pretrain", "train a model from a config: see `cpc pretrain --help`"),
+    "ray": ("cpc.on_ray.launch:launch", "start the ranks of a pretraining in a Ray cluster, as torchrun would"),
     "evaluate": ("cpc.evaluation:evaluate", "measure the held-out bound log N - L of a model"),
     "probe": ("cpc.probes.report:probe", "judge features with linear probes, beside baselines and the bound"),
     "abx": ("cpc.probes.abx.command:abx", "say how often features confuse two phones, within and across speakers"),
@@ -130,7 +131,8 @@ def _run(name: str, arguments: list[str], typed: dict[str, str]) -> None:
 
 def _add_data_options(options: Any, command: str, arguments: list[str]) -> str:
     """Add those of the data of the model that is named among the arguments; what to say of options it has not."""
-    values = [argument for argument in arguments if not argument.startswith("-")]
+    given, left = options.parse_alone(arguments)
+    values = [argument for argument in left if not argument.startswith("-")]
     if not values:
         options.parser.epilog = "Further options depend on the model's data: name the model before --help to see them."
         return ""
@@ -140,10 +142,7 @@ def _add_data_options(options: Any, command: str, arguments: list[str]) -> str:
     from cpc.hub import is_hub_name
 
     model = next(iter(models or filter(is_hub_name, values)), values[0])
-
-    trust = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    trust.add_argument("--trusted_packages", nargs="+", default=("cpc",))
-    kind = data_class(read_config(model), tuple(trust.parse_known_args(arguments)[0].trusted_packages))
+    kind = data_class(read_config(model), tuple(getattr(given, "trusted_packages", ("cpc",))))
     if command == "probe":
         options.add_fields(kind, kind.probe_options)
     else:

@@ -10,6 +10,7 @@ D latent dim, C context dim, K prediction steps.
 import json
 import re
 import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpc.checkpoint import not_finite, save_pretrained
+from cpc.checkpoint import not_finite, read_torch_archive, save_pretrained
 from cpc.contexts import GRU, LSTM
 from cpc.encoders import AudioEncoder
 from cpc.encoders.convolution import Norm
@@ -37,6 +38,7 @@ _LEGAL = {  # of what the arguments say; shapes say the rest
     "normMode": ("layerNorm", "batchNorm", "ID", None),
 }
 _MOST_STEPS = 1024
+_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # how torch.save began its files before they were archives
 _EPSILON = 1e-5  # of its norms
 _COUNTER = re.compile(r"gEncoder\.batchNorm\d\.num_batches_tracked")
 Weights = dict[str, Tensor]
@@ -46,22 +48,25 @@ def import_checkpoint(checkpoint: str | Path, *, out: str | Path) -> Path:
     """Write a checkpoint of CPC_audio as a model folder: encoder, GRU or LSTM, and linear predictors, exactly.
 
     Other predictors are left out, and stderr says so: those of CPC_audio that read the speaker too, or all of a time.
-    No code of the file is run. `checkpoint_args.json` is read where it lies beside the file. A model that carried its
+    No code of the file is run, and every byte is compared with its checksum, but for files of torch before 1.6, which
+    have none. `checkpoint_args.json` is read where it lies beside the file. A model that carried its
     state over from one file to the next (samplingType `sequential`) begins each file anew here.
 
     Args:
         checkpoint: `checkpoint_N.pt`, or a file with `config` and `weights` as s3prl has them.
-        out: folder for the model; a model in it is replaced.
+        out: a new folder for the model.
 
     Returns:
         The folder.
 
     Raises:
-        ValueError: if the file is damaged, no checkpoint of CPC_audio, of a model that cpc does not have, or of weights
-            that are not finite.
+        ValueError: if `out` is there already; if the file is damaged, no checkpoint of CPC_audio, of a model that cpc
+            does not have, or of weights that are not finite.
         OSError: if there is no such file.
     """
     path = Path(checkpoint)
+    if Path(out).exists():
+        raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
     found = _read(path)
     arguments = _arguments(path, found)
     for name, legal in _LEGAL.items():
@@ -94,18 +99,30 @@ def import_checkpoint(checkpoint: str | Path, *, out: str | Path) -> Path:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    path.open("rb").close()  # what cannot be opened is an OSError; later ones are of damage
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except UnpicklingError as error:
-        raise ValueError(
-            f"{path} holds more than tensors and plain values, by which reading it could run code: refused"
-        ) from error
-    except Exception as error:  # a damaged file breaks its reader in a dozen ways
-        raise ValueError(f"{path} cannot be read: cut off, damaged, or no checkpoint at all") from error
+    with path.open("rb") as file:
+        start = file.read(len(_LEGACY))
+    if zipfile.is_zipfile(path):
+        found = read_torch_archive(path, "CPC_audio")
+    elif start == _LEGACY:
+        found = _read_legacy(path)
+    else:
+        raise ValueError(f"{path} cannot be read: cut off, damaged, or no checkpoint at all: it begins with {start!r}")
     if not isinstance(found, dict) or not {"gEncoder", "weights"} & set(found):
         raise ValueError(f"{path} is no checkpoint of CPC_audio: it holds neither `gEncoder` nor `weights`")
     return found
+
+
+def _read_legacy(path: Path) -> Any:
+    """Files of torch before 1.6, which hold no checksums."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        raise ValueError(
+            f"{path} is damaged, or holds more than tensors and plain values, by which reading it could run code: "
+            "refused"
+        ) from error
+    except Exception as error:  # a damaged file breaks its reader in a dozen ways
+        raise ValueError(f"{path} cannot be read: cut off or damaged") from error
 
 
 def _arguments(path: Path, found: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ It imports nothing heavy of cpc, so that it still answers when torch does not.
 
 import ctypes
 import importlib
+import os
 import platform
 import shutil
 import sys
@@ -61,6 +62,7 @@ def report() -> list[Check]:
         look("python", lambda: f"{platform.python_version()}, {platform.system()} {platform.machine()}"),
         *(look(name, lambda name=name: package(name), reinstall) for name in NECESSARY),
         look("gpu", gpu, "everything runs on the CPU", is_necessary=False),
+        look("C compiler", compiler, "a step of training takes longer: install gcc", is_necessary=False),
         look("audio files", audio_files, f"{SYNC} brings a library that can"),
         look("espeak-ng", espeak, f"`cpc data synthesize` and `cpc quickstart` need it: {SYNC}", is_necessary=False),
         *(
@@ -102,6 +104,15 @@ def gpu() -> str:
         raise ValueError("no CUDA device")
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return f"CUDA {torch.version.cuda}: {', '.join(names)}"
+
+
+def compiler() -> str:
+    """Where the C compiler is that `cpc.compiled` would call."""
+    name = os.environ.get("CC", "cc")
+    found = shutil.which(name)
+    if found is None:
+        raise ValueError(f"there is no {name}")
+    return found
 
 
 def audio_files() -> str:

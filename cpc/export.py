@@ -59,8 +59,9 @@ def export(
     """`cpc export`: write `encoder.onnx`, x -> z, and `context.onnx`, z and state -> c and the next state.
 
     Batch and time are of any length, of images batch, rows and columns. Standardisation is in the graph; sample rate,
-    hop and what else inputs need is in its metadata. A stream begins with a state of zeros and goes on with the state
-    that came back. Each graph is run on 20 inputs of random shapes beside the model.
+    hop and what else inputs need is in its metadata. Audio needs `shortest_samples` of these for a latent: the model
+    refuses less, but a graph cannot, and gives a latent of padding. A stream begins with a state of zeros and goes on
+    with the state that came back. Each graph is run on 20 inputs of random shapes beside the model.
 
     A context that is no GRU, LSTM, PixelCNN or identity is left out, and a line says so: its state has no fixed size.
 
@@ -113,7 +114,9 @@ def encoder_graph(model: CPC) -> Graph:
         def sizes(draws: torch.Generator) -> tuple[int, ...]:
             return _draw(1, 5, draws), shortest + _draw(0, 40 * encoder.hop_samples, draws)
 
-        dynamic, told = {0: "batch", 1: "samples"}, told | {"first_centre_samples": encoder.first_centre_samples}
+        dynamic = {0: "batch", 1: "samples"}
+        told |= {name: getattr(encoder, name) for name in ("first_centre_samples", "receptive_field_samples")}
+        told |= {"shortest_samples": shortest}
     elif encoder.modality == "image":
 
         def sizes(draws: torch.Generator) -> tuple[int, ...]:

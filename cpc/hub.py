@@ -26,7 +26,8 @@ def fetch_model(model: str, revision: str | None = None) -> Path:
         revision: a branch, tag or commit; its main branch unless given. A commit's files never change.
 
     Raises:
-        ValueError: if the extra is missing, there is no such model or revision, or it holds no model of cpc.
+        ValueError: if the extra is missing, the name is none of the Hub's, there is no such model or revision, or it
+            holds no model of cpc.
         ConnectionError: if the Hub cannot be reached and the cache does not hold the model.
     """
     named = _NAME.fullmatch(model)
@@ -59,6 +60,8 @@ def _fetch(repository: str, revision: str | None) -> Path:
     errors, of = package.errors, f"{repository}, revision {revision}" if revision else repository
     try:
         folder = Path(package.snapshot_download(repository, revision=revision, allow_patterns=list(MODEL_FILES)))
+    except errors.HFValidationError as error:
+        raise ValueError(f"there is no folder {repository}, and it is no name of the Hub: {error}") from error
     except errors.GatedRepoError as error:
         raise ValueError(f"{of}: its owner has to grant access; then log in by `hf auth login`") from error
     except errors.RepositoryNotFoundError as error:

@@ -18,6 +18,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import docstring_parser
 import yaml
 
+COMMAND = "command"  # a parameter of this name takes all that follows, options too
 NAMED = ("data", "items", "task", "out", "run_dir")
 MAY_BE_EMPTY = ("baselines",)
 PYTHON_ONLY = ("progress", "num_workers", "held_out", "supervised")
@@ -41,6 +42,7 @@ class Options:
     def __init__(self, function: Callable[..., Any], prog: str | None = None, words: str | None = None) -> None:
         document = docstring_parser.parse(function.__doc__ or "")
         self.parser = argparse.ArgumentParser(prog, description=words or document.short_description, allow_abbrev=False)
+        self._alone = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
         self.typed: dict[str, str] = {}
         self.groups: dict[str, Any] = {}
         self.takes_more = False
@@ -53,9 +55,10 @@ class Options:
                 self.groups[name] = of_fields[0]
                 self.add_fields(of_fields[0], [field.name for field in fields(of_fields[0])])
             elif is_required and (position == 0 or not (name in NAMED or parameter.kind is parameter.KEYWORD_ONLY)):
-                self.parser.add_argument(
-                    name, help=_escape(texts.get(name)), **(_reading(kinds[name]) | {"metavar": name})
-                )
+                reading = _reading(kinds[name]) | {"metavar": name}
+                if name == COMMAND:
+                    reading |= {"nargs": argparse.REMAINDER, "metavar": "COMMAND ..."}
+                self.parser.add_argument(name, help=_escape(texts.get(name)), **reading)
             elif name not in PYTHON_ONLY:
                 self._add(name, kinds[name], texts.get(name), None if is_required else parameter.default, is_required)
 
@@ -66,6 +69,13 @@ class Options:
         for name in (name for name in names if name not in PYTHON_ONLY):
             default = getattr(kind, name, None) if note is None else None
             self._add(name, kinds[name], f"{(texts.get(name) or '').rstrip('.')}{note or ''}", default)
+
+    def parse_alone(self, arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+        """The options that are known by now, and what is left: positional arguments, and options of others."""
+        try:
+            return self._alone.parse_known_args(arguments)
+        except argparse.ArgumentError as error:
+            self.parser.error(str(error))
 
     def parse(self, arguments: list[str], note: str = "") -> dict[str, Any]:
         """The arguments that were given, by name; `note` is added to the message about unknown ones."""
@@ -92,6 +102,7 @@ class Options:
         self.typed[name] = f"--{name}"
         settings = reading | {"help": _escape(text), "default": argparse.SUPPRESS, "required": is_required}
         self.parser.add_argument(f"--{name}", **settings)
+        self._alone.add_argument(f"--{name}", **settings | {"required": False})
 
 
 def number_or_all(text: str) -> int | None:

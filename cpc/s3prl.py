@@ -15,15 +15,26 @@ class UpstreamExpert(nn.Module):
 
     Args:
         ckpt: a run folder, a model folder, or a model of the Hub.
+        model_config: unused; s3prl hands it to every upstream.
         trusted_packages: packages whose classes its config.json may name.
-        given: what s3prl hands to every upstream, unused.
+        given: what else s3prl hands to every upstream, unused.
 
     Raises:
-        ValueError: as `cpc.load_pretrained`; if it is no model of audio at 16 kHz, the only rate that s3prl has.
+        ValueError: as `cpc.load_pretrained`; if no model is named; if it is no model of audio at 16 kHz, the only
+            rate that s3prl has.
     """
 
-    def __init__(self, ckpt: str, *, trusted_packages: tuple[str, ...] = ("cpc",), **given: Any) -> None:
+    def __init__(
+        self,
+        ckpt: str | None,
+        model_config: Any = None,
+        *,
+        trusted_packages: tuple[str, ...] = ("cpc",),
+        **given: Any,
+    ) -> None:
         super().__init__()
+        if ckpt is None:
+            raise ValueError("ckpt is None: name a run, a model folder or ORG/NAME of the Hub, to s3prl by -k")
         self.model = load_pretrained(ckpt, trusted_packages=trusted_packages)
         encoder = self.model.encoder
         if encoder.modality != "audio" or encoder.sample_rate_hz != 16000:

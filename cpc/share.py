@@ -1,6 +1,7 @@
 """`cpc share`: a model's folder with a card, for the Hugging Face Hub."""
 
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -11,16 +12,19 @@ import yaml
 
 from cpc import __version__
 from cpc.bounds.bound import record_table
-from cpc.checkpoint import describe, load_pretrained, read_config, weights_of
+from cpc.checkpoint import describe, load_pretrained, model_folder_of, read_config, weights_of
 from cpc.data.store.atomic import write_json
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.evaluation import data_class
+from cpc.extras import pip_install
 from cpc.hub import MODEL_FILES, hub
 from cpc.probes.abx.command import format_abx
 from cpc.probes.record import REPORT_NAME, read_report
 from cpc.probes.report import format_report
 
 CARD_NAME = "README.md"
+_PLACES = ("source", "init_from")  # options of these names, whatever their values look like
+_PLACE = re.compile(r"(\w{2,}:)?(/|~|\.\.?[\\/]|[A-Za-z]:[\\/]|\\\\)")  # how paths begin, also in NAME:ROOT
 
 
 def share(
@@ -35,7 +39,9 @@ def share(
 ) -> Path | str:
     """Write a model and its card to a folder, or upload them to the Hub, or both.
 
-    The card holds data, recipe, bound, the tables of `probe.json`, and the licence. The path of the data stays here.
+    The card holds data, recipe, bound, the tables of `probe.json` of the run or model folder, and the licence. Absolute
+    paths, and those of sources and of the model that the run began with, stay here: of a path its last part is shared,
+    of NAME:ROOT the name.
 
     Args:
         model_folder: a run folder, or a model folder.
@@ -67,7 +73,8 @@ def share(
     config["provenance"] = provenance = _without_places(config["provenance"])
     if recorded := provenance.get("data"):
         option = data_class(config, trusted).source_option
-        recorded["init_args"][option] = data_name = data_name or Path(recorded["init_args"][option]).name
+        data_name = data_name or _last_part(str(recorded["init_args"].get(option, "")))
+        recorded["init_args"][option] = data_name
     sections = [
         _usage(to or "ORG/NAME", trusted),
         f"## Data\n\n{data_name or 'Not recorded.'}\n\n" + _options(recorded),
@@ -76,7 +83,8 @@ def share(
         _probes(model_folder, config),
         f"## Licence\n\n{license}",
     ]
-    card = _header(license, config["modality"]) + f"# {(to or Path(model_folder).name).rpartition('/')[2]}\n\n"
+    title = (to or Path(model_folder).resolve().name).rpartition("/")[2]
+    card = _header(license, config["modality"]) + f"# {title}\n\n"
     card += "\n\n".join(section for section in sections if section) + "\n"
     with tempfile.TemporaryDirectory() if out is None else build_atomically(Path(out), lambda _: False, "out") as place:
         folder = Path(place)
@@ -109,13 +117,20 @@ def _upload(folder: Path, to: str, private: bool) -> str:
     return str(done.commit_url)
 
 
-def _without_places(value: Any) -> Any:
-    """Absolute paths say who works where: their last parts remain."""
+def _without_places(value: Any, name: str = "") -> Any:
+    """Paths say who works where: their last parts remain."""
     if isinstance(value, dict):
-        return {name: _without_places(entry) for name, entry in value.items()}
+        return {name: _without_places(entry, name) for name, entry in value.items()}
     if isinstance(value, list):
-        return [_without_places(entry) for entry in value]
-    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+        return [_without_places(entry, name) for entry in value]
+    is_place = isinstance(value, str) and (name in _PLACES or _PLACE.match(value))
+    return _last_part(value) if is_place else value
+
+
+def _last_part(place: str) -> str:
+    """Of a path; of NAME:ROOT the name."""
+    named = re.match(r"(\w{2,}):(?!//)", place)  # no drive, and no address
+    return named[1] if named else re.split(r"[\\/]", place.rstrip("\\/"))[-1]
 
 
 def _header(license: str, modality: str) -> str:
@@ -125,7 +140,9 @@ def _header(license: str, modality: str) -> str:
 
 def _usage(name: str, trusted: tuple[str, ...]) -> str:
     more = "" if trusted == ("cpc",) else f", trusted_packages={trusted}"
-    return f'```python\nimport cpc\n\nmodel = cpc.load_pretrained("{name}"{more})  # in eval mode\n```'
+    return f"```sh\n{pip_install('hub')}\n```\n\n" + (
+        f'```python\nimport cpc\n\nmodel = cpc.load_pretrained("{name}"{more})  # in eval mode\n```'
+    )
 
 
 def _options(recorded: Mapping[str, Any] | None) -> str:
@@ -138,6 +155,8 @@ def _options(recorded: Mapping[str, Any] | None) -> str:
 def _recipe(architecture: Mapping[str, Any], provenance: Mapping[str, Any]) -> str:
     known = {name: value for name, value in provenance.items() if name not in ("data", "held_out")}
     trained = ", ".join(f"{name} {value}" for name, value in known.items() if isinstance(value, int | float | str))
+    if "cpc_audio" in known:
+        trained = f"A checkpoint of CPC_audio, trained with\n\n{_block(_yaml(known['cpc_audio']))}"
     return f"## Recipe\n\n{trained}\n\n" + _block(_yaml(architecture["init_args"]))
 
 
@@ -147,10 +166,12 @@ def _bound(model_folder: str | Path, config: Mapping[str, Any]) -> str:
 
 
 def _probes(model_folder: str | Path, config: Mapping[str, Any]) -> str:
-    """The tables of `probe.json`, as far as they are of these weights."""
-    report = _without_places(read_report(Path(model_folder) / REPORT_NAME, config["sha256"]))
-    tables = [format_report(report)] if report.get("tasks") else []
-    tables += [format_abx(record) for record in report.get("abx", {}).values()]
+    """The tables of `probe.json`, as far as they are of these weights; of the run and of the model in it."""
+    folder = model_folder_of(model_folder).resolve()
+    places = [folder, folder.parent] if folder.name == "model" else [folder]
+    reports = [_without_places(read_report(place / REPORT_NAME, config["sha256"])) for place in places]
+    tables = [format_report(report) for report in reports if report.get("tasks")]
+    tables += [format_abx(record) for report in reports for record in report.get("abx", {}).values()]
     return "## Probes\n\n" + ("\n\n".join(map(_block, tables)) or "None were measured with these weights.")
 
 

@@ -17,8 +17,8 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
     """Waveforms to the mean of their features, one vector each.
 
     `make_pipeline(CPCFeatures("runs/mine"), LogisticRegression())` learns from a list of waveforms. Nothing is learnt
-    here: `fit` reads the model. Parameters are kept as they are given, so that the step can be cloned, searched and
-    pickled.
+    here: `fit` reads the model, anew at every call. Parameters are kept as they are given, so that the step can be
+    cloned, searched and pickled.
 
     Args:
         model: a run's folder, a model's folder, or a model of audio.
@@ -44,6 +44,7 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
             ValueError: as `cpc.load_pretrained` and `transform`; on a model that does not encode audio, or unknown
                 features.
         """
+        self._read_for: tuple[Any, ...] | None = None  # a folder may have been trained on
         reader = self._reader()
         if X is not None:
             _waves(X, reader)
@@ -53,10 +54,11 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
         """Features of waveforms.
 
         Args:
-            X: waveforms `[S]` of any lengths at `sample_rate_hz_`; an array `[n, S]` is n of them.
+            X: waveforms `[S]` of any lengths at `sample_rate_hz_`, of amplitudes from -1 to 1 as training reads them;
+                an array `[n, S]` is n of them. `scipy.io.wavfile` gives int16: divide it by 32768.
 
         Raises:
-            ValueError: naming the waveform, if it is no row of finite numbers, or too short for a frame.
+            ValueError: naming the waveform, if it is no row of finite numbers, of integers, or too short for a frame.
             TypeError: on sparse matrices.
         """
         reader = self._reader()
@@ -108,9 +110,11 @@ def _checked(place: int, wave: Any, reader: Features) -> np.ndarray:
         found = np.asarray(wave)
         if np.iscomplexobj(found):
             raise ValueError("Complex data not supported")
+        if np.issubdtype(found.dtype, np.integer):
+            raise ValueError(f"{found.dtype} are samples of a file, not amplitudes from -1 to 1: divide int16 by 32768")
         found = found.astype(np.float32)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"waveform {place} is no row of numbers: {error}") from error
+        raise ValueError(f"waveform {place} is no row of amplitudes: {error}") from error
     if found.ndim != 1 or not np.isfinite(found).all():
         raise ValueError(
             f"waveform {place} has the shape {found.shape}: it must be [S], of finite numbers, without NaN or inf"

@@ -21,6 +21,7 @@ PUBLIC = (
     "cpc.bounds",
     "cpc.evaluation",
     "cpc.probes",
+    "cpc.probes.abx",
     "cpc.export",
     "cpc.hub",
     "cpc.share",

@@ -163,6 +163,10 @@ def test_messages_name_options_as_they_are_typed(
         (["data", "index", "nowhere"], "nowhere"),
         (["embed", "nowhere", "x.wav", "--out", "out"], "nowhere holds no model"),
         (["evaluate", "--out", "x.json", "me/birds"], "me/birds"),
+        (["evaluate", "--data", "birds/may", "--out", "results/b.json", "me/birds"], "me/birds"),
+        (["probe", "--task", "phones", "--out", "a/b", "--data", "birds/may", "--skip_bad", "me/birds"], "me/birds"),
+        (["evaluate", "--data", "birds/may", "--batch_size", "4", "me/birds"], "me/birds"),
+        (["evaluate", "me/birds", "--num_batches", "few"], "argument --num_batches: invalid int value: 'few'"),
     ],
 )
 def test_mistakes_end_with_a_message(
@@ -198,7 +202,7 @@ def test_items_of_made_speech_are_told_apart(corpus: Path, run_dir: Path, tmp_pa
     command = ["abx", str(run_dir), "--items", str(tmp_path / "made.item"), "--data", str(corpus)]
     main([*command, "--context", "any", "--max_size_group", "3", "--out", str(tmp_path / "probe.json")])
     report = json.loads((tmp_path / "probe.json").read_text())
-    results = report["abx"]["made"]["results"]
+    results = report["abx"]["made, context any, max_size_group 3"]["results"]
     assert list(results) == ["cpc", "cpc_z", "mfcc", "random"]
     assert 5 < results["mfcc"]["within"]["error_percent"] < 40
     assert report["bound"][0]["schema"] == 1

@@ -123,6 +123,23 @@ def test_steps_are_counted_where_nothing_says_how_many(tmp_path: Path, capsys: p
     assert capsys.readouterr().err == ""
 
 
+def test_files_of_torch_before_they_were_archives(tmp_path: Path) -> None:
+    weights, criterion = random_weights("GRU", "layerNorm")
+    path = save(tmp_path / "new", weights, criterion)
+    import_checkpoint(path, out=tmp_path / "expected")
+    content, legacy = torch.load(path), tmp_path / "legacy.pt"
+    torch.save(content, legacy, _use_new_zipfile_serialization=False)
+    import_checkpoint(legacy, out=tmp_path / "found")
+    expected, found = (cpc.load_pretrained(tmp_path / name).state_dict() for name in ("expected", "found"))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    legacy.write_bytes(legacy.read_bytes()[:-200])
+    with pytest.raises(ValueError, match=r"legacy.pt cannot be read: cut off or damaged"):
+        import_checkpoint(legacy, out=tmp_path / "model")
+    torch.save({"gEncoder": Code()}, legacy, _use_new_zipfile_serialization=False)
+    with pytest.raises(ValueError, match=r"legacy.pt is damaged, or holds more than .* could run code: refused"):
+        import_checkpoint(legacy, out=tmp_path / "model")
+
+
 class Code:
     """What a pickle may hold."""
 
@@ -167,12 +184,21 @@ def test_what_cannot_be_taken_over_is_named(tmp_path: Path) -> None:
         path = save(tmp_path / str(number), content, criterion, arguments)
         with pytest.raises(ValueError, match=words):
             import_checkpoint(path, out=tmp_path / "model")
-    whole = save(tmp_path / "cut", weights).read_bytes()
+    whole_path = save(tmp_path / "cut", weights)
+    whole = whole_path.read_bytes()
     (tmp_path / "cut.pt").write_bytes(whole[:-2000])
     torch.save({"gEncoder": Code()}, tmp_path / "code.pt")
     for name, words in {"cut.pt": "cut off", "code.pt": "could run code"}.items():
         with pytest.raises(ValueError, match=words):
             import_checkpoint(tmp_path / name, out=tmp_path / "model")
+    (tmp_path / "page.pt").write_text("<!DOCTYPE html><title>404 Not Found</title>")
+    with pytest.raises(ValueError, match=r"no checkpoint at all: it begins with b'<!DOCTYPE"):
+        import_checkpoint(tmp_path / "page.pt", out=tmp_path / "model")
+    damaged = bytearray(whole)
+    damaged[whole.index(weights["gEncoder.conv3.bias"].numpy().tobytes())] ^= 1
+    (tmp_path / "damaged.pt").write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"damaged.pt cannot be read: cut off, damaged"):
+        import_checkpoint(tmp_path / "damaged.pt", out=tmp_path / "model")
     torch.save({"state_dict": {}}, tmp_path / "other.pt")
     with pytest.raises(ValueError, match="holds neither `gEncoder` nor `weights`"):
         import_checkpoint(tmp_path / "other.pt", out=tmp_path / "model")
@@ -181,3 +207,7 @@ def test_what_cannot_be_taken_over_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"checkpoint_args\.json is not JSON"):
         import_checkpoint(broken, out=tmp_path / "model")
     assert not (tmp_path / "model").exists()
+    (tmp_path / "run").mkdir()
+    with pytest.raises(ValueError, match=r"`out`=.*run is there already: name a new folder, or remove it"):
+        import_checkpoint(whole_path, out=tmp_path / "run")
+    assert not list((tmp_path / "run").iterdir())

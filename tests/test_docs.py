@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,7 @@ def test_slurm_requeues_a_run_that_ran_out_of_time(tmp_path: Path, code: int) ->
 
 
 ALL = [(page, words) for page in PAGES for words in commands(page)]
+ALL += [(page, words[words.index("pretrain") :]) for page, words in ALL if words[0] == "ray"]
 
 
 @pytest.mark.parametrize(("page", "words"), [case for case in ALL if case[1][0] != "pretrain"])
@@ -164,19 +166,36 @@ def test_the_snippets_of_the_library_run(tmp_path: Path, monkeypatch: pytest.Mon
     assert names["pipeline"].fit(waveforms, names["words"]).predict(waveforms[:2]).shape == (2,)
 
 
-@pytest.mark.slow
-def test_the_site_has_every_public_name(tmp_path: Path) -> None:
-    """Built with warnings as errors."""
+@pytest.fixture(scope="module")
+def site() -> ModuleType:
     if importlib.util.find_spec("mkdocs") is None:
-        pytest.skip("the group docs is not installed: uv run --all-extras --group docs pytest -m slow")
+        pytest.skip("the group docs is not installed: uv run --all-extras --group docs pytest")
+    spec = importlib.util.spec_from_file_location("site_of_docs", REPOSITORY / "docs" / "site.py")
+    assert spec is not None
+    found = importlib.util.module_from_spec(spec)
+    assert spec.loader is not None
+    spec.loader.exec_module(found)
+    return found
+
+
+def test_what_pages_import_is_on_the_site(site: ModuleType) -> None:
+    snippets = "\n".join(snippet for page in [*PAGES, "README.md"] for snippet in blocks(page, "python"))
+    imports = re.findall(r"^from (cpc[\w.]*) import ([\w, ]+)", snippets, re.M)
+    named = {(place, name.split()[0]) for place, names in imports for name in names.split(",")}
+    assert ("cpc.probes.abx", "abx_errors") in named
+    homes = {home for package in site.PUBLIC for home in site.public_names(package).values()}
+    found = {f"{place}.{name}": getattr(import_module(place), name) for place, name in named}
+    missing = [name for name, each in found.items() if f"{each.__module__}.{each.__qualname__}" not in homes]
+    assert not missing
+    assert {"cpc.data.hub_datasets.download_dataset", "cpc.data.audio.items.write_items"} <= homes
+
+
+@pytest.mark.slow
+def test_the_site_has_every_public_name(tmp_path: Path, site: ModuleType) -> None:
+    """Built with warnings as errors."""
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     done = subprocess.run(build, cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    spec = importlib.util.spec_from_file_location("site_of_docs", REPOSITORY / "docs" / "site.py")
-    assert spec is not None
-    site = importlib.util.module_from_spec(spec)
-    assert spec.loader is not None
-    spec.loader.exec_module(site)
     assert {f"cpc.{name}" for name in cpc.__all__ if name not in ("CPC", "load_pretrained", "save_pretrained")} <= set(
         site.PUBLIC
     )

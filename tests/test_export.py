@@ -1,5 +1,6 @@
 """Graphs for ONNX Runtime compute what the model does, at any length, also as a stream."""
 
+import math
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import torch
 from cpc import CPC, save_pretrained
 from cpc.contexts import GRU, LSTM, CausalTransformer, Identity, PixelCNN
 from cpc.encoders import AudioEncoder, FrameEncoder, MelEncoder, PatchEncoder, TinyTrunk, TokenEncoder
-from cpc.export import Graph, _check, export
+from cpc.export import Graph, _check, encoder_graph, export
 from cpc.predictors import Bilinear
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "library.md"
@@ -66,6 +67,7 @@ def test_a_stream_of_audio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert names["c"].shape == (1, 10, 256)
     told = onnxruntime.InferenceSession(tmp_path / "graphs" / "encoder.onnx").get_modelmeta().custom_metadata_map
     assert (told["cpc.sample_rate_hz"], told["cpc.hop_samples"]) == ("16000", "160")
+    assert (told["cpc.receptive_field_samples"], told["cpc.shortest_samples"]) == ("465", "159")
 
 
 @pytest.mark.slow
@@ -99,6 +101,29 @@ def test_an_opset_that_nobody_writes_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert re.search(r"--opset 99: torch .* writes these graphs in opset \d+; choose another", done.stderr)
     assert not (tmp_path / "graphs").exists()
+
+
+@pytest.mark.parametrize(
+    ("encoder", "told"),
+    [  # 465 = 10 + 7 * 5 + 3 * 20 + 3 * 40 + 3 * 80 samples; of Mel 25 ms
+        (AudioEncoder(8), {"receptive_field_samples": 465, "shortest_samples": 159, "hop_samples": 160}),
+        (MelEncoder(8), {"receptive_field_samples": 400, "shortest_samples": 160, "hop_samples": 160}),
+    ],
+)
+@torch.no_grad()
+def test_what_chunks_need_is_told(encoder: Any, told: dict[str, int]) -> None:
+    """As docs/library.md says: at least so many samples, and half of the receptive field on either side."""
+    model = CPC(encoder, GRU(4), Bilinear(1)).eval()
+    model.initialise_from(torch.randn(2, 3200))
+    found = encoder_graph(model).told
+    assert told.items() <= found.items()
+    assert model.encode(torch.randn(1, found["shortest_samples"]))[0].shape[1] == 1
+    with pytest.raises(ValueError, match="too few"):
+        model.encode(torch.randn(1, found["shortest_samples"] - 1))
+    x, hop = torch.randn(1, 8000), found["hop_samples"]
+    num_more = math.ceil(found["receptive_field_samples"] / 2 / hop)
+    chunk = x[:, (20 - num_more) * hop : (27 + num_more) * hop]
+    torch.testing.assert_close(encoder(chunk)[:, num_more : num_more + 7], encoder(x)[:, 20:27], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import cpc
 from cpc import cli
 from cpc.checkpoint import place_of_results, read_config
 from cpc.hub import is_hub_name
+from cpc.probes.abx.protocol import ABXProtocol
 from cpc.share import share
 
 pytest.importorskip("huggingface_hub")
@@ -121,24 +123,67 @@ def test_the_card_says_what_is_known_and_not_where_it_lies(
     for name, values in cpc.load_pretrained(run).state_dict().items():
         torch.testing.assert_close(again.state_dict()[name], values, rtol=0, atol=0)
     assert read_config(out)["provenance"]["held_out"] == [RECORD]
+    assert card.index("pip install 'contrastive-predictive-coding[hub]'") < card.index("import cpc")
     with pytest.raises(ValueError, match="is there already"):
         share(run, license="mit", out=out)
     with pytest.raises(ValueError, match="name where the model goes"):
         share(run, license="mit")
 
 
+def test_no_spelling_of_a_path_is_shared(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {
+        "manifest": "cifar10:/corpora/alice/d2",
+        "first": {"source": "birds:alice/more", "num_batches": 3},
+        "alignments": r"C:\Users\alice\phones.csv",
+        "recordings": [r"\\alice\noise", "~alice/wind", "sea:~alice/waves", "s3://alice/rain"],
+        "sampler": "uniform",
+    }
+    provenance = {
+        "init_from": "alice/runs/base",
+        "data": {"class_path": "cpc.data.Audio", "init_args": options},
+        "cpc_audio": {"pathDB": "../alice/LibriSpeech", "arMode": "GRU", "hiddenGar": 256},
+    }
+    cpc.save_pretrained(cpc.load_pretrained(run), tmp_path / "birds", provenance=provenance)
+    monkeypatch.chdir(tmp_path / "birds")
+    out = share(".", license="mit", out=tmp_path / "out")
+    assert not any("alice" in path.read_text(errors="replace") for path in out.iterdir())
+    shared = read_config(out)["provenance"]
+    assert shared["init_from"] == "base"
+    assert shared["data"]["init_args"] == {
+        "manifest": "cifar10",
+        "first": {"source": "birds", "num_batches": 3},
+        "alignments": "phones.csv",
+        "recordings": ["noise", "wind", "sea", "rain"],
+        "sampler": "uniform",
+    }
+    card = (out / "README.md").read_text()
+    assert "\n# birds\n" in card
+    assert (
+        "A checkpoint of CPC_audio, trained with\n\n```\npathDB: LibriSpeech\narMode: GRU\nhiddenGar: 256\n```" in card
+    )
+    del options["manifest"]
+    cpc.save_pretrained(cpc.load_pretrained(run), tmp_path / "nameless", provenance=provenance)
+    card = (share(tmp_path / "nameless", license="mit", out=tmp_path / "again") / "README.md").read_text()
+    assert "## Data\n\nNot recorded." in card
+
+
 def test_the_card_has_what_was_measured_with_these_weights(run: Path, tmp_path: Path) -> None:
     error = {"error_percent": 12.5, "interval_percent": [10.0, 15.0], "num_triplets": 8}
     error |= {"num_phone_pairs": 2, "num_speakers": 2}
     results = {"cpc": {"within": error, "across": None, "num_without_frames": 0}}
-    abx = {"dev": {"items": {"file": "/corpora/somebody/dev.item", "num_items": 16}, "results": results}}
+    record = {"items": {"file": "/corpora/somebody/dev.item", "num_items": 16}, "results": results}
+    abx = {"dev": record | {"protocol": asdict(ABXProtocol(context="any"))}}
     report = {"model": {"sha256": read_config(run)["sha256"]}, "tasks": {}, "abx": abx}
     for sha256, words in ((report["model"]["sha256"], "12.50 %"), ("0" * 64, "None were measured with these weights")):
-        (run / "probe.json").write_text(json.dumps(report | {"model": {"sha256": sha256}}))
-        out = share(run, license="mit", out=tmp_path / sha256)
-        assert words in (out / "README.md").read_text()
-        assert not any("somebody" in path.read_text(errors="replace") for path in out.iterdir())
-    (run / "probe.json").unlink()
+        for place in (run, run / "model"):  # `cpc abx` of the run writes beside the model, of the model into it
+            (place / "probe.json").write_text(json.dumps(report | {"model": {"sha256": sha256}}))
+            for shared in (run, run / "model"):
+                out = share(shared, license="mit", out=tmp_path / sha256 / place.name / shared.name)
+                assert words in (out / "README.md").read_text()
+                assert not any("somebody" in path.read_text(errors="replace") for path in out.iterdir())
+            (place / "probe.json").unlink()
+    card = (tmp_path / report["model"]["sha256"] / "mine" / "model" / "README.md").read_text()
+    assert "dev.item: 16 items, context any, max_size_group 10, max_x_across 5, seed 0\n" in card
 
 
 def test_a_folder_comes_before_a_name(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +193,9 @@ def test_a_folder_comes_before_a_name(run: Path, tmp_path: Path, monkeypatch: py
     assert not any(
         map(is_hub_name, ["birds", "a/b/c", "/me/birds", "../birds", "me/..", "me/birds@", Path("me/birds")])
     )
+    for name in ("me/bi--rds", "me/birds.git", f"me/{'b' * 97}"):
+        with pytest.raises(ValueError, match=f"there is no folder {name}, and it is no name of the Hub: "):
+            cpc.load_pretrained(name)
     (tmp_path / "me").mkdir()
     assert not is_hub_name("me/birds")
     with pytest.raises(ValueError, match=r"me/birds.* holds no model"):

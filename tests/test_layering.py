@@ -34,8 +34,10 @@ STAGES = (
 )
 # Beside the flow: these import nothing of it, and only the command line imports them.
 SERVING_COMMANDS = ("allocator", "processor", "options", "doctor")
-FOR_ALL = ("__version__", "extras")
-OUTSIDE = ("__init__", "extras", *SERVING_COMMANDS)  # cpc/__init__.py loads its names on first use
+SERVING_PROCESSES = ("allocator", "processor")  # what the command line sets up, Ray's workers set up too
+FOR_ALL = ("__version__", "extras", "compiled", "on_ray")  # any stage may compile C, or spread its work
+# cpc/__init__.py loads its names on first use.
+OUTSIDE = ("__init__", "extras", "compiled", "on_ray", *SERVING_COMMANDS)
 LIGHTNING_MAY_APPEAR_FROM = "probes"
 
 
@@ -64,6 +66,8 @@ def violations(path: Path, source: str) -> list[str]:
     allowed = [*FOR_ALL, *(STAGES[: STAGES.index(own) + 1] if own in STAGES else ())]
     if own == "cli":
         allowed.extend(SERVING_COMMANDS)
+    if own == "on_ray":
+        allowed.extend(SERVING_PROCESSES)
     found = []
     for line, module in imported_modules(path, source):
         if module.split(".")[0] == "cpc" and stage_of(module) not in allowed:
@@ -71,6 +75,8 @@ def violations(path: Path, source: str) -> list[str]:
         is_lightning = module.split(".")[0] in ("lightning", "pytorch_lightning")
         if is_lightning and LIGHTNING_MAY_APPEAR_FROM not in allowed:
             found.append(f"{path}:{line} imports {module}: Lightning is known from {LIGHTNING_MAY_APPEAR_FROM} on")
+        if module.split(".")[0] == "ray" and own != "on_ray":
+            found.append(f"{path}:{line} imports {module}: Ray is known in on_ray alone")
         if module.split(".")[0] in ("datasets", "tests", "benchmarks"):
             found.append(f"{path}:{line} imports {module}, which is not part of the package")
     return found
@@ -104,6 +110,11 @@ def test_every_file_imports_only_from_earlier_stages() -> None:
         ("cpc/model.py", "from cpc import doctor", False),
         ("cpc/cli.py", "from cpc.quickstart import main", True),
         ("cpc/data/audio/corpora.py", "import datasets", False),
+        ("cpc/data/audio/headers.py", "from cpc.on_ray.spread import spread", True),
+        ("cpc/on_ray/spread.py", "import cpc.processor", True),
+        ("cpc/on_ray/spread.py", "from cpc.data.store import parallel", False),
+        ("cpc/on_ray/places.py", "import ray.util", True),
+        ("cpc/pretraining/command.py", "import ray", False),
     ],
 )
 def test_the_check_itself(path: str, source: str, is_allowed: bool) -> None:

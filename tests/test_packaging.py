@@ -84,6 +84,7 @@ USES = {  # of each extra, what a user of it alone would do; by what it ends oth
     "frames": ("from cpc.data.frames.environments import *; import ale_py", "ale_py"),
     "onnx": ("import cpc.export, onnx, onnxruntime, onnxscript", "onnx"),
     "datasets": ("import cpc.data.hub_datasets, datasets", "datasets"),
+    "ray": ("import cpc.on_ray.launch; from cpc.on_ray.places import import_ray; import_ray()", "ray"),
     "hub": ("import cpc.hub; cpc.hub.hub()", "huggingface_hub"),
 }
 

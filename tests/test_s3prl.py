@@ -1,12 +1,16 @@
 """The upstream as s3prl's featurizer uses it."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import cpc
 from cpc.s3prl import UpstreamExpert
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "library.md"
 
 
 def save(folder: Path, context_dim: int = 8, sample_rate_hz: int = 16000) -> str:
@@ -39,6 +43,21 @@ def test_features_of_a_batch_are_those_of_each_alone(tmp_path: Path) -> None:
 def test_features_of_two_widths_are_not_added(tmp_path: Path) -> None:
     found = UpstreamExpert(save(tmp_path, context_dim=6))([torch.randn(3200)])
     assert [list(each.shape) for each in found["hidden_states"]] == [[1, 20, 6]]
+
+
+def test_the_page_of_the_docs_registers_it_as_s3prl_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """s3prl's hub.py imports all of a hubconf.py, and looks for the name that `-u` has."""
+    (snippet,) = re.findall(r"```python\n(from cpc\.s3prl .*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "hubconf_of_cpc.py").write_text(snippet)
+    monkeypatch.syspath_prepend(tmp_path)
+    hub: dict[str, Any] = {}
+    exec("from hubconf_of_cpc import *", hub)
+    assert hub.keys() - {"__builtins__"} == {"cpc_model"}
+    ckpt = save(tmp_path / "model")
+    for upstream in (hub["cpc_model"](ckpt, None), hub["cpc_model"](ckpt=ckpt, model_config="x.yaml", refresh=False)):
+        assert upstream([torch.randn(3200)])["last_hidden_state"].shape == (1, 20, 8)
+    with pytest.raises(ValueError, match="ckpt is None: name a run"):
+        hub["cpc_model"](None, None)
 
 
 def test_other_models_are_refused(tmp_path: Path) -> None:

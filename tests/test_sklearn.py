@@ -18,12 +18,13 @@ from cpc.encoders import AudioEncoder, TokenEncoder
 from cpc.predictors import Bilinear
 from cpc.sklearn import CPCFeatures
 
-# They ask for tables, whose rows have one length, and for words of their own.
+# They ask for tables, whose rows have one length, for words of their own, and for integers, which are no amplitudes.
 OF_TABLES = {
     "check_n_features_in",
     "check_n_features_in_after_fitting",
     "check_dtype_object",
     "check_estimators_empty_data_messages",
+    "check_estimators_dtypes",
 }
 
 
@@ -56,6 +57,17 @@ def test_features_are_means_over_frames(folder: Path) -> None:
     assert list(CPCFeatures(folder, features="z").get_feature_names_out())[:2] == ["z0", "z1"]
 
 
+def test_fit_reads_a_folder_that_was_trained_on(tmp_path: Path) -> None:
+    X, found = waves(3200), []
+    step = CPCFeatures(tmp_path)
+    for seed in range(2):
+        torch.manual_seed(seed)
+        save_pretrained(CPC(AudioEncoder(6), GRU(5), Bilinear(2)), tmp_path)
+        found.append(step.fit(X).transform(X))
+        np.testing.assert_array_equal(found[-1], CPCFeatures(tmp_path).transform(X))
+    assert not np.array_equal(*found)
+
+
 def test_in_a_pipeline_that_is_searched_cloned_and_pickled(folder: Path) -> None:
     """Loud and soft noise are told apart."""
     X, y = [wave * (1 + 4 * (i % 2)) for i, wave in enumerate(waves(*[1600] * 24))], [i % 2 for i in range(24)]
@@ -85,7 +97,8 @@ def test_the_checks_of_scikit_learn(unchecked_types: None, tmp_path: Path) -> No
         ([np.zeros(1600), np.zeros(3)], "waveform 1 has 3 samples, too few"),
         ([np.zeros((2, 1600))], r"waveform 0 has the shape \(2, 1600\)"),
         ([np.full(1600, np.nan)], "waveform 0 has the shape .*finite"),
-        ([["a", "b"]], "waveform 0 is no row of numbers"),
+        ([["a", "b"]], "waveform 0 is no row of amplitudes"),
+        ([np.zeros(1600), np.zeros(1600, np.int16)], "waveform 1 .*int16 are samples .*: divide int16 by 32768"),
         ([], "there are no waveforms"),
     ],
 )

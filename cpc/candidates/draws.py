@@ -4,12 +4,19 @@ B sequences, M rows (queries), N candidates, R draws per row.
 """
 
 import math
+from pathlib import Path
 
-import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from cpc.compiled import call, compiled
+
+SOURCE = Path(__file__).with_suffix(".c")
+# Of SplitMix64, in torch's signed integers.
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_ROUNDS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
 
 
 def draw_negatives(
@@ -26,6 +33,9 @@ def draw_negatives(
     The r-th negative of sequence b is the r-th True of `pool[b]`, where the positive's own place is skipped by adding
     one to every draw at or behind it: the exclusion is exact, no draw is rejected.
 
+    A draw is a function of the generator's key, the row's number among those of all processes, and r: any process, and
+    any device, draws its own rows' alone.
+
     Draws repeat where R is not small against the pool: `draw_excess_nats` says what `log N - L` may then read too much.
 
     Args:
@@ -36,35 +46,63 @@ def draw_negatives(
         num_negatives: R.
         generator: source of the key of all draws, on the CPU, so that the model's own generator is not used.
         device: where the draws go, without waiting for it if all else is on the CPU; None: that of `pool`.
-        num_before: rows of other processes before these. Given the same key, every row draws what it would draw in a
-            single process.
+        num_before: rows of other processes before these.
 
     Raises:
         ValueError: if a row has no candidate to draw.
     """
-    members = torch.argsort(~pool, dim=1, stable=True)  # [B, N]: the pool's candidates first, in order
-    num_eligible = pool.sum(1)[query_sequence]  # [M]
+    pool, query_sequence = one_pool(pool, query_sequence)
+    members, num_members = pool.nonzero()[:, 1], pool.sum(1)  # of one sequence after the other
+    first = (num_members.cumsum(0) - num_members)[query_sequence]
+    num_eligible = num_members[query_sequence]  # [M]
+    behind = torch.full_like(num_eligible, pool.shape[1])
     if positives is not None:
         positive_in_pool = pool[query_sequence, positives]
         num_eligible = num_eligible - positive_in_pool.long()
-        place = (pool.cumsum(1) - 1)[query_sequence, positives]  # [M]: where in `members` the positive is
-        behind = torch.where(positive_in_pool, place, pool.shape[1])
+        place = (pool.cumsum(1) - 1)[query_sequence, positives]  # [M]: where among the members the positive is
+        behind = torch.where(positive_in_pool, place, behind)
     if bool((num_eligible < 1).any()):
         raise ValueError(f"{int((num_eligible < 1).sum())} of {len(query_sequence)} rows have no negative to draw")
 
-    # PCG64 reaches any place of its stream at once (torch's generator would have to draw the rows of other processes).
     key = int(torch.randint(2**63 - 1, (), generator=generator))
-    of_key = np.random.Generator(np.random.PCG64(key).advance(num_before * num_negatives))
-    uniform = torch.from_numpy(of_key.random((len(query_sequence), num_negatives)))
     device = pool.device if device is None else device
+    rows = [each.to(device, non_blocking=True) for each in (first, num_eligible, behind, members)]
+    if device.type == "cpu" and compiled(SOURCE) is not None:
+        drawn = torch.empty(len(query_sequence), num_negatives, dtype=torch.int64)
+        call(SOURCE, "draw", (*drawn.shape, num_before, key), (*rows, drawn))
+        return drawn
+    return _draw(key, num_before, num_negatives, *rows)
 
-    def there(of_rows: Tensor) -> Tensor:
-        return rearrange(of_rows, "m -> m 1").to(device, non_blocking=True)
 
-    draws = (uniform.to(device, non_blocking=True) * there(num_eligible)).long()
-    if positives is not None:
-        draws += draws >= there(behind)
-    return members.to(device, non_blocking=True)[there(query_sequence), draws]
+def _draw(
+    key: int,
+    num_before: int,
+    num_negatives: int,
+    first: Int[Tensor, " M"],
+    num_eligible: Int[Tensor, " M"],
+    behind: Int[Tensor, " M"],
+    members: Int[Tensor, " P"],
+) -> Int[Tensor, "M R"]:
+    """As draws.c. Numbers of a key are those of SplitMix64 (Steele et al. 2014), whose state is a mere counter."""
+    rows = torch.arange(num_before, num_before + len(first), device=first.device)
+    numbers = rearrange(rows, "m -> m 1") * num_negatives + torch.arange(num_negatives, device=first.device)
+    bits = numbers * _GOLDEN + key
+    for shift, factor in _ROUNDS:
+        bits = (bits ^ _shifted(bits, shift)) * factor
+    bits = bits ^ _shifted(bits, 31)
+    draws = (_shifted(bits, 11).double() * 2.0**-53 * rearrange(num_eligible, "m -> m 1")).long()
+    draws += draws >= rearrange(behind, "m -> m 1")
+    return members[rearrange(first, "m -> m 1") + draws]
+
+
+def _shifted(bits: Int[Tensor, "M R"], num: int) -> Int[Tensor, "M R"]:
+    """To the right, with zeros: torch repeats the sign."""
+    return (bits >> num) & ((1 << (64 - num)) - 1)
+
+
+def one_pool(pool: Bool[Tensor, "B N"], sequence: Int[Tensor, " M"]) -> tuple[Bool[Tensor, "_ N"], Int[Tensor, " M"]]:
+    """A single row where all sequences have the same pool, as with `mixed`, and which row each query has then."""
+    return (pool[:1], torch.zeros_like(sequence)) if bool((pool == pool[:1]).all()) else (pool, sequence)
 
 
 def draw_excess_nats(num_negatives: int, num_eligible: Int[Tensor, " M"]) -> Float[Tensor, " M"]:

@@ -5,20 +5,23 @@ latents to the queries of b.
 """
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+import torch
 from einops import rearrange
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 Strategy = Literal["mixed", "same_speaker", "mixed_excluding", "same_speaker_excluding", "sequence_only"]
 
-_RULES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "mixed": lambda same, speaker: same | ~same,
-    "same_speaker": lambda same, speaker: speaker,
-    "mixed_excluding": lambda same, speaker: ~same,
-    "same_speaker_excluding": lambda same, speaker: speaker & ~same,
-    "sequence_only": lambda same, speaker: same,
+# From 0 or 1 for a pair of sequences, or from numbers of latents of those that a sequence makes such pairs with: all
+# sequences, the same one, those of the same speaker, and what is in both.
+_RULES: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
+    "mixed": lambda every, same, speaker, both: every,
+    "same_speaker": lambda every, same, speaker, both: speaker,
+    "mixed_excluding": lambda every, same, speaker, both: every - same,
+    "same_speaker_excluding": lambda every, same, speaker, both: speaker - both,
+    "sequence_only": lambda every, same, speaker, both: same,
 }
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
 BANK = "bank"  # not a strategy to train with: stored latents of all other sequences
@@ -44,20 +47,55 @@ def allowed_matrix(
     Raises:
         ValueError: on an unknown strategy, or a same-speaker strategy without speakers.
     """
-    if strategy not in _RULES:
-        raise ValueError(f"negatives={strategy!r} is not one of {', '.join(STRATEGIES)}")
     if lender_sequence_id is None:
         lender_sequence_id, lender_group_id = sequence_id, group_id
-    same = rearrange(sequence_id, "b -> b 1") == rearrange(lender_sequence_id, "s -> 1 s")
-    speaker = same
-    if strategy.startswith("same_speaker"):
-        if group_id is None or lender_group_id is None or bool((group_id < 0).any() or (lender_group_id < 0).any()):
-            raise ValueError(
-                f"negatives={strategy!r} needs the speaker of every sequence; give the manifest a 'speaker' column or "
-                "choose another strategy (model.loss.init_args.negatives)"
-            )
-        speaker = rearrange(group_id, "b -> b 1") == rearrange(lender_group_id, "s -> 1 s")
-    return _RULES[strategy](same, speaker)
+    _check(strategy, group_id, lender_group_id)
+    same = speaker = (rearrange(sequence_id, "b -> b 1") == rearrange(lender_sequence_id, "s -> 1 s")).char()
+    if group_id is not None and lender_group_id is not None:
+        speaker = (rearrange(group_id, "b -> b 1") == rearrange(lender_group_id, "s -> 1 s")).char()
+    return _RULES[strategy](torch.ones_like(same), same, speaker, same * speaker).bool()
+
+
+def num_lent(
+    strategy: str,
+    num_valid: Int[Tensor, " B"],
+    sequence_id: Int[Tensor, " B"],
+    group_id: Int[Tensor, " B"] | None = None,
+    within: Int[Tensor, " B"] | None = None,
+) -> Int[Tensor, " B"]:
+    """How many latents each sequence is lent: the sums of the allowed matrix, without the matrix.
+
+    Args:
+        strategy: as of `allowed_matrix`, which raises what is raised here, as `group_id` and `sequence_id` are.
+        num_valid: how many latents each sequence has to lend.
+        sequence_id: of each.
+        group_id: of each.
+        within: sequences lend to those alone that have the same number here, such as that of a rank; None: to all.
+    """
+    _check(strategy, group_id)
+    part = torch.zeros_like(sequence_id) if within is None else within
+    speaker = sequence_id if group_id is None else group_id
+
+    def of_equal(*ids: Tensor) -> Tensor:
+        _, place = torch.unique(torch.stack([part, *ids]), dim=1, return_inverse=True)
+        return torch.zeros_like(num_valid).index_add(0, place, num_valid)[place]
+
+    return _RULES[strategy](of_equal(), of_equal(sequence_id), of_equal(speaker), of_equal(sequence_id, speaker))
+
+
+def lends_to_itself(strategy: str) -> bool:
+    """Whether a sequence's own latents are among its candidates."""
+    return bool(_RULES[strategy](1, 1, 1, 1))
+
+
+def _check(strategy: str, *group_ids: Tensor | None) -> None:
+    if strategy not in _RULES:
+        raise ValueError(f"negatives={strategy!r} is not one of {', '.join(STRATEGIES)}")
+    if strategy.startswith("same_speaker") and any(ids is None or bool((ids < 0).any()) for ids in group_ids):
+        raise ValueError(
+            f"negatives={strategy!r} needs the speaker of every sequence; give the manifest a 'speaker' column or "
+            "choose another strategy (model.loss.init_args.negatives)"
+        )
 
 
 def check_num_valid(num_valid: Int[Tensor, " B"], num_latents: int) -> None:

@@ -1,17 +1,31 @@
 """A layer of gated recurrent units on a CPU, with gradients by hand: the library's results, sooner.
 
-Whatever does not depend on the step before is computed for all steps at once: the products with the inputs, the
-derivatives of the gates, the gradients of the weights. Each step then takes one product and a few operations on a
-vector per sequence. Compilers see one operator, not a loop over time.
+Whatever does not depend on the step before is computed for all steps at once, in a few large products; gru_layer.c does
+the rest. Compilers see one operator, not a loop over time.
 
 B batch, T latents, D input dim, C context dim; gates in torch's order: reset r, update z, new n.
 """
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from einops import rearrange
 from torch import Tensor
+
+from cpc.compiled import call, compiled
+
+SOURCE = Path(__file__).with_suffix(".c")
+
+
+def has_gru_layer(x: Tensor) -> bool:
+    """Whether `gru_layer` takes inputs of this device and dtype: here, and with a C compiler."""
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and _is_compiled()
+
+
+@torch.compiler.assume_constant_result
+def _is_compiled() -> bool:
+    return compiled(SOURCE) is not None
 
 
 def gru_layer(
@@ -36,17 +50,12 @@ def _gru_layer(
     flat = rearrange(x, "b t d -> (t b) d")
     gates = rearrange(torch.addmm(bias_ih, flat, weight_ih.T), "(t b) c -> t b c", t=num_latents)
     new_by_hidden = x.new_empty(num_latents, num_sequences, dim)  # what the hidden state adds to the new gate
-    from_h = x.new_empty(num_sequences, 3 * dim)
     hiddens = x.new_empty(num_latents + 1, num_sequences, dim)
     hiddens[0] = hidden
-    recurrent = weight_hh.T.contiguous()
-    for t in range(num_latents):
-        from_x = gates[t]
-        torch.addmm(bias_hh, hiddens[t], recurrent, out=from_h)
-        new_by_hidden[t] = from_h[:, 2 * dim :]
-        reset_update = from_x[:, : 2 * dim].add_(from_h[:, : 2 * dim]).sigmoid_()
-        new = from_x[:, 2 * dim :].addcmul_(reset_update[:, :dim], from_h[:, 2 * dim :]).tanh_()
-        torch.lerp(new, hiddens[t], reset_update[:, dim:], out=hiddens[t + 1])
+    scratch = x.new_empty(num_sequences, 3 * dim)
+    of_hidden = (weight_hh.T.contiguous(), bias_hh.contiguous())
+    sizes = (num_latents, num_sequences, dim)
+    call(SOURCE, "gru_forward", sizes, (*of_hidden, scratch, gates, new_by_hidden, hiddens))
     return hiddens, gates, new_by_hidden
 
 
@@ -61,29 +70,15 @@ def _gru_layer_backward(
     new_by_hidden: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of the layer's six inputs, given that of `hiddens`."""
-    reset, update, new = gates.chunk(3, dim=2)
-    by_new = (1 - update) * (1 - new * new)  # d hidden / d (what enters the tanh), and so on
-    by_reset = by_new * new_by_hidden * reset * (1 - reset)
-    by_update = (hiddens[:-1] - new) * update * (1 - update)
-    # [T, B, 3, C]: d hidden / d (what the product with the hidden state adds to each gate)
-    slopes = torch.stack([by_reset, by_update, by_new * reset], 2)
-
-    by_gates = torch.empty_like(slopes)
-    by_hiddens = torch.empty_like(new)
-    carried = torch.zeros_like(hiddens[0])
-    for t in reversed(range(len(gates))):
-        by_hidden = torch.add(carried, gradient[t + 1], out=by_hiddens[t])
-        torch.mul(slopes[t], rearrange(by_hidden, "b c -> b 1 c"), out=by_gates[t])
-        carried = torch.addmm(by_hidden * update[t], rearrange(by_gates[t], "b g c -> b (g c)"), weight_hh)
-
-    by_recurrent = rearrange(by_gates, "t b g c -> (t b) (g c)")
-    by_weight_hh = by_recurrent.T @ rearrange(hiddens[:-1], "t b c -> (t b) c")
-    by_bias_hh = by_recurrent.sum(0)
-    by_gates[:, :, 2] = by_hiddens * by_new  # the input enters the new gate without the reset
-    by_input = rearrange(by_gates, "t b g c -> (t b) (g c)")
+    by_input, by_product = torch.empty_like(gates), torch.empty_like(gates)  # of what enters the gates, from each
+    by_hidden = torch.zeros_like(hiddens[0])
+    given = (gradient.contiguous(), weight_hh.contiguous(), hiddens, gates, new_by_hidden)
+    call(SOURCE, "gru_backward", new_by_hidden.shape, (*given, by_input, by_product, by_hidden))
+    by_input, by_product = (rearrange(each, "t b c -> (t b) c") for each in (by_input, by_product))
+    by_weight_hh = by_product.T @ rearrange(hiddens[:-1], "t b c -> (t b) c")
     by_x = rearrange(by_input @ weight_ih, "(t b) d -> b t d", t=len(gates))
     by_weight_ih = by_input.T @ rearrange(x, "b t d -> (t b) d")
-    return by_x, carried + gradient[0], by_weight_ih, by_weight_hh, by_input.sum(0), by_bias_hh
+    return by_x, by_hidden, by_weight_ih, by_weight_hh, by_input.sum(0), by_product.sum(0)
 
 
 @_gru_layer.register_fake

@@ -11,7 +11,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from cpc.contexts.context import Context, State
-from cpc.contexts.gru_layer import gru_layer
+from cpc.contexts.gru_layer import gru_layer, has_gru_layer
 
 
 class Recurrent(Context):
@@ -44,7 +44,7 @@ class Recurrent(Context):
 class GRU(Recurrent):
     """Gated recurrent units, the paper's context; the state is `(h [B, L, C],)`. Arguments: `Recurrent`'s.
 
-    The library runs it on accelerators, `cpc.contexts.gru_layer` on a CPU.
+    `cpc.contexts.gru_layer` runs it on a CPU with a C compiler, the library elsewhere.
     """
 
     def _allocate(self, input_dim: int) -> None:
@@ -53,7 +53,7 @@ class GRU(Recurrent):
     def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]:
         with _float32_on_cpu(z):
             z = self._cast(z)
-            if z.device.type == "cpu" and not torch.compiler.is_exporting():
+            if has_gru_layer(z) and not torch.compiler.is_exporting():
                 return self._encode_by_layer(z, state)
             contexts, hidden = self.layers(z, None if state is None else _layers_first(state[0]))
         return contexts, (_sequences_first(hidden),)

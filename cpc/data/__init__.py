@@ -15,6 +15,7 @@ _HOME_OF = {
     "ImageFiles": "images.files",
     "ImageTable": "images.table",
     "Images": "images.modality",
+    "Items": "audio.item_files",
     "Manifest": "audio.manifest",
     "Modality": "modality",
     "PackedAudio": "audio.pack",
@@ -26,14 +27,17 @@ _HOME_OF = {
     "Text": "text.modality",
     "UniformBatches": "streams.uniform",
     "WindowDataset": "audio.windows",
+    "download_dataset": "hub_datasets",
     "index_folder": "audio.index",
     "initialisation_windows": "audio.windows",
     "pack_images": "images.pack",
     "read_alignments": "audio.alignments",
     "read_audio": "audio.files",
     "read_image_source": "images.sources",
+    "read_items": "audio.item_files",
     "read_manifest": "audio.manifest",
     "window_labels": "audio.alignments",
+    "write_items": "audio.items",
 }
 
 __all__ = list(_HOME_OF)

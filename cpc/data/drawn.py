@@ -119,8 +119,8 @@ class DrawnCorpus(ABC):
             )
 
     def held_out_batch_size(self, windows: Any, batch_size: int, world_size: int) -> int:
-        """As training's: rows of short splits are drawn again, from other places."""
-        return batch_size
+        """Of all ranks, as training's: rows of short splits are drawn again, from other places."""
+        return world_size * batch_size
 
 
 @dataclass(kw_only=True)
@@ -298,8 +298,8 @@ class HeldOut:
     def draws(self, strategy: str) -> list[list[Draw]]:
         """The draws of each batch, for this rank; as `draws_of_all_ranks`."""
         of_all = self.draws_of_all_ranks(strategy)
-        size = len(of_all[0]) // self._world_size
-        return [drawn[self._rank * size : (self._rank + 1) * size] for drawn in of_all]
+        first, end = (len(of_all[0]) * rank // self._world_size for rank in (self._rank, self._rank + 1))
+        return [drawn[first:end] for drawn in of_all]
 
     def draws_of_all_ranks(self, strategy: str) -> list[list[Draw]]:
         """The draws of each batch, the ranks' one after the other.
@@ -319,17 +319,15 @@ class HeldOut:
                 self.seed,
                 speakers_per_batch=self._options.speakers_per_batch,
                 require_distinct_files=require_distinct_files,
-                rank=self._rank,
-                world_size=self._world_size,
             )
-            of_one_pass = max(1, stream.num_slots // (size * self._world_size))
+            of_one_pass = max(1, stream.num_slots // size)
             if of_one_pass < self.num_batches and self._rank == 0:
                 print(
                     f"held-out log N - L, {strategy}: {of_one_pass} batches of {size} are one "
                     f"pass over split {self.split!r}, {self.num_batches} were asked for",
                     flush=True,
                 )
-            self._drawn[drawn_as] = [stream.of_all_ranks(index) for index in range(min(of_one_pass, self.num_batches))]
+            self._drawn[drawn_as] = [stream.batch(index) for index in range(min(of_one_pass, self.num_batches))]
         return self._drawn[drawn_as]
 
 

@@ -4,7 +4,9 @@ The package is called `datasets`; it is imported by name, apart from the folder 
 """
 
 import io
+import json
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -19,13 +21,11 @@ from cpc.data.store.atomic_folder import build_atomically
 from cpc.data.tars import LABELS_NAME, write_labels
 from cpc.extras import to_install
 
-_SPLITS = {
-    "train": "train",
-    "val": "valid",
-    "dev": "valid",
-    "test": "test",
-    "unlabel": "unlabelled",
-    "unsup": "unlabelled",
+_SPLITS = {  # whole words: `validated` of Common Voice holds its train, dev and test
+    "train": ("train", "training"),
+    "valid": ("val", "valid", "validation", "dev", "devel", "development"),
+    "test": ("test", "testing"),
+    "unlabelled": ("unlabelled", "unlabeled", "unsupervised", "unsup"),
 }
 _MAGIC = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3", b"\xff\xfb": ".mp3", b"\xff\xf3": ".mp3"}
 _SUFFIXES = {"Audio": AUDIO_SUFFIXES, "Image": IMAGE_SUFFIXES}
@@ -51,16 +51,17 @@ def download_dataset(
         out: a new folder.
         config: which of its configurations, if it has several.
         revision: a branch, tag or commit of the Hub's.
-        splits: those wanted, by the dataset's own names; all if not given. Names that begin with train, val, dev, test,
-            unlabel or unsup are known.
+        splits: those wanted, by the dataset's own names; all if not given. Names whose first word is train, training,
+            val, valid, validation, dev, test, testing, unlabelled or unsupervised are known. Empty ones are skipped,
+            and stderr says so.
         column: of audio or images; the first one if not given.
         label: column of the classes of images; the first one of classes if not given. Where a split has images of no
             class beside others, they go to `unlabelled`.
 
     Raises:
         ValueError: before `out` exists: if it does already, the extra is missing, there is no such dataset, split or
-            column, an option is none of this dataset's kind, it has no column of audio or images, or a row's file
-            cannot be told, or is not the dataset's own.
+            column, an option is none of this dataset's kind, it has several configurations and none is named, no column
+            of audio or images, or no rows, or a row's file cannot be told, or is not the dataset's own.
         OSError: if the dataset cannot be read.
     """
     out = Path(out)
@@ -79,6 +80,7 @@ def download_dataset(
             kinds.add(kind)
             of_class = _class_column(table.features, label, source, kind)
             of_no_class: list[Path] = []
+            num_before = len(rows)
             for number, row in enumerate(table.decode(False)):
                 where = f"{source}, {name}, row {number}"
                 content, suffix = file_of(row[column_here], kind, source, where)
@@ -89,8 +91,12 @@ def download_dataset(
                 rows[path.as_posix()] = {"split": split} | dict(_labels(table.features, row, column_here))
                 if not classes:
                     of_no_class.append(path)
-            if of_class is not None and any(each.is_dir() for each in (folder / split).iterdir()):
+            if len(rows) == num_before:
+                _tell_empty(source, name)
+            elif of_class is not None and any(each.is_dir() for each in (folder / split).iterdir()):
                 _move(of_no_class, folder, "unlabelled")
+        if not rows:
+            raise ValueError(f"{source} has no rows in {', '.join(splits or tables)}: choose others by `splits`")
         if kinds == {"Audio"}:
             write_labels(rows, folder / LABELS_NAME)
     print(f"{len(rows)} files written to {out}")
@@ -110,17 +116,35 @@ def _open(source: str, config: str | None, revision: str | None) -> Mapping[str,
     if (Path(source) / "dataset_dict.json").is_file():
         if config is not None:
             raise ValueError(f"`config` {config}: {source} is a saved dataset, which has one configuration")
-        saved = library.load_from_disk(source)
-        return {name: table.to_iterable_dataset() for name, table in saved.items()}
+        with _readable(source):
+            return dict(_saved(Path(source), library))
     with _readable(source):
         try:
             found = dict(library.load_dataset(source, config, revision=revision, streaming=True))
         except FileNotFoundError as error:
             raise ValueError(f"there is no dataset {source!r}, no folder and none of the Hub: {error}") from error
+        except ValueError as error:
+            available = re.search(r"[Aa]vailable[^[]*(\[.*\])", str(error))
+            if available is None:
+                raise
+            problem = "has several configurations" if config is None else f"has no configuration {config!r}"
+            raise ValueError(f"{source} {problem}: choose by `config` NAME one of {available[1]}") from error
         for name, table in found.items():
             if table.features is None:  # known by its rows alone
                 found[name] = table._resolve_features()
         return found
+
+
+def _saved(folder: Path, library: Any) -> Iterator[tuple[str, Any]]:
+    for name in json.loads((folder / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]:
+        if json.loads((folder / name / "state.json").read_text(encoding="utf-8"))["_data_files"]:
+            yield name, library.load_from_disk(folder / name).to_iterable_dataset()
+        else:  # the package cannot read the empty ones that it writes
+            _tell_empty(str(folder), name)
+
+
+def _tell_empty(source: str, split: str) -> None:
+    print(f"{source}: split {split!r} is empty, and skipped", file=sys.stderr)
 
 
 @contextmanager
@@ -146,8 +170,9 @@ def _move(paths: list[Path], folder: Path, split: str) -> None:
 
 
 def _known_split(name: str, source: str) -> str:
-    for start, split in _SPLITS.items():
-        if name.lower().startswith(start):
+    word = re.split(r"[\W\d_]", name.lower())[0]
+    for split, words in _SPLITS.items():
+        if word in words:
             return split
     raise ValueError(
         f"{source}: split {name!r} is none of train, valid, test and unlabelled by its name: choose others by `splits`"
@@ -183,9 +208,9 @@ def _class_folder(feature: Any, value: Any) -> list[str]:
 
 
 def _class_name(feature: Any, value: Any) -> str:
-    if value is None or value == -1:
-        return ""
-    return str(feature.int2str(value) if type(feature).__name__ == "ClassLabel" else value)
+    if type(feature).__name__ == "ClassLabel":
+        return "" if value in (None, -1) else str(feature.int2str(value))
+    return "" if value is None else str(value)
 
 
 def _plain(name: str) -> str:

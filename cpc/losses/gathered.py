@@ -21,7 +21,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cpc.candidates.strategies import allowed_matrix
+from cpc.candidates.strategies import num_lent
 from cpc.data.batch import Batch
 from cpc.losses.plan import Part
 from cpc.losses.tiled_loss import score_dtype
@@ -130,8 +130,9 @@ def _gathered(own: Tensor) -> Tensor:
 def _meet(strategy: str, nums: list[int], sequence_id: Tensor | None, group_id: Tensor | None) -> bool:
     """Whether some sequence meets one of another rank; all ranks answer the same."""
     rank = torch.arange(len(nums)).repeat_interleave(torch.tensor(nums))
-    allowed = allowed_matrix(strategy, torch.arange(len(rank)) if sequence_id is None else sequence_id, group_id)
-    return bool((allowed & (rearrange(rank, "a -> a 1") != rank)).any())
+    one_each, sequence_id = torch.ones_like(rank), torch.arange(len(rank)) if sequence_id is None else sequence_id
+    ids = (strategy, one_each, sequence_id, group_id)
+    return not torch.equal(num_lent(*ids), num_lent(*ids, within=rank))
 
 
 def _padded(own: Tensor, num: int) -> Tensor:

@@ -7,6 +7,7 @@ K steps, B sequences that are predicted, S that lend candidates, T latents of ea
 negatives; m and n count a block's.
 """
 
+import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -15,8 +16,8 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.candidates.draws import draw_negatives
-from cpc.candidates.strategies import allowed_matrix, check_num_valid
+from cpc.candidates.draws import draw_negatives, one_pool
+from cpc.candidates.strategies import allowed_matrix, check_num_valid, lends_to_itself, num_lent
 from cpc.losses.blocks import Blocks, blocks
 
 
@@ -55,6 +56,13 @@ class Sequences(NamedTuple):
                 raise ValueError(f"{name} has the shape {tuple(each.shape)}, but there are {num_sequences} sequences")
         check_num_valid(num_valid, num_latents)
         return cls(num_valid, torch.arange(num_sequences) if sequence_id is None else sequence_id, group_id)
+
+    def by_first(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None]:
+        """What a plan depends on: an identity is the place of the first sequence that has it; -1 stays, as unknown."""
+        group_id = None
+        if self.group_id is not None:
+            group_id = tuple(_place_of_first(self.group_id).masked_fill(self.group_id < 0, -1).tolist())
+        return tuple(self.num_valid.tolist()), tuple(_place_of_first(self.sequence_id).tolist()), group_id
 
 
 class Part(NamedTuple):
@@ -173,6 +181,20 @@ def plan(
     Raises:
         ValueError: as `check_rows`, for the sequences of all ranks: on all of them at once.
     """
+    return _plan(strategy, sequences.by_first(), num_latents, num_steps, skip_steps, part)
+
+
+@functools.lru_cache(maxsize=8)
+def _plan(
+    strategy: str,
+    by_first: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None],
+    num_latents: int,
+    num_steps: int,
+    skip_steps: int,
+    part: Part | None,
+) -> Plan:
+    """As `plan`: most batches are like the one before, and share its plan."""
+    sequences = Sequences(*(None if each is None else torch.tensor(each) for each in by_first))  # type: ignore[arg-type]
     check_rows(strategy, *sequences, skip_steps=skip_steps)
     own = sequences if part is None else part.of(sequences)
     lenders, first = (own, 0) if part is None or part.is_apart else (sequences, part.first)
@@ -181,7 +203,7 @@ def plan(
     allowed = allowed_matrix(strategy, *own[1:], *lenders[1:])
     is_valid = torch.arange(num_latents) < rearrange(lenders.num_valid, "s -> s 1")
     of_candidate = repeat(torch.arange(len(is_valid)), "s -> (s t)", t=num_latents)
-    pool = allowed[:, of_candidate] & rearrange(is_valid, "s t -> (s t)")
+    pool = rearrange(rearrange(allowed, "b s -> b s 1") & is_valid, "b s t -> b (s t)")
     of_blocks = blocks(pool, allowed, sequence, of_candidate, positives)
     size = (num_steps, len(own.num_valid), num_latents)
     planned = plan_of_blocks(query, step, sequence, positives, pool, of_blocks, size)
@@ -211,8 +233,9 @@ def plan_of_blocks(
 ) -> Plan:
     """What follows from rows and pools; see `Plan`."""
     weight = weight_of(step)
-    num_negatives = pool.sum(1)[sequence] - pool[sequence, positives].long()
-    is_met = pool[sequence.unique()].any(0)
+    of_all, row = one_pool(pool, sequence)
+    num_negatives = of_all.sum(1)[row] - of_all[row, positives].long()
+    is_met = of_all[row.unique()].any(0)
     is_met[positives] = True
     return Plan(query, step, sequence, positives, weight, pool, num_negatives, is_met, of_blocks, size)
 
@@ -259,8 +282,7 @@ def check_rows(
             f"{2 + skip_steps}: use longer windows (data.window_samples) or larger images (data.image_size), or leave "
             "such short files out"
         )
-    allowed = allowed_matrix(strategy, sequence_id, group_id)
-    num_negatives = (allowed * num_valid).sum(1) - allowed.diagonal().long()
+    num_negatives = num_lent(strategy, num_valid, sequence_id, group_id) - int(lends_to_itself(strategy))
     alone = (num_negatives < 1) & (num_valid > 1 + skip_steps)
     if bool(alone.any()):
         raise ValueError(
@@ -268,6 +290,11 @@ def check_rows(
             "negative: raise data.batch_size, or, for a same-speaker strategy, choose data.sampler=same_speaker, "
             "which puts several sequences of a speaker in each batch"
         )
+
+
+def _place_of_first(ids: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+    _, places = torch.unique(ids, return_inverse=True)
+    return torch.full_like(places, len(ids)).scatter_reduce(0, places, torch.arange(len(ids)), "amin")[places]
 
 
 def on_host(*ids: Tensor | None) -> Iterator[Tensor | None]:

@@ -3,19 +3,25 @@
 M rows of the block, N of its candidates, R drawn negatives, D latent dim; m counts a tile's rows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from einops import rearrange
 from torch import Tensor
 
+from cpc.compiled import call, compiled
+
 COMPUTE = ("float32", "bf16")
 TILE_ROWS = 1024
 TILE_SCORES = 2**24  # 64 MiB of float32
-# Drawn negatives are selected from all scores as long as those cost no more than to gather the negatives' vectors.
-GATHER_BEYOND = 100  # candidates per drawn negative; measured by `python -m benchmarks.loss --rule`
+# Drawn negatives are selected from all scores as long as those cost no more than products with the drawn ones alone.
+# Candidates per drawn negative, measured by `python -m benchmarks.loss --rule`:
+DRAWN_BEYOND = 4  # in C
+GATHER_BEYOND = 100  # in torch, which gathers the negatives' vectors
+SOURCE = Path(__file__).with_name("drawn.c")
 _mkldnn_products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 
 
@@ -31,8 +37,15 @@ def tiles_of(
         drawn: `[M, 1 + R]` places of a row's candidates, its positive in front; None: all candidates.
         compute: `bf16` rounds the operands of products with shared candidates.
     """
-    if candidates.ndim == 3 or (drawn is not None and len(candidates) > GATHER_BEYOND * (drawn.shape[1] - 1)):
-        return OwnTiles(candidates, bias, drawn)
+    if candidates.ndim == 3:
+        return OwnTiles(candidates, bias, None)
+    if drawn is not None:
+        num_each = len(candidates) / (drawn.shape[1] - 1)
+        in_c = candidates.device.type == "cpu" and compute == "float32"
+        if in_c and num_each > DRAWN_BEYOND and compiled(SOURCE) is not None:
+            return DrawnTiles(candidates, bias, drawn)
+        if num_each > GATHER_BEYOND:
+            return OwnTiles(candidates, bias, drawn)
     return (RoundedTiles if compute == "bf16" else SharedTiles)(num_rows, candidates, bias, drawn)
 
 
@@ -140,6 +153,34 @@ class OwnTiles:
             torch.mul(slopes, weight, out=total[self.places])
         else:
             total.index_add_(0, self.places.flatten(), (slopes * weight).flatten())
+
+
+class DrawnTiles(OwnTiles):
+    """Few drawn from many, by drawn.c on a CPU: their vectors are read where they are."""
+
+    drawn: Tensor
+
+    def rows(self) -> Iterator[slice]:  # noqa: D102
+        num_rows, num_drawn = self.drawn.shape
+        return slices(num_rows, max(1, TILE_SCORES // 4 // num_drawn))
+
+    def scores(self, queries: Tensor, tile: slice) -> Tensor:  # noqa: D102
+        self.places = self.drawn[tile].contiguous()
+        scores = queries.new_empty(self.places.shape)
+        self._multiply("scores", self.places.shape, queries, self.candidates, scores)
+        return scores if self.bias is None else scores.add_(self.bias[self.places])
+
+    def query_gradient(self, slopes: Tensor) -> Tensor:  # noqa: D102
+        gradient = slopes.new_empty(len(slopes), self.candidates.shape[1])
+        self._multiply("by_queries", self.places.shape, slopes, self.candidates, gradient)
+        return gradient
+
+    def add_candidate_gradient(self, slopes: Tensor, queries: Tensor, total: Tensor) -> None:  # noqa: D102
+        self._multiply("by_candidates", (*self.places.shape, len(total)), slopes, queries, total)
+
+    def _multiply(self, name: str, sizes: Sequence[int], left: Tensor, right: Tensor, out: Tensor) -> None:
+        tensors = (left.contiguous(), right.contiguous(), self.places, out)
+        call(SOURCE, f"drawn_{name}", (*sizes, self.candidates.shape[1]), tensors)
 
 
 def slices(num_rows: int, size: int) -> Iterator[slice]:

@@ -49,7 +49,12 @@ class PretrainCommand(LightningCLI):
         )
         parser.add_argument("--run_dir", type=str, default=None, help="the run's folder, new for a new run (required)")
         parser.add_argument("--ckpt_path", type=str, default=None, help="continue: 'last', 'best' or a .ckpt file")
-        parser.add_argument("--init_from", type=str, default=None, help="start from the weights of this run or model")
+        parser.add_argument(
+            "--init_from",
+            type=str,
+            default=None,
+            help="start from the weights of a run or model, or of the Hub's",
+        )
         parser.add_argument("--record_every_steps", type=int, default=50, help="record the training bound this often")
         parser.add_argument("--eval_every_steps", type=int, default=500, help="measure the held-out bound this often")
         parser.add_argument("--checkpoint_every_steps", type=int, default=500, help="save last.ckpt this often")

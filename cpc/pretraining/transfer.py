@@ -5,20 +5,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from cpc.checkpoint import describe, load_pretrained
 from cpc.model import CPC
+from cpc.predictors import Bilinear
 
 
 def start_from(model: CPC, folder: str | Path) -> None:
     """Take over the encoder of a saved model, and every other part that fits whole; say on stderr which do not.
 
-    The encoder brings its statistics of inputs along: its weights have learnt from inputs standardised by these.
+    Bilinear predictors share the W_k of the steps that both have. The encoder brings its statistics of inputs along:
+    its weights have learnt from inputs standardised by these.
 
     Args:
         model: a new one.
-        folder: a model folder, or a run folder that holds one.
+        folder: a model folder, a run folder that holds one, or a model of the Hub (`cpc.hub`).
 
     Raises:
         ValueError: if there is no such model, its encoder does not fit, or it predicts classes.
@@ -39,9 +42,29 @@ def start_from(model: CPC, folder: str | Path) -> None:
                 print(f"--init_from {folder}: model.{name} is taken over, with {settings}", file=sys.stderr)
         elif name == "encoder":
             raise ValueError(f"--init_from {folder}: its encoder does not fit model.encoder: {difference}")
+        elif name == "predictors" and _take_steps(from_part, part):
+            told = f"in the steps that both have, any other starts anew, with {_other_settings(from_part, part)}"
+            print(f"--init_from {folder}: model.{name} is taken over {told}", file=sys.stderr)
         else:
             print(f"--init_from {folder}: model.{name} starts anew: {difference}", file=sys.stderr)
     model.is_initialised.copy_(saved.is_initialised)
+
+
+@torch.no_grad()
+def _take_steps(saved: nn.ModuleList, new: nn.ModuleList) -> bool:
+    """Take over W_1, W_2, ... as far as both have them, where they are all that bilinear predictors differ in."""
+    pairs = [
+        (there, here)
+        for there, here in zip(saved, new, strict=False)
+        if isinstance(there, Bilinear)
+        and isinstance(here, Bilinear)
+        and (there.context_dim, there.latent_dim) == (here.context_dim, here.latent_dim)
+    ]
+    if not len(pairs) == len(saved) == len(new):
+        return False
+    for there, here in pairs:
+        here.weights[: there.num_steps] = there.weights[: here.num_steps]
+    return True
 
 
 def _class_paths(described: dict[str, Any]) -> Iterator[str]:

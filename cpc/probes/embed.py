@@ -1,7 +1,10 @@
 """Features of files, one output per file, for whoever wants them elsewhere."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -13,6 +16,7 @@ from cpc.checkpoint import load_pretrained, read_config
 from cpc.data.readouts import Precision
 from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.folders import name_a_few
+from cpc.on_ray.spread import spread
 from cpc.probes.open import open_readouts
 
 Format = Literal["npy", "safetensors"]
@@ -29,6 +33,7 @@ def embed(
     overwrite: bool = False,
     device: str = "cpu",
     precision: Precision = "float32",
+    num_ray_workers: int | None = None,
     trusted_packages: Sequence[str] = ("cpc",),
     progress: bool = True,
 ) -> list[Path]:
@@ -51,6 +56,9 @@ def embed(
         overwrite: replace outputs that are there already.
         device: where to compute.
         precision: of the encoder's products.
+        num_ray_workers: processes of a Ray cluster (RAY_ADDRESS; one is started here without) that embed, each with a
+            CPU, and a GPU unless `device` is cpu; this one alone if not given. When a bad file ends all, those that
+            others were at may be written too.
         trusted_packages: packages whose classes the model and its data may name.
         progress: show a progress bar.
 
@@ -60,40 +68,74 @@ def embed(
     Raises:
         ValueError: before anything is written: on a modality without readouts, a missing path, a folder without such
             files, two inputs with one output, or outputs that exist already. While writing: on a bad file, or one whose
-            features are not finite, unless `skip_bad`.
+            features are not finite, unless `skip_bad`. On `num_ray_workers` as `cpc.on_ray.spread.spread`.
     """
     for name, value, legal in (("features", features, ("c", "z")), ("format", format, get_args(Format))):
         if value not in legal:
             raise ValueError(f"{name}={value!r} is not one of {', '.join(legal)}")
-    config = read_config(model_folder)
-    trusted = tuple(trusted_packages)
-    model = load_pretrained(model_folder, device=device, trusted_packages=trusted)
-    readouts = open_readouts(config, model, None, trusted_packages=trusted, device=device, precision=precision)
-    targets = _targets(paths, Path(out), format, readouts.find_files)
+    if num_ray_workers is not None and ":" in device:
+        raise ValueError(f"`device`={device}: each Ray worker has a GPU of its own; write {device.partition(':')[0]}")
+    start = partial(_Embedding, model_folder, features, format, precision, tuple(trusted_packages))
+    embedding = start(device if num_ray_workers is None else "cpu")
+    targets = _targets(paths, Path(out), format, embedding.readouts.find_files)
     existing = [str(target) for target in targets if target.exists() or target.with_suffix(".json").exists()]
     if existing and not overwrite:
         raise ValueError(
             f"{len(existing)} of {len(targets)} outputs exist already:\n{name_a_few(existing)}\nset `overwrite` to "
             "replace them, or name another folder with `out`"
         )
-    front_end = readouts.front_end([features], model)
-    sidecar = front_end.geometry(features) | {"model_sha256": config["sha256"]}
+    pairs = list(targets.items())
+    complaints: Generator[str | None, None, None] = (embedding(pair) for pair in pairs)
+    if num_ray_workers is not None:
+        num_gpus = 0 if device == "cpu" else 1
+        complaints = spread(partial(start, device), pairs, num_ray_workers, num_gpus=num_gpus, name=itemgetter(1))
     written, bad = [], []
-    for target, path in tqdm(targets.items(), desc="embed", unit="file", disable=not progress):
-        try:
-            values = front_end.of_file(path)
-            if not np.isfinite(values).all():
-                raise ValueError(f"{path}: its features are not finite, the model's products overflow")
-        except ValueError as error:
-            if not skip_bad:
-                raise ValueError(f"{error}; set `skip_bad` to go on without such files") from error
-            bad.append(str(error))
-            continue
-        _write(target, values, {**sidecar, "source": str(path)}, format)
-        written.append(target)
+    with closing(complaints), tqdm(total=len(pairs), desc="embed", unit="file", disable=not progress) as bar:
+        for target, complaint in zip(targets, complaints, strict=True):
+            bar.update()
+            if complaint is None:
+                written.append(target)
+            elif skip_bad:
+                bad.append(complaint)
+            else:
+                raise ValueError(f"{complaint}; set `skip_bad` to go on without such files")
     if bad:
         warnings.warn(f"left out {len(bad)} of {len(targets)} files:\n{name_a_few(bad)}", stacklevel=2)
     return written
+
+
+class _Embedding:
+    """Of a model that is loaded once: writes the features of one file after another."""
+
+    def __init__(
+        self,
+        model_folder: str | Path,
+        features: str,
+        format: str,
+        precision: Precision,
+        trusted_packages: tuple[str, ...],
+        device: str,
+    ) -> None:
+        config = read_config(model_folder)
+        model = load_pretrained(model_folder, device=device, trusted_packages=trusted_packages)
+        self.readouts = open_readouts(
+            config, model, None, trusted_packages=trusted_packages, device=device, precision=precision
+        )
+        self._front_end = self.readouts.front_end([features], model)
+        self._sidecar = self._front_end.geometry(features) | {"model_sha256": config["sha256"]}
+        self._format = format
+
+    def __call__(self, pair: tuple[Path, Path]) -> str | None:
+        """Write to the first path the features of the second; what is wrong with it, if nothing can be written."""
+        target, path = pair
+        try:
+            values = self._front_end.of_file(path)
+            if not np.isfinite(values).all():
+                raise ValueError(f"{path}: its features are not finite, the model's products overflow")
+        except ValueError as error:
+            return str(error)
+        _write(target, values, {**self._sidecar, "source": str(path)}, self._format)
+        return None
 
 
 def _targets(

@@ -2,7 +2,8 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from cpc.candidates import draw_negatives
+from cpc.candidates import draw_negatives, draws
+from cpc.candidates.draws import _draw
 
 
 def test_uniform_over_exactly_the_rows_negatives() -> None:
@@ -21,6 +22,34 @@ def test_uniform_over_exactly_the_rows_negatives() -> None:
         counts = torch.bincount(row, minlength=20)
         assert counts[~eligible].sum() == 0
         assert chisquare(counts[eligible]).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("shares_pool", [False, True])
+def test_draws_in_c_are_those_in_torch(shares_pool: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if draws.compiled(draws.SOURCE) is None:
+        pytest.skip("no C compiler")
+    pool = torch.rand(3, 40, generator=torch.Generator().manual_seed(0)) < 0.7
+    pool = pool[:1].expand(3, -1) if shares_pool else pool
+    rows = (torch.arange(10) % 3, torch.arange(10) * 3)
+    found = []
+    for _ in range(2):
+        generator = torch.Generator().manual_seed(1)
+        found.append(draw_negatives(pool, *rows, 700, generator, num_before=10**9))
+        monkeypatch.setattr(draws, "compiled", lambda source: None)
+    assert torch.equal(*found)
+
+
+def test_numbers_are_those_of_splitmix64() -> None:
+    """The first three of seed 1234567, as its reference implementation prints them; here as places among 2^52."""
+    published = (6457827717110365317, 3203168211198807973, 9817491932198370423)
+    golden = 0x9E3779B97F4A7C15
+    one, num = torch.zeros(1, dtype=torch.int64), 2**40
+    members = torch.arange(2**20)
+    for n, number in enumerate(published, 1):
+        key = (1234567 + golden * n) % 2**64
+        key = key - 2**64 if key >= 2**63 else key
+        place = _draw(key, 0, 1, one, one + 2**20, one + num, members)
+        assert place.item() == number >> 44
 
 
 def test_excludes_nothing_without_a_positive() -> None:

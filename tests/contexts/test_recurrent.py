@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from cpc.contexts import GRU, LSTM
+from cpc.contexts import gru_layer as gru_layer_module
 from cpc.contexts.gru_layer import gru_layer
 
 
@@ -46,24 +47,47 @@ def test_bad_arguments(network: type[GRU] | type[LSTM]) -> None:
         network(8, dropout=0.1)
 
 
-def test_gru_layers_by_hand_have_the_gradients_of_the_library() -> None:
-    context = GRU(5, num_layers=2).double()
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 5e-6)])
+@pytest.mark.parametrize(("num_sequences", "dim"), [(4, 5), (1, 16), (7, 70), (9, 128)])
+@pytest.mark.parametrize("num_threads", [1, 2, 5])
+def test_gru_layers_by_hand_have_the_gradients_of_the_library(
+    dtype: torch.dtype,
+    tolerance: float,
+    num_sequences: int,
+    dim: int,
+    num_threads: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: num_threads)
+    torch.manual_seed(0)
+    context = GRU(dim, num_layers=2)
     context.connect(3)
-    context.double()
-    z = torch.randn(4, 9, 3, dtype=torch.float64, requires_grad=True)
-    state = torch.randn(4, 2, 5, dtype=torch.float64, requires_grad=True)
+    context.to(dtype)
+    z = (3 * torch.randn(num_sequences, 9, 3, dtype=dtype)).requires_grad_()  # gates that saturate, too
+    state = torch.randn(num_sequences, 2, dim, dtype=dtype, requires_grad=True)
     parameters = [z, state, *context.parameters()]
     contexts, (after,) = context(z, (state,))
     expected, hidden = context.layers(z, state.transpose(0, 1).contiguous())
-    torch.testing.assert_close(contexts, expected)
-    torch.testing.assert_close(after, hidden.transpose(0, 1))
+    torch.testing.assert_close(contexts, expected, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(after, hidden.transpose(0, 1), atol=tolerance, rtol=tolerance)
     weights = torch.randn_like(contexts)
     for found, wanted in zip(
         torch.autograd.grad((contexts * weights).sum() + after.sum(), parameters),
         torch.autograd.grad((expected * weights).sum() + hidden.sum(), parameters),
         strict=True,
     ):
-        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(found, wanted, atol=tolerance * float(wanted.abs().max()), rtol=0)
+
+
+def test_without_a_compiler_the_library_runs_the_gru(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = GRU(5, num_layers=2)
+    context.connect(3)
+    z = torch.randn(4, 9, 3)
+    found = []
+    for has_compiler in (True, False):
+        monkeypatch.setattr(gru_layer_module, "_is_compiled", lambda answer=has_compiler: answer)
+        found.append(context(z))
+    torch.testing.assert_close(*found)
 
 
 def test_a_gru_layer_by_finite_differences() -> None:

@@ -1,5 +1,6 @@
 """Datasets of Hugging Face, in folders as its package writes them and from a Hub, against the files that went in."""
 
+import csv
 import io
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from PIL import Image
 from cpc import cli
 from cpc.data import read_image_source, read_manifest
 from cpc.data.audio.index import index_folder
-from cpc.data.hub_datasets import download_dataset, file_of
+from cpc.data.hub_datasets import _known_split, download_dataset, file_of
 
 library: Any = pytest.importorskip("datasets")
 assert library is import_module("datasets")
@@ -107,6 +108,87 @@ def test_images_lie_by_split_and_class(tmp_path: Path) -> None:
             number = int(Path(name).stem.rpartition("-")[2]) + 6 * (table.splits[row] == "test")
             assert found.tobytes() == pictures[number].tobytes()
             assert number == 0 or table.classes[table.labels[row]] == ["%3C", "%2E.%2Fdog", "%3E"][number % 3]
+
+
+def test_minus_one_is_a_number_but_no_class(tmp_path: Path, write_audio: Callable[..., Path]) -> None:
+    feeling, mood = library.Value("int64"), library.ClassLabel(names=["calm", "glad"])
+    rows = [
+        {
+            "audio": {"bytes": flac(write_audio, tmp_path, number), "path": None},
+            "feeling": number - 1,
+            "mood": number - 1,
+        }
+        for number in range(3)
+    ]
+    table = of_rows(rows, feeling=feeling, mood=mood)
+    library.DatasetDict({"train": table}).save_to_disk(tmp_path / "source")
+    out = download_dataset(str(tmp_path / "source"), out=tmp_path / "out")
+    with (out / "labels.csv").open(newline="") as stream:
+        assert [(row["feeling"], row["mood"]) for row in csv.DictReader(stream)] == [
+            ("-1", ""),
+            ("0", "calm"),
+            ("1", "glad"),
+        ]
+    picture = {"image": {"bytes": png(np.zeros((2, 2), np.uint8)), "path": None}}
+    features = library.Features({"image": library.Image(), "feeling": feeling})
+    pictures = library.Dataset.from_list([picture | {"feeling": value} for value in (-1, 0, 1)], features=features)
+    library.DatasetDict({"train": pictures}).save_to_disk(tmp_path / "pictures")
+    out = download_dataset(str(tmp_path / "pictures"), out=tmp_path / "classes", label="feeling")
+    assert sorted(file.parent.name for file in out.rglob("*.png")) == ["-1", "0", "1"]
+    assert [folder.name for folder in out.iterdir()] == ["train"]
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("train", "train"),
+        ("train.clean.100", "train"),
+        ("training_2", "train"),
+        ("validation", "valid"),
+        ("Valid", "valid"),
+        ("val2014", "valid"),
+        ("dev-other", "valid"),
+        ("testing", "test"),
+        ("test_matched", "test"),
+        ("unlabeled", "unlabelled"),
+        ("unsupervised", "unlabelled"),
+        ("validated", None),
+        ("devices", None),
+        ("trainval", None),
+        ("testimonials", None),
+        ("", None),
+    ],
+)
+def test_a_split_is_known_by_its_first_word(name: str, split: str | None) -> None:
+    if split is not None:
+        assert _known_split(name, "org/words") == split
+        return
+    with pytest.raises(ValueError, match=f"org/words: split '{name}' is none of train"):
+        _known_split(name, "org/words")
+
+
+def test_empty_splits_are_skipped_and_configurations_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    features = library.Features({"image": library.Image(), "label": library.ClassLabel(names=["a"])})
+    row = {"image": {"bytes": png(np.zeros((2, 2), np.uint8)), "path": None}, "label": 0}
+    full = library.Dataset.from_list([row], features=features)
+    empty = full.select([])
+    library.DatasetDict({"train": full, "test": empty}).save_to_disk(tmp_path / "saved")
+    for folder in ("tables", "named/small", "named/large"):
+        (tmp_path / folder).mkdir(parents=True)
+        full.to_parquet(tmp_path / folder / "train-00000-of-00001.parquet")
+    empty.to_parquet(tmp_path / "tables" / "test-00000-of-00001.parquet")
+    for source in ("saved", "tables"):
+        out = download_dataset(str(tmp_path / source), out=tmp_path / f"{source} written")
+        assert [path.relative_to(out).as_posix() for path in out.rglob("*.png")] == ["train/a/train-00000000.png"]
+        assert capsys.readouterr().err.endswith(f"{source}: split 'test' is empty, and skipped\n")
+    with pytest.raises(ValueError, match="has no rows in test: choose others by `splits`"):
+        download_dataset(str(tmp_path / "tables"), out=tmp_path / "out", splits=["test"])
+    configs = "".join(f"- config_name: {name}\n  data_files: {name}/*\n" for name in ("small", "large"))
+    (tmp_path / "named" / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
+    for config, words in ((None, "has several configurations"), ("huge", "has no configuration 'huge'")):
+        with pytest.raises(ValueError, match=rf"{words}: choose by `config` NAME one of \['small', 'large'\]$"):
+            download_dataset(str(tmp_path / "named"), out=tmp_path / "out", config=config)
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_cannot_be_read_is_named_and_leaves_nothing(speech: tuple[Path, list[bytes]], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from cpc.candidates import STRATEGIES, ClassTable, allowed_matrix
 from cpc.data.batch import Batch
 from cpc.losses import ClassTableLoss, contrast
 from cpc.losses.blocks import blocks
-from cpc.losses.plan import Part, Sequences, plan
+from cpc.losses.plan import Part, Plan, Sequences, plan
 from cpc.predictors import Output
 
 B, T = 6, 8
@@ -119,3 +119,19 @@ def test_nor_does_that_of_all_classes() -> None:
     batch = Batch.of(x)._replace(labels=labels, num_valid=torch.tensor([5, 3]))
     loss(Output(x, x, {"": queries}, None), batch).loss.backward()
     assert queries.grad.shape == queries.shape
+
+
+def test_batches_alike_share_a_plan() -> None:
+    """Plans depend on which identities are equal, and on unknown speakers, not on what they are called."""
+    num_valid = torch.tensor([5, 6, 6, 4])
+
+    def planned(sequence_id: list[int], group_id: list[int] | None = None) -> Plan:
+        groups = None if group_id is None else torch.tensor(group_id)
+        return plan("mixed_excluding", Sequences(num_valid, torch.tensor(sequence_id), groups), 6, 3)
+
+    one = planned([7, -3, 7, -4], [2, 2, 5, -1])
+    assert planned([0, 1, 0, 9], [8, 8, 0, -1]) is one
+    for other in (planned([0, 1, 2, 9], [8, 8, 0, -1]), planned([0, 1, 0, 9], [8, 8, 0, 3]), planned([0, 1, 0, 9])):
+        assert other is not one
+    assert torch.equal(one.pool, planned([0, 1, 0, 9]).pool)
+    assert not torch.equal(one.pool, planned([0, 1, 2, 9]).pool)

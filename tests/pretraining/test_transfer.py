@@ -46,11 +46,6 @@ def test_all_weights_and_statistics_are_taken_over(saved: Path, capsys: pytest.C
     [
         ({"context_dim": 7}, {"context", "predictors"}, r"model.context starts anew: layers.weight_ih_l0 is \[18, 8\]"),
         ({"context": cpc.contexts.LSTM}, {"context"}, r"model.context starts anew"),
-        (
-            {"num_steps": 4},
-            {"predictors"},
-            r"model.predictors starts anew: 0.linear.weight is \[24, 6\] there, \[32, 6\]",
-        ),
     ],
 )
 def test_parts_that_do_not_fit_start_anew_and_are_named(
@@ -64,6 +59,28 @@ def test_parts_that_do_not_fit_start_anew_and_are_named(
     told = capsys.readouterr().err
     assert told.count("starts anew") == len(parts)
     assert re.search(words, told)
+
+
+@pytest.mark.parametrize("num_steps", [2, 4])
+@pytest.mark.parametrize("context", [cpc.contexts.GRU, cpc.contexts.LSTM])
+def test_steps_that_both_have_are_taken_over(
+    saved: Path, capsys: pytest.CaptureFixture[str], num_steps: int, context: Any
+) -> None:
+    model = model_of(num_steps=num_steps, context=context)
+    before = model.predictor.weights.detach().clone()
+    start_from(model, saved)
+    expected = cpc.load_pretrained(saved).predictor.weights
+    torch.testing.assert_close(model.predictor.weights[:3], torch.cat([expected[:num_steps], before[3:]])[:3])
+    torch.testing.assert_close(model.predictor.weights[3:], before[3:])
+    words = f"in the steps that both have, any other starts anew, with num_steps 3 there, {num_steps} here"
+    assert f"model.predictors is taken over {words}\n" in capsys.readouterr().err
+
+
+def test_steps_of_other_predictors_are_no_parts(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    transformer = cpc.predictors.TransformerPredictor(2, num_heads=3, feedforward_dim=8)
+    model = cpc.CPC(cpc.encoders.AudioEncoder(dim=8), cpc.contexts.GRU(dim=6), transformer)
+    start_from(model, saved)
+    assert "model.predictors starts anew" in capsys.readouterr().err
 
 
 def test_a_saved_model_may_name_no_more_classes_than_the_new_one_does(saved: Path) -> None:

@@ -60,7 +60,8 @@ def test_from_alignments_to_errors(
     printed = capsys.readouterr().out
     report = json.loads((model_folder / "probe.json").read_text())
     assert report["model"]["step"] == 7
-    record = report["abx"]["tones"]
+    record = report["abx"]["tones, context any"]
+    assert "72 items, context any, max_size_group 10, max_x_across 5, seed 0\n" in printed
     assert record["items"]["num_items"] == len(read_items(items)) == 72
     assert (record["protocol"]["context"], record["protocol"]["seed"]) == ("any", 0)
     assert list(record["results"]) == ["cpc_z", "cpc", "mfcc", "random_z"]
@@ -149,10 +150,52 @@ def test_items_that_do_not_fit_the_audio_are_refused_or_left_out(
         main([*command, "--skip_bad"])
     assert len([each for each in warned if "left out" in str(each.message)]) == 2
     report = json.loads((model_folder / "probe.json").read_text())
-    assert report["abx"]["x"]["items"]["num_items"] == 3
+    counts = {"num_items": 3, "num_left_out": 2, "num_cut": 0}
+    assert counts.items() <= report["abx"]["x"]["items"].items()
     assert report["abx"]["x"]["results"]["cpc_z"]["within"]["num_triplets"] == 2
     assert report["abx"]["x"]["results"]["cpc_z"]["across"] is None
-    assert "none" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "none" in printed
+    assert "items left out, as without a recording there: 2" in printed
+
+
+def test_every_item_file_and_protocol_has_its_own_errors(
+    model_folder: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = write(corpus / "phone.item", *[f"test/ann-0 {line}" for line in TRIPLET])
+    options = ["--features", "z", "--baselines"]
+
+    def run_abx(*more: str) -> list[str]:
+        main(["abx", str(model_folder), "--items", str(items), *options, *more])
+        return list(json.loads((model_folder / "probe.json").read_text())["abx"])
+
+    run_abx("--context", "any")
+    of_old = json.loads((model_folder / "probe.json").read_text())
+    of_old["abx"] = {"phone": of_old["abx"]["phone, context any"]}  # as older reports name it
+    (model_folder / "probe.json").write_text(json.dumps(of_old))
+    assert run_abx("--seed", "1", "--max_size_group", "2") == ["phone, context any", "phone, max_size_group 2, seed 1"]
+    capsys.readouterr()
+    assert run_abx() == ["phone, context any", "phone, max_size_group 2, seed 1", "phone"]
+    assert "replaced" not in capsys.readouterr().err
+    run_abx()
+    assert f"{model_folder / 'probe.json'} had 'phone' before: replaced" in capsys.readouterr().err
+    (tmp_path / "test").mkdir()
+    other = write(tmp_path / "test" / "phone.item", *[f"test/ann-1 {line}" for line in TRIPLET])
+    command = ["abx", str(model_folder), "--items", str(other), *options, "--data", str(corpus)]
+    message = refusal(command, capsys)
+    assert f"has 'phone' of other items, {items}: rename the item file, or name another report with --out" in message
+    message = refusal([*command[:-2], "--seed", "5"], capsys)
+    assert f"there is no manifest beside {other}: name the folder of the audio with --data" in message
+
+
+def test_items_that_end_after_their_recording_are_counted(
+    model_folder: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"test/ann-0 {line}" for line in [*TRIPLET, "0.3 7 mid low high ann", "0.3 0.4005 mid low high ann"]]
+    items = str(write(corpus / "x.item", *lines))
+    main(["abx", str(model_folder), "--items", items, "--features", "z", "--baselines"])
+    assert "items that end after their recording, and are cut at its end: 1" in capsys.readouterr().out
+    assert json.loads((model_folder / "probe.json").read_text())["abx"]["x"]["items"]["num_cut"] == 1
 
 
 def test_short_items_are_counted(model_folder: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +212,7 @@ def test_features_on_disk_and_rounded_read_alike(model_folder: Path, corpus: Pat
     for options in ([], ["--max_ram_gb", "0"], ["--dtype", "float16"]):
         main([*command, "--context", "any", *options])
         report = json.loads((model_folder / "probe.json").read_text())
-        found.append(report["abx"]["x"]["results"]["cpc_z"]["across"]["error_percent"])
+        found.append(report["abx"]["x, context any"]["results"]["cpc_z"]["across"]["error_percent"])
     assert found[0] == found[1] == pytest.approx(found[2], abs=0.5)
 
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from cpc.candidates.kernels import NORM_TOLERANCE
 from cpc.candidates.samplers.block_mass import BlockMass, CentroidMass
 from cpc.candidates.samplers.blocks import BLOCKS, Members, members_of, part_into_blocks
-from cpc.candidates.samplers.compiled import call_on_threads, compiled
 from cpc.candidates.samplers.inverse_cdf import inverse_cdf
 from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits
+from cpc.compiled import call_on_threads, compiled
 
 SOURCE = Path(__file__).with_suffix(".c")
 LEAST_LOG_WEIGHT = -87  # as in two_level.c: below, a float is zero, and nothing is left where the highest are excluded

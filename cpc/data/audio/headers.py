@@ -5,6 +5,8 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +14,7 @@ import soundfile
 from tqdm import tqdm
 
 from cpc.data.store.parallel import map_in_order
+from cpc.on_ray.spread import spread
 
 # What libsndfile reads and people store speech in; compared in lower case.
 AUDIO_SUFFIXES = frozenset(
@@ -32,6 +35,8 @@ _PLACEHOLDER_BYTES = 0x7FFFF000
 # as long, 2^40 samples at 16 kHz are two years, and libsndfile knows 1024 channels.
 COUNT_LIMITS = {"num_samples": (1, 1 << 40), "sample_rate_hz": (1000, 10_000_000), "num_channels": (1, 1024)}
 COUNT_COLUMNS = tuple(COUNT_LIMITS)
+
+_FILES_TOGETHER = 256  # of one message to a worker on Ray: a header takes less time than a message
 
 
 class Header(NamedTuple):
@@ -140,9 +145,29 @@ def read_header(path: Path) -> Header:
     return header
 
 
-def read_headers(files: Sequence[Path], num_workers: int, bar: str | None = None) -> list[Header | str]:
-    """Of every file its header or what is wrong with it, read by threads; `bar` is the title of a progress bar."""
+def read_headers(
+    files: Sequence[Path], num_workers: int, bar: str | None = None, num_ray_workers: int | None = None
+) -> list[Header | str]:
+    """Of every file its header or what is wrong with it, in order.
 
+    Args:
+        files: to read.
+        num_workers: threads of each process.
+        bar: title of a progress bar.
+        num_ray_workers: processes of a Ray cluster; this one alone unless given.
+    """
+    if num_ray_workers is None:
+        found = _examine(files, num_workers)
+    else:
+        parts = [files[start : start + _FILES_TOGETHER] for start in range(0, len(files), _FILES_TOGETHER)]
+        of_parts = spread(
+            lambda: lambda part: list(_examine(part, num_workers)), parts, num_ray_workers, name=itemgetter(0)
+        )
+        found = chain.from_iterable(of_parts)
+    return list(tqdm(found, total=len(files), desc=bar, unit="file", disable=bar is None))
+
+
+def _examine(files: Sequence[Path], num_workers: int) -> Iterator[Header | str]:
     def examine(file: Path) -> Header | str:
         try:
             return read_header(file)
@@ -151,5 +176,4 @@ def read_headers(files: Sequence[Path], num_workers: int, bar: str | None = None
         except OSError as error:  # a passing disk error must not end the index
             return f"{file}: cannot be read ({error.strerror or error})"
 
-    found = map_in_order(examine, files, num_workers)
-    return list(tqdm(found, total=len(files), desc=bar, unit="file", disable=bar is None))
+    return map_in_order(examine, files, num_workers)

@@ -31,6 +31,7 @@ def index_folder(
     split_by: SplitBy = "file",
     seed: int = 0,
     num_workers: int = 8,
+    num_ray_workers: int | None = None,
     skip_bad: bool = False,
     overwrite: bool = False,
     progress: bool = True,
@@ -52,7 +53,9 @@ def index_folder(
         test_share: share of the files that is drawn for split `test`, likewise.
         split_by: `speaker` draws speakers, so that those of `valid` and `test` are heard nowhere else.
         seed: of the drawn splits.
-        num_workers: threads that read headers.
+        num_workers: threads that read headers, of each process.
+        num_ray_workers: processes of a Ray cluster (RAY_ADDRESS; one is started here without) that read headers; this
+            one alone if not given.
         skip_bad: leave out files that cannot be read, and warn how many.
         overwrite: replace a manifest that is there already.
         progress: show a progress bar.
@@ -61,7 +64,7 @@ def index_folder(
         ValueError: if there is no audio, a file is bad, lies too shallow for a level, does not match the pattern or is
             there under two names; the first few are named. Also for a pattern without named groups, an `out` that
             exists, shares beside a split that folders, the pattern or `labels` name, and a split that would be empty;
-            on `labels` as `labels_of`.
+            on `labels` as `labels_of`, on `num_ray_workers` as `cpc.on_ray.spread.spread`.
     """
     root = Path(root)
     if not root.is_dir():
@@ -85,7 +88,7 @@ def index_folder(
     draw = partial(_drawn_splits, valid_share=valid_share, test_share=test_share, split_by=split_by, seed=seed)
     draw({"path": paths} | columns_of_paths)  # what is wrong with the options shows before the headers are read
     out.parent.mkdir(parents=True, exist_ok=True)
-    entries = read_headers([root / path for path in paths], num_workers, "index" if progress else None)
+    entries = read_headers([root / path for path in paths], num_workers, "index" if progress else None, num_ray_workers)
     bad = [entry for entry in entries if isinstance(entry, str)]
     if bad and (not skip_bad or len(bad) == len(paths)):
         raise ValueError(

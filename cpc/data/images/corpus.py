@@ -110,14 +110,13 @@ class ImageCorpus(DrawnCorpus):
         return super().batches(windows, sampler, *args, **options)
 
     def held_out_batch_size(self, windows: ImageDataset, batch_size: int, world_size: int) -> int:
-        """At most one pass: unchanged by chance, an image that came twice would be its own negative."""
-        of_one_pass = len(windows.rows) // world_size
-        if of_one_pass < 2:
+        """Of all ranks, at most one pass: unchanged by chance, an image that came twice would be its own negative."""
+        if len(windows.rows) < max(2, world_size):
             raise ValueError(
                 f"split {windows.split!r}: {len(windows.rows)} held-out images are too few to be compared with each "
                 f"other on {world_size} processes: hold more out, or name another split"
             )
-        return min(batch_size, of_one_pass)
+        return min(world_size * batch_size, len(windows.rows))
 
     def statistics(self, split: str | None) -> tuple[Float[Tensor, " C"], Float[Tensor, " C"]]:
         """Mean and deviation of the pixels of a split per channel, in [0, 1]; None: of all."""

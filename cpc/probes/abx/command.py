@@ -1,6 +1,7 @@
 """`cpc abx`: how well features tell phones apart, without a probe."""
 
 import hashlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,9 +11,11 @@ import numpy as np
 
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.data.audio.item_files import Items, read_items
+from cpc.data.audio.manifest import is_manifest
 from cpc.data.audio.modality import Audio
 from cpc.data.audio.readouts import AudioFrontEnd, AudioReadouts
 from cpc.data.store.atomic import finite, write_json
+from cpc.data.store.shards import is_sharded
 from cpc.evaluation import data_class
 from cpc.probes.abx.files import locate
 from cpc.probes.abx.protocol import ABXProtocol, abx_errors
@@ -59,12 +62,14 @@ def abx(
         trusted_packages: packages whose classes the model and its data may name.
 
     Returns:
-        The whole report. `abx[NAME]["results"]`, with the stem of the item file as NAME, has by features the records of
-        `ABXError` `within` and `across`, None where there is no such triplet.
+        The whole report. `abx[NAME]["results"]` has by features the records of `ABXError` `within` and `across`, None
+        where there is no such triplet. NAME is the stem of the item file and what differs from the default protocol,
+        such as `dev` or `dev, context any`.
 
     Raises:
         ValueError: before anything is computed, if the item file is damaged, names files that the data lack, or holds
-            no triplet; on unknown names; if an item begins after its file's end.
+            no triplet; on unknown names; if an item begins after its file's end; if the report has the errors of other
+            items under the same name.
     """
     extraction, protocol = extraction or Extraction(), protocol or ABXProtocol()
     items, trusted = Path(items), tuple(trusted_packages)
@@ -79,6 +84,19 @@ def abx(
         "bound": config["provenance"].get("held_out", []),
         "tasks": {},
     }
+    measured = {
+        "file": str(items),
+        "sha256": hashlib.sha256(items.read_bytes()).hexdigest(),
+    }
+    earlier = {_name(each["items"], each["protocol"]): each for each in report.get("abx", {}).values()}
+    name_here = _name(measured, asdict(protocol))
+    if name_here in earlier and earlier[name_here]["items"]["sha256"] != measured["sha256"]:
+        raise ValueError(
+            f"{out} has {name_here!r} of other items, {earlier[name_here]['items']['file']}: rename the item file, or "
+            "name another report with `out`"
+        )
+    if data is None and not (is_manifest(items.parent) or is_sharded(items.parent)):
+        raise ValueError(f"there is no manifest beside {items}: name the folder of the audio with `data`")
     model = load_pretrained(model_folder, device=extraction.device, trusted_packages=trusted)
     data = items.parent if data is None else data
     readouts = open_readouts(
@@ -98,7 +116,8 @@ def abx(
     check_names("baselines", baselines, [*BASELINES, *readouts.hand_made])
     if not (features or baselines):
         raise ValueError("`features` and `baselines` are empty: name something to measure")
-    listed, rows = locate(listed, items, readouts, extraction.skip_bad)
+    num_listed = len(listed)
+    listed, rows, num_cut = locate(listed, items, readouts, extraction.skip_bad)
     results: dict[str, Any] = {}
     geometries, device, clock = {}, extraction.device, Clock()
 
@@ -129,9 +148,10 @@ def abx(
             geometries[name] = front_end.geometry(feature)
     record = {
         "items": {
-            "file": str(items),
-            "sha256": hashlib.sha256(items.read_bytes()).hexdigest(),
+            **measured,
             "num_items": len(listed),
+            "num_left_out": num_listed - len(listed),
+            "num_cut": num_cut,
         },
         "data": {"source": str(data), **readouts.record()},
         "protocol": {
@@ -146,7 +166,9 @@ def abx(
         "results": results,
         "seconds": clock.seconds,
     }
-    report = finite({**report, "abx": {**report.get("abx", {}), items.stem: record}})
+    if name_here in earlier:
+        print(f"{out} had {name_here!r} before: replaced", file=sys.stderr)
+    report = finite({**report, "abx": {**earlier, name_here: record}})
     write_json(report, out)
     print(f"{format_abx(record)}\nwritten to {out}")
     return report
@@ -154,8 +176,9 @@ def abx(
 
 def format_abx(record: Mapping[str, Any]) -> str:
     """One item file's record as a table for people."""
+    told = ", ".join(f"{option} {record['protocol'][option]}" for option in asdict(ABXProtocol()))
     lines = [
-        f"{record['items']['file']}: {record['items']['num_items']} items",
+        f"{record['items']['file']}: {record['items']['num_items']} items, {told}",
         f"  {'ABX error':14}" + "".join(f" {mode:>9}  {'95 % interval':>15}" for mode in MODES),
     ]
     for name, result in record["results"].items():
@@ -175,7 +198,20 @@ def format_abx(record: Mapping[str, Any]) -> str:
     if any(too_short.values()):
         counts = ", ".join(f"{name} {count}" for name, count in too_short.items())
         lines.append(f"  items left out, as too short for a frame: {counts}")
+    for name, words in {
+        "num_left_out": "items left out, as without a recording there",
+        "num_cut": "items that end after their recording, and are cut at its end",
+    }.items():
+        if record["items"].get(name):  # older records count neither
+            lines.append(f"  {words}: {record['items'][name]}")
     return "\n".join(lines)
+
+
+def _name(items: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
+    """The item file's stem, and what differs from the default protocol."""
+    default = asdict(ABXProtocol())
+    other = [f"{option} {protocol[option]}" for option in default if protocol[option] != default[option]]
+    return ", ".join([Path(items["file"]).stem, *other])
 
 
 def _check_triplets(items: Items, path: Path, protocol: ABXProtocol) -> None:

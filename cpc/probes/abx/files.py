@@ -12,9 +12,11 @@ from cpc.data.audio.item_files import Items
 from cpc.data.audio.readouts import AudioReadouts
 from cpc.data.store.folders import name_a_few
 
+_MOST_OVER_SECONDS = 1e-3  # of an item beyond its recording: times are rounded
 
-def locate(items: Items, source: Path, readouts: AudioReadouts, skip_bad: bool) -> tuple[Items, np.ndarray]:
-    """The items with a recording, and `[n]` the row of each.
+
+def locate(items: Items, source: Path, readouts: AudioReadouts, skip_bad: bool) -> tuple[Items, np.ndarray, int]:
+    """The items with a recording, `[n]` the row of each, and how many end after their recording.
 
     Args:
         items: of an item file.
@@ -35,7 +37,9 @@ def locate(items: Items, source: Path, readouts: AudioReadouts, skip_bad: bool) 
     begins_within = items.onset_seconds < ends_seconds
     late = np.flatnonzero(~begins_within).tolist()
     lines = name_a_few([f"{items.line(item)} (it lasts {ends_seconds[item]:g} s)" for item in late])
-    return _kept(items, rows, begins_within, f"items of {source} begin after their recording's end:\n{lines}", skip_bad)
+    num_cut = int((begins_within & (items.offset_seconds > ends_seconds + _MOST_OVER_SECONDS)).sum())
+    problem = f"items of {source} begin after their recording's end:\n{lines}"
+    return *_kept(items, rows, begins_within, problem, skip_bad), num_cut
 
 
 def _kept(items: Items, rows: np.ndarray, is_fit: np.ndarray, problem: str, skip_bad: bool) -> tuple[Items, np.ndarray]:

@@ -24,6 +24,8 @@ class Spans(NamedTuple):
 def frames_of_items(items: Items, rows: np.ndarray, store: FeatureStore) -> Spans:
     """The frames whose centres lie in an item; its onset belongs to it, its offset does not.
 
+    An item that ends after its observation has the frames up to its end; `cpc abx` counts these items.
+
     libri-light leaves out the last of these frames, by mistake; so do figures that were published with it.
 
     Args:

@@ -16,6 +16,7 @@ from torch import Tensor
 from benchmarks.extreme import kernel_tree as kernel_tree_module
 from benchmarks.extreme.kernel_tree import KernelTree
 from benchmarks.extreme.kernels import PositiveRandomFeatures
+from cpc import compiled as compiled_module
 from cpc.candidates.kernels import KernelMap, Quadratic, RandomFourier
 from cpc.candidates.samplers import (
     NO_TARGET,
@@ -28,7 +29,6 @@ from cpc.candidates.samplers import (
     SoftmaxSampler,
     TwoLevel,
 )
-from cpc.candidates.samplers import compiled as compiled_module
 from cpc.candidates.samplers import two_level as two_level_module
 
 NUM_CLASSES, DIM, TEMPERATURE = 37, 8, 0.2

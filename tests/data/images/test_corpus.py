@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 from cpc.data import Images
+from cpc.data.drawn import HeldOut
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.dataset import ImageDataset
 from cpc.data.images.pack import pack_images
@@ -265,10 +266,22 @@ def test_no_image_meets_its_copy(open_corpus: OpenCorpus) -> None:
     with pytest.raises(ValueError, match="batch_size=21 on 1 processes is more than the 20 images there are"):
         corpus.batches(windows, "uniform", 21, 1, seed=0)
     assert corpus.held_out_batch_size(windows, 32, 1) == 20
-    assert corpus.held_out_batch_size(windows, 32, 3) == 6
+    assert corpus.held_out_batch_size(windows, 32, 3) == 20
     assert corpus.held_out_batch_size(windows, 4, 1) == 4
+    assert corpus.held_out_batch_size(windows, 4, 3) == 12
     with pytest.raises(ValueError, match="1 held-out images are too few"):
         corpus.held_out_batch_size(windows.subset(np.array([3])), 4, 1)
+
+
+def test_ranks_share_what_one_process_would_measure(open_corpus: OpenCorpus) -> None:
+    """Also where the split is smaller than the batch of all ranks: the bound does not depend on their number."""
+    corpus, options = open_corpus(), Images(source="unused", image_size=12, eval_split="train")
+    for batch_size in (2, 32):
+        (one,) = HeldOut(corpus, replace(options, batch_size=3 * batch_size), "mixed", 1).draws("mixed")
+        shares = [HeldOut(corpus, replace(options, batch_size=batch_size), "mixed", 1, 0, rank, 3) for rank in range(3)]
+        of_ranks = [share.draws("mixed")[0] for share in shares]
+        assert [image for share in of_ranks for image, _ in share] == [image for image, _ in one]
+        assert [len(share) for share in of_ranks] == ([2, 2, 2] if batch_size == 2 else [6, 7, 7])
 
 
 @pytest.mark.parametrize("packed", [True, False])

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,8 @@ import torch
 from torch import Tensor
 
 DRAWS_PER_THREAD = 1000  # about a millisecond: to start a thread costs a tenth of that
-FLAGS = ("-O3", "-march=native", "-fopenmp-simd", "-ffp-contract=fast", "-shared", "-fPIC")
+_THREADS = "-fopenmp" if sys.platform == "linux" else "-fopenmp-simd"  # torch brings GCC's OpenMP; elsewhere one thread
+FLAGS = ("-O3", "-march=native", _THREADS, "-ffp-contract=fast", "-shared", "-fPIC")
 _log = logging.getLogger(__name__)
 
 
@@ -53,6 +55,22 @@ def compiled(source: Path) -> ctypes.CDLL | None:
         reason = getattr(error, "stderr", None) or error
         _log.warning("%s could not be compiled and runs in torch instead, which is slower: %s", source.name, reason)
         return None
+
+
+def call(source: Path, name: str, integers: Sequence[int], tensors: Sequence[Tensor]) -> None:
+    """Call a C function that shares its work among as many threads as torch uses.
+
+    Args:
+        source: that `compiled` takes.
+        name: of the function, without the dtype of the last tensor, in which its name ends.
+        integers: passed as int64, behind the number of threads.
+        tensors: passed as pointers, so they must be contiguous.
+    """
+    function = getattr(compiled(source), f"{name}_{str(tensors[-1].dtype).removeprefix('torch.')}")
+    function.argtypes = [ctypes.c_int64] * (1 + len(integers)) + [ctypes.c_void_p] * len(tensors)
+    function.restype = None
+    assert all(each.is_contiguous() for each in tensors)
+    function(torch.get_num_threads(), *integers, *(each.data_ptr() for each in tensors))
 
 
 def call_on_threads(

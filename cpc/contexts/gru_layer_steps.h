@@ -1,0 +1,132 @@
+/* The recurrence of gru_layer.c in one type of number: REAL.
+
+   B sequences, T latents, C context dim; gates in the order reset r, update z, new n. A thread takes some sequences
+   through all steps, so that none waits for another. */
+
+#define LANES (VECTOR_BYTES / (int64_t)sizeof(REAL))
+#define ROWS 4 /* times COLUMNS vectors: as many sums as registers hold */
+#define COLUMNS 4
+
+typedef REAL NAMED(vector) __attribute__((vector_size(VECTOR_BYTES)));
+#define VECTOR NAMED(vector)
+
+/* out [rows, vectors] = start + a [rows, depth] b [depth, vectors]: `start` is a row for all, or a row of its own each. */
+static inline __attribute__((always_inline)) void NAMED(tile)(const int rows, const int vectors, int64_t depth,
+                                                              const REAL *a, int64_t a_stride, const REAL *b,
+                                                              int64_t b_stride, const REAL *start, int64_t start_stride,
+                                                              REAL *out, int64_t out_stride) {
+    VECTOR sums[ROWS][COLUMNS];
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) memcpy(&sums[r][v], start + r * start_stride + v * LANES, sizeof(VECTOR));
+    for (int64_t k = 0; k < depth; k++) {
+        VECTOR row[COLUMNS];
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) memcpy(&row[v], b + k * b_stride + v * LANES, sizeof(VECTOR));
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++) sums[r][v] += a[r * a_stride + k] * row[v];
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) memcpy(out + r * out_stride + v * LANES, &sums[r][v], sizeof(VECTOR));
+}
+
+/* out [num, width] = start + a [num, depth] b [depth, width]; columns outside, so that b comes from memory once. */
+static void NAMED(product)(int64_t num, int64_t depth, int64_t width, const REAL *a, int64_t a_stride, const REAL *b,
+                           const REAL *start, int64_t start_stride, REAL *out) {
+    int64_t c = 0;
+#define TILES(vectors)                                                                                             \
+    for (; c + (vectors) * LANES <= width; c += (vectors) * LANES) {                                               \
+        int64_t r = 0;                                                                                             \
+        for (; r + ROWS <= num; r += ROWS)                                                                         \
+            NAMED(tile)(ROWS, vectors, depth, a + r * a_stride, a_stride, b + c, width, start + r * start_stride + c, \
+                        start_stride, out + r * width + c, width);                                                 \
+        for (; r < num; r++)                                                                                       \
+            NAMED(tile)(1, vectors, depth, a + r * a_stride, a_stride, b + c, width, start + r * start_stride + c, 0, \
+                        out + r * width + c, width);                                                               \
+    }
+    TILES(COLUMNS)
+    TILES(1)
+#undef TILES
+    for (int64_t r = 0; r < num; r++)
+        for (int64_t rest = c; rest < width; rest++) {
+            REAL sum = start[r * start_stride + rest];
+            for (int64_t k = 0; k < depth; k++) sum += a[r * a_stride + k] * b[k * width + rest];
+            out[r * width + rest] = sum;
+        }
+}
+
+/* gates [T, B, 3C]: what the inputs give them, replaced by their values; hiddens [T + 1, B, C], the first one given;
+   new_by_hidden [T, B, C]: what the hidden state adds to the new gate. recurrent [C, 3C]; products [B, 3C] is scratch. */
+void NAMED(gru_forward)(int64_t num_threads, int64_t num_latents, int64_t num_sequences, int64_t dim,
+                        const REAL *recurrent, const REAL *bias, REAL *restrict products, REAL *restrict gates,
+                        REAL *restrict new_by_hidden, REAL *restrict hiddens) {
+#pragma omp parallel for num_threads(num_threads)
+    for (int64_t part = 0; part < num_threads; part++) {
+        const int64_t first = num_sequences * part / num_threads, end = num_sequences * (part + 1) / num_threads;
+        for (int64_t t = 0; t < num_latents; t++) {
+            const REAL *before = hiddens + t * num_sequences * dim;
+            NAMED(product)(end - first, dim, 3 * dim, before + first * dim, dim, recurrent, bias, 0,
+                           products + first * 3 * dim);
+            for (int64_t b = first; b < end; b++) {
+                const REAL *hidden = before + b * dim, *by_hidden = products + b * 3 * dim;
+                REAL *reset = gates + (t * num_sequences + b) * 3 * dim, *update = reset + dim, *new = update + dim;
+                REAL *from_hidden = new_by_hidden + (t * num_sequences + b) * dim;
+                REAL *after = hiddens + ((t + 1) * num_sequences + b) * dim;
+#pragma omp simd
+                for (int64_t c = 0; c < 2 * dim; c++) reset[c] = NAMED(sigmoid)(reset[c] + by_hidden[c]);
+#pragma omp simd
+                for (int64_t c = 0; c < dim; c++) {
+                    from_hidden[c] = by_hidden[2 * dim + c];
+                    new[c] = NAMED(hyperbolic_tangent)(new[c] + reset[c] * from_hidden[c]);
+                    after[c] = new[c] + update[c] * (hidden[c] - new[c]);
+                }
+            }
+        }
+    }
+}
+
+/* From the gradients of all hidden states, `by_hiddens` [T + 1, B, C], to those of what enters the gates, by the input
+   and by the product with the hidden state, [T, B, 3C] each, and that of the first hidden state, `carried` [B, C].
+   weight [3C, C]. */
+void NAMED(gru_backward)(int64_t num_threads, int64_t num_latents, int64_t num_sequences, int64_t dim,
+                         const REAL *by_hiddens, const REAL *weight, const REAL *hiddens, const REAL *gates,
+                         const REAL *new_by_hidden, REAL *restrict by_input, REAL *restrict by_product,
+                         REAL *restrict carried) {
+#pragma omp parallel for num_threads(num_threads)
+    for (int64_t part = 0; part < num_threads; part++) {
+        const int64_t first = num_sequences * part / num_threads, end = num_sequences * (part + 1) / num_threads;
+        for (int64_t t = num_latents - 1; t >= 0; t--) {
+            for (int64_t b = first; b < end; b++) {
+                const int64_t of_step = (t * num_sequences + b) * dim, after = of_step + num_sequences * dim;
+                const REAL *reset = gates + 3 * of_step, *update = reset + dim, *new = update + dim;
+                REAL *input = by_input + 3 * of_step, *product = by_product + 3 * of_step;
+#pragma omp simd
+                for (int64_t c = 0; c < dim; c++) {
+                    const REAL r = reset[c], z = update[c], n = new[c];
+                    const REAL by_hidden = carried[b * dim + c] + by_hiddens[after + c];
+                    const REAL by_new = by_hidden * (1 - z) * (1 - n * n);
+                    const REAL by_update = by_hidden * (hiddens[of_step + c] - n) * z * (1 - z);
+                    const REAL by_reset = by_new * new_by_hidden[of_step + c] * r * (1 - r);
+                    input[c] = product[c] = by_reset;
+                    input[dim + c] = product[dim + c] = by_update;
+                    input[2 * dim + c] = by_new;
+                    product[2 * dim + c] = by_new * r; /* the input enters the new gate without the reset */
+                    carried[b * dim + c] = by_hidden * z;
+                }
+            }
+            NAMED(product)(end - first, 3 * dim, dim, by_product + (t * num_sequences + first) * 3 * dim, 3 * dim, weight,
+                           carried + first * dim, dim, carried + first * dim);
+        }
+    }
+    for (int64_t i = 0; i < num_sequences * dim; i++) carried[i] += by_hiddens[i];
+}
+
+#undef VECTOR
+#undef LANES
+#undef ROWS
+#undef COLUMNS

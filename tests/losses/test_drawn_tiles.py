@@ -1,0 +1,58 @@
+"""Products with drawn candidates alone, in C, against vectors gathered in torch."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from cpc.losses import tiles
+from cpc.losses.tiles import DRAWN_BEYOND, DrawnTiles, OwnTiles, SharedTiles, tiles_of
+
+compiled = pytest.mark.skipif(tiles.compiled(tiles.SOURCE) is None, reason="no C compiler")
+
+
+@compiled
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("dim", "num_drawn"), [(1, 1), (5, 3), (16, 4), (130, 7), (256, 300)])
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_products_equal_those_of_gathered_vectors(
+    dtype: torch.dtype, dim: int, num_drawn: int, num_threads: int, has_bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: num_threads)
+    generator = torch.Generator().manual_seed(dim)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=dtype)
+
+    queries, candidates, slopes, weight = random(11, dim), random(13, dim), random(11, num_drawn), random(11, 1)
+    slopes[slopes.abs() < 0.3] = 0  # they add nothing
+    drawn = torch.randint(13, (11, num_drawn), generator=generator)
+    bias, rows = random(13) if has_bias else None, slice(0, 11)
+    results = []
+    for kind in (DrawnTiles, OwnTiles):
+        of, by_candidates, by_bias = kind(candidates, bias, drawn), torch.ones_like(candidates), candidates.new_ones(13)
+        found = [of.scores(queries, rows), of.query_gradient(slopes)]
+        of.add_bias_gradient(slopes, weight, by_bias)
+        of.add_candidate_gradient(slopes, queries, by_candidates)
+        results.append([*found, by_bias, by_candidates])
+    torch.testing.assert_close(*results)
+
+
+@compiled
+def test_equal_candidates_have_equal_scores() -> None:
+    """Whatever their place in a row's draw: accuracy counts ties."""
+    candidates = torch.randn(1, 37).expand(9, 37).contiguous()
+    scores = DrawnTiles(candidates, None, torch.arange(9)[None]).scores(torch.randn(1, 37), slice(0, 1))
+    assert scores.unique().numel() == 1
+
+
+def test_which_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = torch.zeros(2, 1 + 2, dtype=torch.long)
+    few, some, many = (torch.zeros(num, 4) for num in (2 * DRAWN_BEYOND, 2 * DRAWN_BEYOND + 1, 201))
+    has_c = tiles.compiled(tiles.SOURCE) is not None
+    assert type(tiles_of(2, few, None, drawn, "float32")) is SharedTiles
+    assert type(tiles_of(2, some, None, drawn, "float32")) is (DrawnTiles if has_c else SharedTiles)
+    assert type(tiles_of(2, many, None, drawn, "bf16")) is OwnTiles
+    monkeypatch.setattr(tiles, "compiled", lambda source: None)
+    assert type(tiles_of(2, some, None, drawn, "float32")) is SharedTiles
+    assert type(tiles_of(2, many, None, drawn, "float32")) is OwnTiles

@@ -1,0 +1,188 @@
+"""Ranks in a Ray cluster train as those that Lightning starts, and end together."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cpc.cli import main
+from cpc.data.audio.index import index_folder
+from cpc.data.store.records import read_records
+from cpc.on_ray.launch import Place, torchrun_environments, trainer_options
+from cpc.pretraining.run_folder import step_of
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+Cluster = Callable[..., dict[str, str]]
+
+PRETRAIN = [
+    "pretrain",
+    "--model.encoder=cpc.encoders.AudioEncoder",
+    "--model.encoder.dim=8",
+    "--model.context=cpc.contexts.GRU",
+    "--model.context.init_args.dim=8",
+    "--model.predictor=cpc.predictors.Bilinear",
+    "--model.predictor.init_args.num_steps=3",
+    "--data.manifest=audio",
+    "--data.window_samples=3200",
+    "--data.batch_size=2",
+    "--data.eval_batches=2",
+    "--trainer.accelerator=cpu",
+    "--trainer.strategy=ddp",
+    "--trainer.enable_progress_bar=false",
+    "--record_every_steps=2",
+    "--eval_every_steps=4",
+    "--checkpoint_every_steps=2",
+]
+# A rank to which something happens at the start of a step.
+EVENT = """
+import os, signal
+from lightning.pytorch import Callback
+
+class Event(Callback):
+    def __init__(self, rank: int, number: int):
+        self.rank, self.number = rank, number
+
+    def on_train_batch_start(self, trainer, *more):
+        if (trainer.global_rank, trainer.global_step) == (self.rank, 5):
+            print(f"event of rank {self.rank}", flush=True)
+            os.kill(os.getpid(), self.number)
+"""
+
+
+def on(node: str, *gpus: str) -> Place:
+    return Place(node, f"{node}.example", 1234, list(gpus))
+
+
+def test_environments_are_those_of_torchrun() -> None:
+    """Places come in any order; ranks of a machine follow each other and see its devices."""
+    found = torchrun_environments([on("b", "3"), on("a", "0"), on("b", "1"), on("a", "7")])
+    names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "CUDA_VISIBLE_DEVICES")
+    assert [tuple(each[name] for name in names) for each in found] == [
+        ("0", "0", "0", "3,1"),
+        ("2", "0", "1", "0,7"),
+        ("1", "1", "0", "3,1"),
+        ("3", "1", "1", "0,7"),
+    ]
+    assert {(each["WORLD_SIZE"], each["LOCAL_WORLD_SIZE"], each["GROUP_WORLD_SIZE"]) for each in found} == {
+        ("4", "2", "2")
+    }
+    assert {(each["MASTER_ADDR"], each["MASTER_PORT"]) for each in found} == {("b.example", "1234")}
+    assert len({each["TORCHELASTIC_RUN_ID"] for each in found}) == 1
+    with pytest.raises(ValueError, match="`num_ranks`=3 lie on 2 machines of the Ray cluster as 2, 1, but each"):
+        torchrun_environments([on("a"), on("b"), on("a")])
+
+
+def test_options_of_the_trainer_are_filled_in_or_compared() -> None:
+    environment = torchrun_environments([on("a"), on("a")])[0]
+    filled = ["--trainer.devices=2", "--trainer.num_nodes=1"]
+    assert trainer_options(["pretrain", "--config", "x"], environment) == filled
+    assert trainer_options(["pretrain", "--trainer.devices", "2"], environment) == filled
+    with pytest.raises(ValueError, match=r"--trainer.num_nodes 2, but `num_ranks`=2 lie on 1 machines with 2 each"):
+        trainer_options(["pretrain", "--trainer.num_nodes=2"], environment)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--num_ranks", "2", "probe", "--seed", "1"], "only pretrain runs in ranks: write cpc ray --num_ranks 2 pre"),
+        (["--num_ranks", "2"], "only pretrain runs in ranks"),
+        (["--num_ranks", "0", "pretrain"], "--num_ranks=0 must be at least 1"),
+        (["--num_ranks", "2", "--gpus_per_rank", "2", "pretrain"], "--gpus_per_rank=2: a rank trains on one device"),
+        (["--num_ranks", "2", "--cpus_per_rank", "0", "pretrain"], "--cpus_per_rank=0 must be at least 1"),
+        (["pretrain", "--num_ranks", "2"], "required: --num_ranks"),
+    ],
+)
+def test_mistakes_are_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["ray", *arguments])
+    assert left.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.fixture
+def folder(tmp_path: Path, write_audio: Callable[..., Path], environment: dict[str, str]) -> Path:
+    for number in range(20):
+        split = "train" if number < 12 else "valid"
+        write_audio(tmp_path / "audio" / split / f"{number}.wav", seconds=0.5, seed=number)
+    index_folder(tmp_path / "audio", split_level=0, progress=False)
+    (Path(environment["PYTHONPATH"]) / "event.py").write_text(EVENT)
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machines", [(2,), (1, 1)])
+def test_two_ranks_train_as_those_that_lightning_starts(
+    folder: Path, cluster: Cluster, cpc: Run, machines: tuple[int, ...]
+) -> None:
+    environment = cluster(*machines)
+    local = cpc(environment, *PRETRAIN, "--run_dir=local", "--trainer.max_steps=8", "--trainer.devices=2")
+    done = cpc(environment, "ray", "--num_ranks", "2", *PRETRAIN, "--run_dir=there", "--trainer.max_steps=8")
+    assert (local.returncode, done.returncode) == (0, 0), done.stderr
+    for name in ("bound.jsonl", "model/model.safetensors"):
+        assert (folder / "there" / name).read_bytes() == (folder / "local" / name).read_bytes()
+    config = (folder / "there" / "config.yaml").read_text()
+    assert f"devices: {3 - len(machines)}\n  num_nodes: {len(machines)}\n" in config
+    assert "MEMBER: 1/2" in done.stderr
+    assert "MEMBER: 2/2" not in done.stderr
+    refused = cpc(environment, "ray", "--num_ranks", "3", *PRETRAIN)
+    assert "--num_ranks=3 needs 3 CPUs, but the Ray cluster has 2 CPUs" in refused.stderr
+    if len(machines) == 2:
+        refused = cpc(environment, "ray", "--num_ranks", "1", "--cpus_per_rank", "2", *PRETRAIN)
+        assert "has 2 CPUs free, and 2 CPUs must be on one machine" in refused.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rank", "number", "code", "said"),
+    [
+        (1, signal.SIGKILL, 2, "cpc: error: rank 1 of 2: its process ended without a word"),
+        (0, signal.SIGKILL, 137, "rank 1: cpc: error: rank 0 of 2: its process ended without a word"),
+        (1, signal.SIGSTOP, 2, "cpc: error: rank 1 of 2: no sign of life for 20 s"),
+        (1, signal.SIGTERM, 143, "interrupted at step 6 of 60, saved; continue with --run_dir run --ckpt_path last"),
+    ],
+)
+def test_what_happens_to_a_rank_ends_all(
+    folder: Path, cluster: Cluster, cpc: Run, rank: int, number: int, code: int, said: str
+) -> None:
+    event = [
+        "--trainer.callbacks=event.Event",
+        f"--trainer.callbacks.rank={rank}",
+        f"--trainer.callbacks.number={number}",
+    ]
+    ranks = ["ray", "--num_ranks", "2", *PRETRAIN, "--run_dir=run", "--trainer.max_steps=60", *event]
+    ended = cpc(cluster(2), *ranks)
+    assert ended.returncode == code, ended.stderr
+    assert said in ended.stderr
+    assert (f"cpc: rank {rank} was ended by SIGKILL" in ended.stderr) == (number == signal.SIGKILL)
+    events = read_records(folder / "run" / "events.jsonl")
+    assert step_of(folder / "run" / "checkpoints" / "last.ckpt") == (6 if code == 143 else 4)
+    if rank == 1:
+        assert events[-1]["event"] == ("interrupted" if code == 143 else "failed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_launcher_lets_ranks_save(folder: Path, environment: dict[str, str], number: int) -> None:
+    """On a cluster that the command starts for itself."""
+    command = [sys.executable, "-m", "cpc.cli", "ray", "--num_ranks", "2", *PRETRAIN]
+    launcher = subprocess.Popen(
+        [*command, "--run_dir=run", "--trainer.max_steps=100000"],
+        env=environment,
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore Ctrl-C
+    )
+    until = time.monotonic() + 120
+    while not (folder / "run" / "bound.jsonl").exists() and time.monotonic() < until:
+        time.sleep(0.2)
+    os.kill(launcher.pid, number)
+    _, said = launcher.communicate(timeout=60)
+    assert launcher.returncode == 143, said
+    assert "saved; continue with --run_dir run --ckpt_path last" in said
+    assert (folder / "run" / "checkpoints" / "last.ckpt").exists()
