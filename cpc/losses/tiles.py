@@ -19,7 +19,7 @@ TILE_ROWS = 1024
 TILE_SCORES = 2**24  # 64 MiB of float32
 # Drawn negatives are selected from all scores as long as those cost no more than products with the drawn ones alone.
 # Candidates per drawn negative, measured by `python -m benchmarks.loss --rule`:
-DRAWN_BEYOND = 4  # in C
+DRAWN_BEYOND = 2  # in C
 GATHER_BEYOND = 100  # in torch, which gathers the negatives' vectors
 SOURCE = Path(__file__).with_name("drawn.c")
 _mkldnn_products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
