@@ -22,6 +22,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 import torch
+import torch.distributed as dist
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -47,17 +48,19 @@ def describe(module: nn.Module) -> dict[str, Any]:
     Raises:
         ValueError: on a module that does not keep it, naming class and argument.
     """
+    # FSDP2 gives a sharded part a class of its own, made of its mixin and the part's class.
+    cls = next(cls for cls in type(module).__mro__ if not cls.__module__.startswith("torch.distributed"))
     init_args = {}
-    for name in list(inspect.signature(type(module).__init__).parameters)[1:]:
+    for name in list(inspect.signature(cls.__init__).parameters)[1:]:
         kept = f"{name}_part" if hasattr(module, f"{name}_part") else name
         if not hasattr(module, kept):
             raise ValueError(
-                f"{type(module).__name__} keeps no attribute {name!r} of its argument, so that a saved model could not "
+                f"{cls.__name__} keeps no attribute {name!r} of its argument, so that a saved model could not "
                 "be built again: give it one, or wrap the module in a class of yours that takes and keeps its arguments"
             )
         value = getattr(module, kept)
         init_args[name] = describe(value) if isinstance(value, nn.Module) else value
-    return {"class_path": f"{type(module).__module__}.{type(module).__qualname__}", "init_args": init_args}
+    return {"class_path": f"{cls.__module__}.{cls.__qualname__}", "init_args": init_args}
 
 
 def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("cpc",), kind: type = nn.Module) -> Any:
@@ -118,6 +121,8 @@ def class_of(path: str, *, trusted_packages: tuple[str, ...] = ("cpc",), kind: t
 def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any] | None = None) -> None:
     """Write weights and description; if this fails or is killed, the folder holds either the old model or the new one.
 
+    Weights that ranks share (FSDP2's `fully_shard`) are gathered: all ranks call it at once, and the first one writes.
+
     Args:
         model: what to save.
         folder: made if it does not exist.
@@ -127,11 +132,16 @@ def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any
         TypeError: if the architecture or the provenance holds what JSON does not know.
         ValueError: if a number in them is not finite.
     """
+    weights = model.state_dict()
+    if any(map(_is_sharded, weights.values())):
+        weights = {name: each.full_tensor() if _is_sharded(each) else each for name, each in weights.items()}
+        if dist.get_rank() > 0:
+            return
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     _settle(folder)
     try:
-        save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, folder / _WAITING_WEIGHTS)
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / _WAITING_WEIGHTS)
         content = {
             "format_version": FORMAT_VERSION,
             "architecture": describe(model),
@@ -143,6 +153,10 @@ def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any
         write_json(content, folder / _CONFIG)
     finally:
         _settle(folder)
+
+
+def _is_sharded(weight: Any) -> bool:
+    return hasattr(weight, "full_tensor")  # to import its class, DTensor, takes two seconds
 
 
 def load_pretrained(

@@ -11,10 +11,9 @@
 #define VECTOR_BYTES 32
 #endif
 
-/* exp(x) within 2e-7 of itself for |x| <= 87, and cut off there: compilers make no vectors of calls to expf. */
-static inline float exponential(float x) {
-    x = x > -87 ? x : -87;
-    x = x < 87 ? x : 87;
+/* exp(x) within 2e-7 of itself for |x| <= 87, cut off there, and nan of nan: compilers make no vectors of calls to expf. */
+static inline float exponential(float of) {
+    const float x = of < -87 ? -87 : of > 87 ? 87 : of;
     float power = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the rounded number is in the last bits */
     int32_t exponent;
     memcpy(&exponent, &power, sizeof power);
@@ -25,7 +24,7 @@ static inline float exponential(float x) {
     memcpy(&bits, &y, sizeof y);
     bits += (uint32_t)exponent << 23;
     memcpy(&y, &bits, sizeof y);
-    return y;
+    return of == of ? y : of;
 }
 
 static inline float sigmoid_float32(float x) { return 1 / (1 + exponential(-x)); }

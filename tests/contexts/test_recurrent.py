@@ -79,6 +79,21 @@ def test_gru_layers_by_hand_have_the_gradients_of_the_library(
         torch.testing.assert_close(found, wanted, atol=tolerance * float(wanted.abs().max()), rtol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_not_finite_stays_so(dtype: torch.dtype) -> None:
+    """A run that diverges must show it."""
+    context = GRU(20)
+    context.connect(3)
+    context.to(dtype)
+    z = torch.randn(2, 6, 3, dtype=dtype)
+    z[1, 3, 0] = torch.nan
+    z[0, 2] = torch.tensor([torch.inf, -3e38, 1.0])
+    found, expected = context(z)[0], context.layers(z)[0]
+    assert torch.equal(found.isnan(), expected.isnan())
+    assert found[1, 3:].isnan().all()
+    torch.testing.assert_close(found, expected, equal_nan=True)
+
+
 def test_without_a_compiler_the_library_runs_the_gru(monkeypatch: pytest.MonkeyPatch) -> None:
     context = GRU(5, num_layers=2)
     context.connect(3)

@@ -8,12 +8,14 @@ loss and the sums of each step, the gradients of the first one, and the weights 
 
 import multiprocessing
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -23,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from cpc.candidates import STRATEGIES
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers import Uniform
+from cpc.checkpoint import load_pretrained, save_pretrained
 from cpc.contexts import GRU, PixelCNN
 from cpc.data.batch import Batch
 from cpc.encoders import AudioEncoder, FrameEncoder, PatchEncoder, TinyTrunk, TokenEncoder
@@ -144,7 +147,18 @@ def train(case: Case, own: slice, most_steps: int) -> dict[str, Any]:
         made["losses"].append(contrast.loss.detach())
         made["sums"].append(torch.stack(contrast[1:]))
     made["weights"] = {name: whole(each) for name, each in model.state_dict().items()}
+    if case.is_sharded:
+        made["exported"] = exported(model)
     return made
+
+
+def exported(model: CPC) -> dict[str, Tensor]:
+    """The weights of the folder that the first rank writes, which loads as any other does."""
+    folder = Path(of_all(tempfile.mkdtemp())[0])
+    save_pretrained(model, folder)
+    of_all("until it is written")
+    load_pretrained(folder)
+    return load_file(folder / "model.safetensors")
 
 
 def whole(x: Tensor) -> Tensor:
