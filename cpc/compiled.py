@@ -5,9 +5,9 @@ import functools
 import hashlib
 import logging
 import os
+import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 DRAWS_PER_THREAD = 1000  # about a millisecond: to start a thread costs a tenth of that
-_THREADS = "-fopenmp" if sys.platform == "linux" else "-fopenmp-simd"  # torch brings GCC's OpenMP; elsewhere one thread
-FLAGS = ("-O3", "-march=native", _THREADS, "-ffp-contract=fast", "-shared", "-fPIC")
+FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
+_THREADS = ("-fopenmp", "-fopenmp-simd")  # by the OpenMP that torch brought; else, as with many a clang, one thread
 _log = logging.getLogger(__name__)
 
 
@@ -31,30 +31,35 @@ def compiled(source: Path) -> ctypes.CDLL | None:
     by source, headers, compiler and processor: a home that several machines share serves each with code for its own
     instructions. `$CC` names another compiler.
     """
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    if shutil.which(compiler[0]) is None:
         _log.warning("no C compiler was found: %s runs in torch instead, which is slower", source.name)
         return None
     processor = repr(sorted(torch.cpu.get_capabilities().items()))
     headers = sorted(source.parent.glob(f"{source.stem}_*.h"))
     contents = [path.read_bytes() for path in (source, *headers)]
-    parts = (*contents, compiler.encode(), " ".join(FLAGS).encode(), processor.encode())
-    name = f"{source.stem}-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:16]}.so"
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cpc"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / name).exists():
-            with tempfile.TemporaryDirectory(dir=folder) as building:
-                made = Path(building) / name
-                subprocess.run(
-                    [compiler, *FLAGS, "-o", str(made), str(source), "-lm"], check=True, capture_output=True, text=True
-                )
-                made.replace(folder / name)  # at once: other processes see all of it or nothing
-        return ctypes.CDLL(str(folder / name))
-    except (OSError, subprocess.CalledProcessError) as error:
-        reason = getattr(error, "stderr", None) or error
-        _log.warning("%s could not be compiled and runs in torch instead, which is slower: %s", source.name, reason)
-        return None
+    for threads in _THREADS:
+        command = [*compiler, *FLAGS, threads]
+        parts = (*contents, " ".join(command).encode(), processor.encode())
+        name = f"{source.stem}-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:16]}.so"
+        try:
+            folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cpc"
+            folder.mkdir(parents=True, exist_ok=True)
+            if not (folder / name).exists():
+                with tempfile.TemporaryDirectory(dir=folder) as building:
+                    made = Path(building) / name
+                    complete = [*command, "-o", str(made), str(source), "-lm"]
+                    subprocess.run(complete, check=True, capture_output=True, text=True)
+                    made.replace(folder / name)  # at once: other processes see all of it or nothing
+            return ctypes.CDLL(str(folder / name))
+        except (
+            OSError,
+            RuntimeError,
+            subprocess.CalledProcessError,
+        ) as error:  # RuntimeError: of a user without a home
+            reason = getattr(error, "stderr", None) or error
+    _log.warning("%s could not be compiled and runs in torch instead, which is slower: %s", source.name, reason)
+    return None
 
 
 def call(source: Path, name: str, integers: Sequence[int], tensors: Sequence[Tensor]) -> None:
@@ -64,13 +69,13 @@ def call(source: Path, name: str, integers: Sequence[int], tensors: Sequence[Ten
         source: that `compiled` takes.
         name: of the function, without the dtype of the last tensor, in which its name ends.
         integers: passed as int64, behind the number of threads.
-        tensors: passed as pointers, so they must be contiguous.
+        tensors: passed as pointers, so they must be contiguous, and of one dtype or int64.
     """
-    function = getattr(compiled(source), f"{name}_{str(tensors[-1].dtype).removeprefix('torch.')}")
-    function.argtypes = [ctypes.c_int64] * (1 + len(integers)) + [ctypes.c_void_p] * len(tensors)
-    function.restype = None
-    assert all(each.is_contiguous() for each in tensors)
-    function(torch.get_num_threads(), *integers, *(each.data_ptr() for each in tensors))
+    dtype = tensors[-1].dtype
+    assert all(each.is_contiguous() and each.dtype in (dtype, torch.int64) for each in tensors)
+    function = getattr(compiled(source), f"{name}_{str(dtype).removeprefix('torch.')}")
+    numbers = map(ctypes.c_int64, (torch.get_num_threads(), *integers))
+    function(*numbers, *(ctypes.c_void_p(each.data_ptr()) for each in tensors))
 
 
 def call_on_threads(

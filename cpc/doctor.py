@@ -7,6 +7,7 @@ import ctypes
 import importlib
 import os
 import platform
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -108,7 +109,7 @@ def gpu() -> str:
 
 def compiler() -> str:
     """Where the C compiler is that `cpc.compiled` would call."""
-    name = os.environ.get("CC", "cc")
+    name = shlex.split(os.environ.get("CC", "cc"))[0]
     found = shutil.which(name)
     if found is None:
         raise ValueError(f"there is no {name}")

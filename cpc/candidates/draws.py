@@ -5,6 +5,7 @@ B sequences, M rows (queries), N candidates, R draws per row.
 
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from einops import rearrange
@@ -51,27 +52,56 @@ def draw_negatives(
     Raises:
         ValueError: if a row has no candidate to draw.
     """
-    pool, query_sequence = one_pool(pool, query_sequence)
-    members, num_members = pool.nonzero()[:, 1], pool.sum(1)  # of one sequence after the other
-    first = (num_members.cumsum(0) - num_members)[query_sequence]
-    num_eligible = num_members[query_sequence]  # [M]
-    behind = torch.full_like(num_eligible, pool.shape[1])
-    if positives is not None:
-        positive_in_pool = pool[query_sequence, positives]
-        num_eligible = num_eligible - positive_in_pool.long()
-        place = (pool.cumsum(1) - 1)[query_sequence, positives]  # [M]: where among the members the positive is
-        behind = torch.where(positive_in_pool, place, behind)
-    if bool((num_eligible < 1).any()):
-        raise ValueError(f"{int((num_eligible < 1).sum())} of {len(query_sequence)} rows have no negative to draw")
+    eligible = Eligible.of(pool, query_sequence, positives)
+    return eligible.draw(num_negatives, generator, pool.device if device is None else device, num_before)
 
-    key = int(torch.randint(2**63 - 1, (), generator=generator))
-    device = pool.device if device is None else device
-    rows = [each.to(device, non_blocking=True) for each in (first, num_eligible, behind, members)]
-    if device.type == "cpu" and compiled(SOURCE) is not None:
-        drawn = torch.empty(len(query_sequence), num_negatives, dtype=torch.int64)
-        call(SOURCE, "draw", (*drawn.shape, num_before, key), (*rows, drawn))
-        return drawn
-    return _draw(key, num_before, num_negatives, *rows)
+
+class Eligible(NamedTuple):
+    """What each row may draw: all that does not change from step to step.
+
+    Attributes:
+        first: `[M]` where a row's pool begins among the members.
+        num: `[M]` how many it may draw.
+        behind: `[M]` the draw from which on one is added, as the row's positive is left out.
+        members: `[P]` candidates of all pools, one pool after the other.
+    """
+
+    first: Tensor
+    num: Tensor
+    behind: Tensor
+    members: Tensor
+
+    @classmethod
+    def of(
+        cls, pool: Bool[Tensor, "B N"], query_sequence: Int[Tensor, " M"], positives: Int[Tensor, " M"] | None
+    ) -> "Eligible":
+        """See `draw_negatives`."""
+        pool, query_sequence = one_pool(pool, query_sequence)
+        places, num_members = pool.flatten().nonzero()[:, 0], pool.sum(1)
+        first = (num_members.cumsum(0) - num_members)[query_sequence]
+        num = num_members[query_sequence]
+        behind = torch.full_like(num, pool.shape[1])
+        if positives is not None:
+            is_member = pool[query_sequence, positives]
+            num = num - is_member.long()
+            among = torch.searchsorted(places, query_sequence * pool.shape[1] + positives) - first
+            behind = torch.where(is_member, among, behind)
+        if bool((num < 1).any()):
+            raise ValueError(f"{int((num < 1).sum())} of {len(query_sequence)} rows have no negative to draw")
+        return cls(first, num, behind, places % pool.shape[1])
+
+    @torch.compiler.disable
+    def draw(
+        self, num_negatives: int, generator: torch.Generator | None, device: torch.device, num_before: int
+    ) -> Int[Tensor, "M R"]:
+        """See `draw_negatives`."""
+        key = int(torch.randint(2**63 - 1, (), generator=generator))
+        rows = Eligible(*(each.to(device, non_blocking=True) for each in self))
+        if device.type == "cpu" and compiled(SOURCE) is not None:
+            drawn = torch.empty(len(rows.first), num_negatives, dtype=torch.int64)
+            call(SOURCE, "draw", (*drawn.shape, num_before, key), (*(each.contiguous() for each in rows), drawn))
+            return drawn
+        return _draw(key, num_before, num_negatives, *rows)
 
 
 def _draw(

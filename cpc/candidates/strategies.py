@@ -83,6 +83,15 @@ def num_lent(
     return _RULES[strategy](of_equal(), of_equal(sequence_id), of_equal(speaker), of_equal(sequence_id, speaker))
 
 
+def identities_read(
+    strategy: str, sequence_id: Int[Tensor, " B"], group_id: Int[Tensor, " B"] | None
+) -> tuple[Int[Tensor, " B"], Int[Tensor, " B"] | None]:
+    """Those that decide who meets whom: distinct sequences, and no groups, where the strategy does not read them."""
+    reads_speakers, reads_sequences = strategy.startswith("same_speaker"), strategy not in ("mixed", "same_speaker")
+    sequence_id = sequence_id if reads_sequences else torch.arange(len(sequence_id))
+    return sequence_id, group_id if reads_speakers else None
+
+
 def lends_to_itself(strategy: str) -> bool:
     """Whether a sequence's own latents are among its candidates."""
     return bool(_RULES[strategy](1, 1, 1, 1))

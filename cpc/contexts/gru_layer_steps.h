@@ -65,6 +65,7 @@ static void NAMED(product)(int64_t num, int64_t depth, int64_t width, const REAL
 void NAMED(gru_forward)(int64_t num_threads, int64_t num_latents, int64_t num_sequences, int64_t dim,
                         const REAL *recurrent, const REAL *bias, REAL *restrict products, REAL *restrict gates,
                         REAL *restrict new_by_hidden, REAL *restrict hiddens) {
+    if (num_threads > num_sequences) num_threads = num_sequences > 0 ? num_sequences : 1;
 #pragma omp parallel for num_threads(num_threads)
     for (int64_t part = 0; part < num_threads; part++) {
         const int64_t first = num_sequences * part / num_threads, end = num_sequences * (part + 1) / num_threads;
@@ -97,6 +98,7 @@ void NAMED(gru_backward)(int64_t num_threads, int64_t num_latents, int64_t num_s
                          const REAL *by_hiddens, const REAL *weight, const REAL *hiddens, const REAL *gates,
                          const REAL *new_by_hidden, REAL *restrict by_input, REAL *restrict by_product,
                          REAL *restrict carried) {
+    if (num_threads > num_sequences) num_threads = num_sequences > 0 ? num_sequences : 1;
 #pragma omp parallel for num_threads(num_threads)
     for (int64_t part = 0; part < num_threads; part++) {
         const int64_t first = num_sequences * part / num_threads, end = num_sequences * (part + 1) / num_threads;

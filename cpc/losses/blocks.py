@@ -109,10 +109,13 @@ def blocks(
         return Blocks.of([whole])
     meets = allowed.clone()
     meets[sequence, of_candidate[positives]] = True
-    pattern = torch.unique(meets, dim=0, return_inverse=True)[1]
-    parts = [_block(pool, pattern == each, sequence, positives) for each in torch.unique(pattern[sequence]).tolist()]
-    num_scores = sum(part.positives.numel() * part.columns.numel() for part in parts)  # type: ignore[union-attr]
-    return Blocks.of(parts if num_scores < _WORTHWHILE_SHARE * len(positives) * pool.shape[1] else [whole])
+    patterns, pattern = torch.unique(meets, dim=0, return_inverse=True)
+    num_lent = torch.bincount(of_candidate[pool.any(0)], minlength=meets.shape[1])
+    num_rows = torch.bincount(pattern[sequence], minlength=len(patterns))
+    if int(num_rows @ (patterns.long() @ num_lent)) >= _WORTHWHILE_SHARE * len(positives) * pool.shape[1]:
+        return Blocks.of([whole])
+    numbers = torch.unique(pattern[sequence]).tolist()
+    return Blocks.of([_block(pool, pattern == each, sequence, positives) for each in numbers])
 
 
 def _block(pool: Tensor, members: Tensor, sequence: Tensor, positives: Tensor) -> Block:

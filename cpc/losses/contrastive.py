@@ -175,11 +175,12 @@ class Contrastive(LossPart):
         """
         strategies = self._strategies(measure)
         num_negatives = self.num_negatives if measure is None else measure.num_negatives
+        has_draws = num_negatives is not None
         of_directions = []
         for queries, latents, sequences in predictions(everyone.output, everyone.batch, sum(everyone.nums)):
             part, device, of_strategies = everyone.part(queries.shape[1]), latents.device, []
             for strategy in strategies:
-                planned = plan(strategy, sequences, latents.shape[1], len(queries), self.skip_steps, part)
+                planned = plan(strategy, sequences, latents.shape[1], len(queries), self.skip_steps, part, has_draws)
                 excess = negatives = passing = None
                 if num_negatives is not None:
                     excess = draw_excess_nats(num_negatives, planned.num_negatives).to(device, non_blocking=True)

@@ -16,8 +16,8 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.candidates.draws import draw_negatives, one_pool
-from cpc.candidates.strategies import allowed_matrix, check_num_valid, lends_to_itself, num_lent
+from cpc.candidates.draws import Eligible, draw_negatives, one_pool
+from cpc.candidates.strategies import allowed_matrix, check_num_valid, identities_read, lends_to_itself, num_lent
 from cpc.losses.blocks import Blocks, blocks
 
 
@@ -104,6 +104,7 @@ class Plan(NamedTuple):
         size: K, B and T.
         num_rows_before: how many rows the ranks before this one have.
         num_times_before: how many (b, t) with rows they have.
+        eligible: what each row may draw; None: it is found out when asked.
     """
 
     query: Tensor | None
@@ -118,6 +119,7 @@ class Plan(NamedTuple):
     size: tuple[int, int, int]
     num_rows_before: int = 0
     num_times_before: int = 0
+    eligible: Eligible | None = None
 
     def on(self, device: torch.device) -> "Plan":
         """The same on a device, without waiting for it."""
@@ -146,7 +148,9 @@ class Plan(NamedTuple):
                 is drawn again for that step, so that each step's draws stay uniform over its negatives.
             device: where the draws go; None: they stay.
         """
-        drawn = draw_negatives(self.pool, self.sequence, self.positives, num, generator, device, self.num_rows_before)
+        device = self.pool.device if device is None else device
+        eligible = self.eligible or Eligible.of(self.pool, self.sequence, self.positives)
+        drawn = eligible.draw(num, generator, device, self.num_rows_before)
         if not shared_across_steps:
             return drawn
         assert self.query is not None
@@ -165,6 +169,7 @@ def plan(
     num_steps: int,
     skip_steps: int = 0,
     part: Part | None = None,
+    has_draws: bool = False,
 ) -> Plan:
     """Plan a batch: a row for every step and every t where z_t and z_{t+k} are valid.
 
@@ -177,14 +182,17 @@ def plan(
         num_steps: K.
         skip_steps: the first step is k = skip_steps + 1.
         part: those of them that are predicted; None: all.
+        has_draws: negatives will be drawn.
 
     Raises:
         ValueError: as `check_rows`, for the sequences of all ranks: on all of them at once.
     """
-    return _plan(strategy, sequences.by_first(), num_latents, num_steps, skip_steps, part)
+    read = Sequences(sequences.num_valid, *identities_read(strategy, *sequences[1:]))
+    return _plan(strategy, read.by_first(), num_latents, num_steps, skip_steps, part, has_draws)
 
 
 @functools.lru_cache(maxsize=8)
+@torch.inference_mode(False)
 def _plan(
     strategy: str,
     by_first: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None],
@@ -192,6 +200,7 @@ def _plan(
     num_steps: int,
     skip_steps: int,
     part: Part | None,
+    has_draws: bool,
 ) -> Plan:
     """As `plan`: most batches are like the one before, and share its plan."""
     sequences = Sequences(*(None if each is None else torch.tensor(each) for each in by_first))  # type: ignore[arg-type]
@@ -207,6 +216,8 @@ def _plan(
     of_blocks = blocks(pool, allowed, sequence, of_candidate, positives)
     size = (num_steps, len(own.num_valid), num_latents)
     planned = plan_of_blocks(query, step, sequence, positives, pool, of_blocks, size)
+    if has_draws:
+        planned = planned._replace(eligible=Eligible.of(pool, sequence, positives))
     return planned if part is None else _among_all_ranks(planned, part, sequences.num_valid, skip_steps)
 
 

@@ -86,9 +86,7 @@ def _losses_and_gradients(
     blocks: Any = Blocks(numbers, pools, sizes)  # type: ignore[arg-type]
     shifts = Shifts(*rest)
     of_queries, of_candidates, of_bias, of_targets = gradients = [
-        torch.zeros_like(each, dtype=_gradient_dtype(each, candidates), requires_grad=False)
-        if each is not None and has
-        else None
+        each.new_zeros(each.shape, dtype=_gradient_dtype(each, candidates)) if each is not None and has else None
         for each, has in zip(inputs, needs, strict=True)
     ]
     loss_nats = torch.empty_like(weight)
@@ -170,7 +168,7 @@ def _(
     needs: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     q, z, b, t = (
-        torch.empty_like(each, dtype=_gradient_dtype(each, candidates))
+        each.new_empty(each.shape, dtype=_gradient_dtype(each, candidates))
         if each is not None and has
         else weight.new_empty(0)
         for each, has in zip((queries, candidates, bias, target_scores), needs, strict=True)

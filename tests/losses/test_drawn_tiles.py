@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpc.losses import tiles
+from cpc.losses import info_nce, tiles
 from cpc.losses.tiles import DRAWN_BEYOND, DrawnTiles, OwnTiles, SharedTiles, tiles_of
 
 compiled = pytest.mark.skipif(tiles.compiled(tiles.SOURCE) is None, reason="no C compiler")
@@ -44,6 +44,20 @@ def test_equal_candidates_have_equal_scores() -> None:
     candidates = torch.randn(1, 37).expand(9, 37).contiguous()
     scores = DrawnTiles(candidates, None, torch.arange(9)[None]).scores(torch.randn(1, 37), slice(0, 1))
     assert scores.unique().numel() == 1
+
+
+def test_candidates_that_lie_in_memory_otherwise() -> None:
+    """As those of a transposed convolution output do."""
+    queries, positives = torch.randn(32, 8), torch.arange(32)
+    found = []
+    for candidates in (torch.randn(8, 64).T, torch.empty(64, 8)):
+        candidates = candidates if not found else found[0][2].detach().contiguous()
+        candidates.requires_grad_()
+        loss = info_nce(
+            queries, candidates, positives, num_negatives=5, generator=torch.Generator().manual_seed(0)
+        ).loss
+        found.append((loss, torch.autograd.grad(loss, candidates)[0], candidates))
+    torch.testing.assert_close(found[0][:2], found[1][:2])
 
 
 def test_which_tiles(monkeypatch: pytest.MonkeyPatch) -> None:

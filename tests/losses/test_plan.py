@@ -123,15 +123,26 @@ def test_nor_does_that_of_all_classes() -> None:
 
 def test_batches_alike_share_a_plan() -> None:
     """Plans depend on which identities are equal, and on unknown speakers, not on what they are called."""
-    num_valid = torch.tensor([5, 6, 6, 4])
 
-    def planned(sequence_id: list[int], group_id: list[int] | None = None) -> Plan:
+    def planned(strategy: str, sequence_id: list[int], group_id: list[int] | None = None) -> Plan:
+        num_valid = torch.tensor([5, 6, 6, 4, 5][: len(sequence_id)])
         groups = None if group_id is None else torch.tensor(group_id)
-        return plan("mixed_excluding", Sequences(num_valid, torch.tensor(sequence_id), groups), 6, 3)
+        return plan(strategy, Sequences(num_valid, torch.tensor(sequence_id), groups), 6, 3)
 
-    one = planned([7, -3, 7, -4], [2, 2, 5, -1])
-    assert planned([0, 1, 0, 9], [8, 8, 0, -1]) is one
-    for other in (planned([0, 1, 2, 9], [8, 8, 0, -1]), planned([0, 1, 0, 9], [8, 8, 0, 3]), planned([0, 1, 0, 9])):
-        assert other is not one
-    assert torch.equal(one.pool, planned([0, 1, 0, 9]).pool)
-    assert not torch.equal(one.pool, planned([0, 1, 2, 9]).pool)
+    one = planned("mixed_excluding", [7, -3, 7, -4], [2, 2, 5, -1])
+    assert planned("mixed_excluding", [0, 1, 0, 9], [8, 4, 0, -1]) is one  # it reads no speakers
+    assert planned("mixed_excluding", [0, 1, 2, 9]) is not one
+    one = planned("same_speaker_excluding", [7, -3, 7, -4], [2, 2, 2, 2])
+    assert planned("same_speaker_excluding", [0, 1, 0, 9], [8, 8, 8, 8]) is one
+    for ids in ([0, 1, 2, 9], [8, 8, 8, 8]), ([0, 1, 0, 9, 3], [8, 8, 8, 3, 3]):
+        assert planned("same_speaker_excluding", *ids) is not one
+    with pytest.raises(ValueError, match="needs the speaker of every sequence"):
+        planned("same_speaker", [0, 1, 0, 9], [2, 2, 2, -1])
+    assert planned("mixed", [0, 0, 0, 0], [-1, 2, 3, 4]) is planned("mixed", [0, 1, 0, 9])
+
+
+def test_a_plan_made_without_gradients_serves_with_them() -> None:
+    """What inference mode makes, a compiled step may not keep for its backward pass."""
+    with torch.inference_mode():
+        planned = plan("mixed", Sequences(torch.tensor([5, 6]), torch.arange(2)), 6, 3)
+    assert not any(each.is_inference() for each in planned if isinstance(each, torch.Tensor))
