@@ -56,7 +56,7 @@ def compiled(source: Path) -> ctypes.CDLL | None:
             OSError,
             RuntimeError,
             subprocess.CalledProcessError,
-        ) as error:  # RuntimeError: of a user without a home
+        ) as error:  # a user without a home is a RuntimeError
             reason = getattr(error, "stderr", None) or error
     _log.warning("%s could not be compiled and runs in torch instead, which is slower: %s", source.name, reason)
     return None
