@@ -27,16 +27,17 @@ _log = logging.getLogger(__name__)
 def compiled(source: Path) -> ctypes.CDLL | None:
     """The library made of a C file; None, with a warning in the log, where there is no compiler or it fails.
 
-    Its headers lie beside it as NAME_*.h. Libraries are kept under `$XDG_CACHE_HOME/cpc` (`~/.cache/cpc`), named
-    by source, headers, compiler and processor: a home that several machines share serves each with code for its own
-    instructions. `$CC` names another compiler.
+    Its headers lie beside it as NAME_*.h, those that any may include beside this file, as compiled_*.h. Libraries are
+    kept under `$XDG_CACHE_HOME/cpc` (`~/.cache/cpc`), named by source, headers, compiler and processor: a home that
+    several machines share serves each with code for its own instructions. `$CC` names another compiler.
     """
     compiler = shlex.split(os.environ.get("CC", "cc"))
     if shutil.which(compiler[0]) is None:
         _log.warning("no C compiler was found: %s runs in torch instead, which is slower", source.name)
         return None
     processor = repr(sorted(torch.cpu.get_capabilities().items()))
-    headers = sorted(source.parent.glob(f"{source.stem}_*.h"))
+    shared = Path(__file__)
+    headers = sorted(h for beside in (source, shared) for h in beside.parent.glob(f"{beside.stem}_*.h"))
     contents = [path.read_bytes() for path in (source, *headers)]
     for threads in _THREADS:
         command = [*compiler, *FLAGS, threads]
@@ -48,15 +49,12 @@ def compiled(source: Path) -> ctypes.CDLL | None:
             if not (folder / name).exists():
                 with tempfile.TemporaryDirectory(dir=folder) as building:
                     made = Path(building) / name
-                    complete = [*command, "-o", str(made), str(source), "-lm"]
+                    folders = [f"-I{beside.parent}" for beside in (source, shared)]
+                    complete = [*command, *folders, "-o", str(made), str(source), "-lm"]
                     subprocess.run(complete, check=True, capture_output=True, text=True)
                     made.replace(folder / name)  # at once: other processes see all of it or nothing
             return ctypes.CDLL(str(folder / name))
-        except (
-            OSError,
-            RuntimeError,
-            subprocess.CalledProcessError,
-        ) as error:  # a user without a home is a RuntimeError
+        except (OSError, RuntimeError, subprocess.CalledProcessError) as error:  # RuntimeError: nobody's home
             reason = getattr(error, "stderr", None) or error
     _log.warning("%s could not be compiled and runs in torch instead, which is slower: %s", source.name, reason)
     return None

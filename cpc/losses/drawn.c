@@ -4,12 +4,5 @@
 #include <stdint.h>
 #include <string.h>
 
-#define REAL float
-#define NAMED(name) name##_float32
-#include "drawn_products.h"
-#undef REAL
-#undef NAMED
-
-#define REAL double
-#define NAMED(name) name##_float64
-#include "drawn_products.h"
+#define IN_BOTH "drawn_products.h"
+#include "compiled_in_both.h"

@@ -6,25 +6,10 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "compiled_exponential.h"
 #include "two_level_products.h"
 
 #define CHUNK 64
-
-/* exp(x) for x <= 0 within 2e-7 of itself, e^-87 below that: compilers make no vectors of calls to expf. */
-static inline float exp_of_negative(float x) {
-    x = x > -87 ? x : -87;
-    float power = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the rounded number is in the last bits */
-    int32_t exponent;
-    memcpy(&exponent, &power, sizeof power);
-    power -= 12582912.0f;
-    const float r = x - power * 0.693359375f + power * 2.12194440e-4f; /* log 2 in two parts: |r| <= log(2) / 2 */
-    float y = 1 + r * (1 + r * (1.0f / 2 + r * (1.0f / 6 + r * (1.0f / 24 + r * (1.0f / 120 + r * (1.0f / 720))))));
-    uint32_t bits;
-    memcpy(&bits, &y, sizeof y);
-    bits += (uint32_t)exponent << 23;
-    memcpy(&y, &bits, sizeof y);
-    return y;
-}
 
 static float highest_of(const float *x, int64_t num) {
     float highest = -INFINITY;
@@ -69,7 +54,7 @@ static float softmax_weights(const struct scoring *of, int64_t start, int64_t nu
     score(of, start, num, weights, next);
     const float highest = highest_of(weights, num);
 #pragma omp simd
-    for (int64_t i = 0; i < num; i++) weights[i] = exp_of_negative(weights[i] - highest);
+    for (int64_t i = 0; i < num; i++) weights[i] = exponential(weights[i] - highest);
     return highest;
 }
 
@@ -79,7 +64,7 @@ static void mix(float *masses, const float *sizes, int64_t num_blocks, int64_t i
     if (is_log) {
         const float highest = highest_of(masses, num_blocks);
 #pragma omp simd
-        for (int64_t b = 0; b < num_blocks; b++) masses[b] = exp_of_negative(masses[b] - highest);
+        for (int64_t b = 0; b < num_blocks; b++) masses[b] = exponential(masses[b] - highest);
     }
     float total = 0;
 #pragma omp simd reduction(+ : total)

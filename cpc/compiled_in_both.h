@@ -1,0 +1,11 @@
+/* Includes the file named by IN_BOTH for float32 and for float64: numbers are REAL there, and functions NAMED(...). */
+
+#define REAL float
+#define NAMED(name) name##_float32
+#include IN_BOTH
+#undef REAL
+#undef NAMED
+
+#define REAL double
+#define NAMED(name) name##_float64
+#include IN_BOTH
