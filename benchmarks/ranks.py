@@ -66,7 +66,7 @@ def train(rank: int, num_ranks: int, exchange: Any, num_steps: int, negatives: A
         optimiser.step()
     seconds = (time.perf_counter() - start) / num_steps
     num_parameters = sum(each.numel() for each in model.parameters())
-    exchanged = None if loss.negatives == "sequence_only" else exchange
+    exchanged = None if num_ranks == 1 or loss.negatives == "sequence_only" else exchange
     return {
         "windows_per_second": BATCH_SIZE / seconds,
         "mb_sent": (_bytes_sent() - sent) / num_steps / 1e6,
