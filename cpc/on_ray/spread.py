@@ -45,21 +45,28 @@ def spread(
     with reserved("num_ray_workers", num_workers, num_gpus=num_gpus) as places:
         ray = import_ray()
         remote = ray.remote(max_restarts=-1, max_task_retries=_MOST_ATTEMPTS - 1)(_Worker)
-        idle = [remote.options(**place).remote(start, os.getcwd()) for place in places[: len(items)]]
+        workers = [remote.options(**place).remote(start, os.getcwd()) for place in places[: len(items)]]
+        idle = list(workers)
         waiting = iter(enumerate(items))
         running: dict[Any, tuple[int, Any]] = {}
         done: dict[int, Any] = {}
-        for expected, item in enumerate(items):
-            while expected not in done:
-                for worker, (number, next_item) in zip(idle, waiting):  # noqa: B905
-                    running[worker.of.remote(next_item)] = number, worker
-                idle = []
-                ready, _ = ray.wait(list(running))
-                for result in ready:
-                    number, worker = running.pop(result)
-                    done[number] = result
-                    idle.append(worker)
-            yield _value(ray, done.pop(expected), name(item))
+        try:
+            for expected, item in enumerate(items):
+                while expected not in done:
+                    for worker, (number, next_item) in zip(idle, waiting):  # noqa: B905
+                        running[worker.of.remote(next_item)] = number, worker
+                    idle = []
+                    ready, _ = ray.wait(list(running))
+                    for result in ready:
+                        number, worker = running.pop(result)
+                        done[number] = result
+                        idle.append(worker)
+                yield _value(ray, done.pop(expected), name(item))
+        finally:  # else Ray tries once more, and says so, while it takes the places from the workers
+            for result in running:
+                ray.cancel(result)
+            for worker in workers:
+                ray.kill(worker)
 
 
 class _Worker:

@@ -117,3 +117,5 @@ def test_workers_that_are_slow_killed_or_raise(tmp_path: Path, cluster: Callable
     assert "OSError: item 5: its Ray worker ended 3 times; was it killed, or is memory short?" in always.stderr
     raised = spread(environment, "if item in (5, 6): raise OSError(28, f'No space left for {item}')")
     assert raised.stderr.strip().splitlines()[-1] == "OSError: [Errno 28] No space left for 5"
+    busy = spread(environment, "time.sleep(5 * (item == 4))\n    if item == 3: raise OSError(28, 'No space')")
+    assert (busy.stdout, busy.stderr.strip().splitlines()[-1]) == ("", "OSError: [Errno 28] No space"), "and no more"
