@@ -185,7 +185,7 @@ class ClassTableLoss(LossPart):
         query = ((ahead >= 0) & rearrange(is_valid, "b t -> b t 1")).flatten().nonzero()[:, 0]
         num_rows = torch.bincount(query % num_steps, minlength=num_steps)
         # Held-out text may end earlier on some ranks, which ask no more; its sums need no weight.
-        of_ranks = rows_of_all_ranks(num_rows, queries.device) if measure is None else num_rows[None]
+        of_ranks = rows_of_all_ranks(num_rows) if measure is None else num_rows[None]
         if bool((of_ranks.sum(1) == 0).any()):  # on whatever rank: all refuse it, and none waits
             raise ValueError("no place of the batch has a known class ahead of it: there is nothing to be found")
         weights = len(of_ranks) * weight_of(query % num_steps, of_ranks.sum(0))

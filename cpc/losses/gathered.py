@@ -12,6 +12,7 @@ sum over s of L_s = W L, and the mean over ranks, which DDP and FSDP take, is th
 A observations of all ranks, B of this one.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -73,16 +74,15 @@ def of_all_ranks(
     if not _has_other_ranks():
         return OfAllRanks(output, batch, 0, [len(output.latents)])
     targets = output.latents if output.targets is None else output.targets
-    size, device = targets.shape, targets.device
+    size = targets.shape
     ids: dict[str, Any] = {name: getattr(batch, name) for name in _UNKNOWN}
-    described = _gathered(torch.tensor([[*size, *(each is not None for each in ids.values())]], device=device)).cpu()
+    described = _gathered(torch.tensor([[*size, *(each is not None for each in ids.values())]]))
     _check(described[:, 1 : len(size)], described[:, -2])
     nums = described[:, 0].tolist()
     filled = [
-        torch.full(size[:1], _UNKNOWN[name] or size[1], device=device) if each is None else each.to(device)
-        for name, each in ids.items()
+        torch.full(size[:1], _UNKNOWN[name] or size[1]) if each is None else each.cpu() for name, each in ids.items()
     ]
-    of_all = _in_order(_gathered(_padded(torch.stack(filled, 1), max(nums))).cpu(), nums).unbind(1)
+    of_all = _in_order(_gathered(_padded(torch.stack(filled, 1), max(nums))), nums).unbind(1)
     is_known = described[:, len(size) :].any(0).tolist()
     ids = {name: each if known else None for name, each, known in zip(ids, of_all, is_known, strict=True)}
     is_apart = not any(_meet(strategy, nums, ids["sequence_id"], ids["group_id"]) for strategy in strategies)
@@ -91,15 +91,14 @@ def of_all_ranks(
     return OfAllRanks(output, batch._replace(**ids), sum(nums[: dist.get_rank()]), nums, is_apart)
 
 
-def rows_of_all_ranks(num_rows: Int[Tensor, " K"], device: torch.device) -> Int[Tensor, "W K"]:
+def rows_of_all_ranks(num_rows: Int[Tensor, " K"]) -> Int[Tensor, "W K"]:
     """How many rows each rank has of each step; `[1, K]` without other ranks. Every rank must ask at the same time.
 
     Args:
         num_rows: this rank's, on the host.
-        device: what the process group communicates from.
     """
     own = rearrange(num_rows, "k -> 1 k")
-    return _gathered(own.to(device)).cpu() if _has_other_ranks() else own
+    return _gathered(own) if _has_other_ranks() else own
 
 
 class _Gather(torch.autograd.Function):
@@ -122,9 +121,21 @@ def _has_other_ranks() -> bool:
 
 
 def _gathered(own: Tensor) -> Tensor:
+    """Where they are: what the host has stays there, so that it waits for no kernel of a GPU."""
     of_all = own.new_empty(dist.get_world_size() * len(own), *own.shape[1:])
-    dist.all_gather_single(of_all, own.contiguous())
+    group = _of_hosts(dist.group.WORLD) if own.device.type == "cpu" else None
+    dist.all_gather_single(of_all, own.contiguous(), group=group)
     return of_all
+
+
+@functools.cache
+def _of_hosts(world: dist.ProcessGroup) -> dist.ProcessGroup:
+    """The same ranks, by a backend that takes tensors of the host: NCCL does not."""
+    if "cpu:" in dist.get_backend_config(world):
+        return world
+    of_hosts = dist.new_group(backend="gloo")
+    assert isinstance(of_hosts, dist.ProcessGroup)  # or a number, on a rank outside of it
+    return of_hosts
 
 
 def _meet(strategy: str, nums: list[int], sequence_id: Tensor | None, group_id: Tensor | None) -> bool:
