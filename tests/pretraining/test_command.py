@@ -666,6 +666,8 @@ def test_a_signal_saves_and_says_how_to_go_on(
         return step(self, batch, index)
 
     monkeypatch.setattr(Pretraining, "training_step", interrupted_step)
+    if signal.getsignal(number) == signal.SIG_IGN:  # the tests run under nohup
+        signal.signal(number, signal.SIG_DFL)
     handler = signal.getsignal(number)
     with pytest.raises(SystemExit) as exit_:
         run("--checkpoint_every_steps=100", "--trainer.max_steps=50")
