@@ -23,7 +23,7 @@ from benchmarks.machine import gemm_peak_gflops, machine_state
 from benchmarks.noise import write_noise
 from benchmarks.processes import Variant, alternate
 from cpc.allocator import keep_freed_memory
-from cpc.checkpoint import build
+from cpc.description import build
 from cpc.losses import Contrastive
 from cpc.model import CPC
 from cpc.pretraining.command import pretrain

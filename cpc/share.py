@@ -12,9 +12,10 @@ import yaml
 
 from cpc import __version__
 from cpc.bounds.bound import record_table
-from cpc.checkpoint import describe, load_pretrained, model_folder_of, read_config, weights_of
+from cpc.checkpoint import load_pretrained, model_folder_of, read_config, weights_of
 from cpc.data.store.atomic import write_json
 from cpc.data.store.atomic_folder import build_atomically
+from cpc.description import describe
 from cpc.evaluation import data_class
 from cpc.extras import pip_install
 from cpc.hub import MODEL_FILES, hub

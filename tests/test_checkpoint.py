@@ -18,8 +18,9 @@ from benchmarks.extreme.sparse_encoder import SparseEncoder
 from cpc import checkpoint
 from cpc.candidates import ClassTable
 from cpc.candidates.samplers import TwoLevel, Unigram
-from cpc.checkpoint import build, describe, read_checkpoint
+from cpc.checkpoint import read_checkpoint
 from cpc.contexts import GRU, LSTM, CausalTransformer, PixelCNN
+from cpc.description import build, describe
 from cpc.encoders import (
     MFCC,
     AudioEncoder,

@@ -16,6 +16,7 @@ STAGES = (
     "losses",
     "bounds",
     "model",
+    "description",
     "hub",
     "checkpoint",
     "export",

@@ -72,7 +72,7 @@ class Modality(ABC):
 
     @property
     def noted(self) -> dict[str, Any]:
-        """What a run notes beside its model, as `cpc.checkpoint.build` takes it."""
+        """What a run notes beside its model, as `cpc.description.build` takes it."""
         kind = type(self)
         kept = {name: value for name, value in self.options.items() if name not in self.local_options}
         return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": kept}

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from cpc.bounds import Bound, BoundTally
-from cpc.checkpoint import describe, not_finite
+from cpc.checkpoint import not_finite
 from cpc.data.batch import Batch
 from cpc.data.modality import HeldOutBatches, Modality
+from cpc.description import describe
 from cpc.evaluation import OnBatch, held_out_bound, measured_tallies
 from cpc.losses.loss_part import LossPart, Measure
 from cpc.losses.objectives import FULL_SOFTMAX

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from cpc.checkpoint import describe, load_pretrained
+from cpc.checkpoint import load_pretrained
+from cpc.description import describe
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 

@@ -13,9 +13,9 @@ import pytest
 import yaml
 from PIL import Image
 
-from cpc.checkpoint import build
 from cpc.cli import main
 from cpc.data.made import photographs
+from cpc.description import build
 from cpc.quickstart import budget, images
 
 pytestmark = pytest.mark.slow  # a minute; the engine itself is tested on prose
