@@ -1,12 +1,16 @@
-"""Two real processes through Lightning's DDP: each takes its own batches, the records hold those of both."""
+"""Two real processes through Lightning's DDP: each takes its own batches, the records hold those of both.
+
+On one host, or on two: network namespaces with a cable between them.
+"""
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -225,3 +229,76 @@ def test_a_failure_on_one_rank_ends_all_with_its_name_and_the_last_checkpoint(
             manifest, run_dir, "--trainer.max_steps=6", "--ckpt_path=last", f"--data.batch_size={2 * num_ranks}"
         )
         assert [record["step"] for record in continued if record["split"] == "train"] == [2, 4, 6]
+
+
+ADDRESSES = ("10.213.77.1", "10.213.77.2")
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[str]]:
+    """Names of namespaces; each has the device `cable` with its address."""
+    names = [f"cpc{os.getpid()}{which}" for which in "ab"]
+    if shutil.which("ip") is None:
+        pytest.skip("iproute2 is not installed")
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        ends = [part for name in names for part in ("name", "cable", "netns", name)]
+        ip("link", "add", *ends[:4], "type", "veth", "peer", *ends[4:])
+        for name, address in zip(names, ADDRESSES, strict=True):
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", "cable")
+            for device in ("cable", "lo"):
+                ip("-n", name, "link", "set", device, "up")
+        yield names
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"this process may not make hosts: {error.stderr.decode().strip()}")
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float) -> None:
+    began = time.monotonic()
+    while not is_so():
+        assert time.monotonic() < began + seconds
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_network_that_is_lost_ends_both_hosts_by_name(tmp_path: Path, manifest: Path, hosts: list[str]) -> None:
+    """For five seconds it is waited for; then it is lost for good. Started by torchrun on each."""
+    run_dir, running = tmp_path / "run", []
+    options = ["--trainer.devices=1", "--trainer.num_nodes=2", "--trainer.max_steps=10000", "--eval_every_steps=1000"]
+    options += [f"--data.manifest={manifest}", f"--run_dir={run_dir}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "cable"}
+    for number, host in enumerate(hosts):
+        place = f"--nnodes=2 --nproc_per_node=1 --node_rank={number} --master_addr={ADDRESSES[0]} --master_port=29511"
+        torchrun = ["ip", "netns", "exec", host, sys.executable, "-m", "torch.distributed.run", *place.split()]
+        command = [*torchrun, "-m", "cpc.cli", "pretrain", *OPTIONS, *options]
+        with (tmp_path / f"{host}.log").open("w") as log:
+            running.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+
+    def step() -> int:
+        return max((record["step"] for record in read_records(run_dir / "bound.jsonl")), default=0)
+
+    try:
+        wait_until(lambda: step() >= 4, 120)
+        ip("-n", hosts[1], "link", "set", "cable", "down")
+        time.sleep(5)
+        before = step()
+        ip("-n", hosts[1], "link", "set", "cable", "up")
+        wait_until(lambda: step() >= before + 10, 60)
+        ip("-n", hosts[1], "link", "set", "cable", "down")
+        wait_until(lambda: all(each.poll() is not None for each in running), 40)  # 30, and torchrun's own end
+    finally:
+        for each in running:
+            each.kill()
+    for number, host in enumerate(hosts):
+        told = (tmp_path / f"{host}.log").read_text()
+        assert f"cpc: error: rank {1 - number} of 2: no sign of life for 20 s: its machine or network?" in told
+        assert f"continue with --run_dir {run_dir} --ckpt_path last" in told
+    assert [event["event"] for event in read_records(run_dir / "events.jsonl")] == ["started", "failed"]
