@@ -24,7 +24,6 @@ from benchmarks.noise import write_noise
 from benchmarks.processes import Variant, alternate
 from cpc.allocator import keep_freed_memory
 from cpc.description import build
-from cpc.losses import Contrastive
 from cpc.model import CPC
 from cpc.pretraining.command import pretrain
 from cpc.processor import prepare_processor
@@ -56,10 +55,9 @@ def real_loop(precision: str) -> float:
 
 def bare_step(precision: str) -> float:
     """Mean seconds of a step on a batch at hand."""
-    _, compute = PRECISIONS[precision]
     config = yaml.safe_load(CONFIG.read_text())
-    encoder, context, predictor = (build(config["model"][part]) for part in ("encoder", "context", "predictor"))
-    model = CPC(encoder, context, predictor, Contrastive(compute=compute))
+    config["model"]["loss"]["init_args"]["compute"] = PRECISIONS[precision][1]
+    model = CPC(*(build(config["model"][part]) for part in ("encoder", "context", "predictor", "loss")))
     x = torch.randn(config["data"]["init_args"]["batch_size"], config["data"]["init_args"]["window_samples"])
     optimiser = torch.optim.Adam(model.parameters(), 1e-4, fused=True)
 
