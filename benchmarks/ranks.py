@@ -1,11 +1,12 @@
 """Ranks on this machine: throughput, bytes sent, and the loss's memory, by how latents are exchanged (Gloo).
 
-python -m benchmarks.ranks [--most 4] [--steps 20] [--negatives mixed] [--num_negatives R]
+python -m benchmarks.ranks [--most 4] [--rounds 10] [--steps 6] [--negatives mixed] [--num_negatives R]
 
 Step: 256 latents, GRU of 256, 12 bilinear steps, 8 windows of 20480 samples per rank, all candidates of all ranks, Adam
-under DDP, one thread per rank. Its throughput is compared with as many processes that train alone at the same time.
-These score fewer candidates by it. The arithmetic is equal with `--num_negatives 128`, drawn among the latents of all
-ranks, and with `--negatives sequence_only`, where latents stay on their ranks.
+under DDP, one thread per rank. Its throughput is compared with as many processes that train alone: they take turns with
+the ranks, and medians over turns are compared. These score fewer candidates by it. The arithmetic is equal with
+`--num_negatives 128`, drawn among the latents of all ranks, and with `--negatives sequence_only`, where latents stay on
+their ranks.
 Bytes are what the loopback device carries in a step, beside the formula of docs/scale.md; memory is what the loss of
 16384 rows per rank takes above its inputs, at its highest.
 """
@@ -14,8 +15,10 @@ import argparse
 import json
 import multiprocessing
 import os
+import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +40,7 @@ from cpc.predictors import Bilinear, Output
 from cpc.processor import prepare_processor
 
 BATCH_SIZE, WINDOW_SAMPLES, DIM, NUM_STEPS, NUM_LATENTS = 8, 20480, 256, 12, 128
-LOSS_SEQUENCES, LOSS_LATENTS, NUM_WARMUPS = 64, 256, 3
+LOSS_SEQUENCES, LOSS_LATENTS = 64, 256
 
 
 def bytes_of_step(num_ranks: int, exchange: str | None, num_parameters: int) -> int:
@@ -45,36 +48,53 @@ def bytes_of_step(num_ranks: int, exchange: str | None, num_parameters: int) -> 
     latents = 4 * BATCH_SIZE * NUM_LATENTS * DIM
     others = num_ranks - 1
     gradients = 2 * 4 * num_parameters * others  # of DDP, in a ring
-    of_exchange = {None: 0, "gather": 3 * others, "ring": 2 * others + num_ranks}[exchange]
+    of_exchange = {None: 0, "gather": 2 * others, "ring": 2 * others + num_ranks}[exchange]
     return gradients + num_ranks * of_exchange * latents
 
 
-def train(rank: int, num_ranks: int, exchange: Any, num_steps: int, negatives: Any) -> dict[str, float]:
-    torch.manual_seed(rank)
-    loss = Contrastive(*negatives, exchange=exchange)
-    model = CPC(AudioEncoder(DIM), GRU(DIM), Bilinear(NUM_STEPS), loss)
-    x = torch.randn(BATCH_SIZE, WINDOW_SAMPLES)
-    model.initialise_from(x)
-    wrapped = DistributedDataParallel(model) if dist.is_initialized() else model
-    optimiser, batch = torch.optim.Adam(model.parameters(), 2e-4, fused=True), Batch.of(x)
-    generator = torch.Generator().manual_seed(0)
-    for step in range(NUM_WARMUPS + num_steps):
-        if step == NUM_WARMUPS:
-            sent, start = _bytes_sent(), time.perf_counter()
-        optimiser.zero_grad()
-        model.contrast(wrapped(x), batch, generator).loss.backward()
-        optimiser.step()
-    seconds = (time.perf_counter() - start) / num_steps
-    num_parameters = sum(each.numel() for each in model.parameters())
-    exchanged = None if num_ranks == 1 or loss.negatives == "sequence_only" else exchange
+class Training:
+    """A model and its step, as one of `num_ranks`, or of as many processes that train alone."""
+
+    def __init__(self, rank: int, exchange: Any, negatives: Any) -> None:
+        torch.manual_seed(rank)
+        self.loss = Contrastive(*negatives, exchange=exchange)
+        self.model = CPC(AudioEncoder(DIM), GRU(DIM), Bilinear(NUM_STEPS), self.loss)
+        self.x = torch.randn(BATCH_SIZE, WINDOW_SAMPLES)
+        self.model.initialise_from(self.x)
+        self.wrapped = DistributedDataParallel(self.model) if dist.is_initialized() else self.model
+        self.optimiser = torch.optim.Adam(self.model.parameters(), 2e-4, fused=True)
+        self.generator = torch.Generator().manual_seed(0)
+
+    def step(self) -> None:
+        """Forward, backward and Adam."""
+        self.optimiser.zero_grad()
+        self.model.contrast(self.wrapped(self.x), Batch.of(self.x), self.generator).loss.backward()
+        self.optimiser.step()
+
+
+def train(
+    rank: int, num_ranks: int, exchange: str | None, num_steps: int, negatives: Any, turns: Iterator[None]
+) -> dict[str, float]:
+    """A turn is `num_steps` steps, the first one a warm-up."""
+    training = Training(rank, exchange or "gather", negatives)
+    seconds, sent = [], []
+    for _ in turns:
+        training.step()
+        before, start = _bytes_sent(), time.perf_counter()
+        for _ in range(num_steps):
+            training.step()
+        seconds.append((time.perf_counter() - start) / num_steps)
+        sent.append((_bytes_sent() - before) / num_steps / 1e6)
+    num_parameters = sum(each.numel() for each in training.model.parameters())
+    exchanged = None if training.loss.negatives == "sequence_only" else exchange
     return {
-        "windows_per_second": BATCH_SIZE / seconds,
-        "mb_sent": (_bytes_sent() - sent) / num_steps / 1e6,
+        "windows_per_second": BATCH_SIZE / statistics.median(seconds),
+        "mb_sent": statistics.median(sent),
         "mb_formula": bytes_of_step(num_ranks, exchanged, num_parameters) / 1e6,
     }
 
 
-def loss_memory(rank: int, num_ranks: int, exchange: str) -> dict[str, float]:
+def loss_memory(rank: int, num_ranks: int, exchange: str, turns: Iterator[None]) -> dict[str, float]:
     torch.manual_seed(rank)
     latents = torch.randn(LOSS_SEQUENCES, LOSS_LATENTS, DIM, requires_grad=True)
     queries = torch.randn(1, LOSS_SEQUENCES, LOSS_LATENTS, DIM, requires_grad=True)
@@ -83,37 +103,56 @@ def loss_memory(rank: int, num_ranks: int, exchange: str) -> dict[str, float]:
     def call() -> None:
         torch.autograd.grad(loss(Output(latents, latents, {"": queries}, None), batch).loss, [latents, queries])
 
-    return {"extra_mib": peak_extra_mib(call)}
+    (extra_mib,) = (peak_extra_mib(call) for _ in turns)
+    return {"extra_mib": extra_mib}
 
 
-def _on_rank(rank: int, num_ranks: int, work: Any, is_group: bool, folder: str) -> None:
+def _on_rank(rank: int, num_ranks: int, work: Any, is_group: bool, folder: Path, turns: Iterator[None]) -> None:
     torch.set_num_threads(1)
     prepare_processor()
-    if work.func is not loss_memory:
+    if work.func is train:
         keep_freed_memory()
     if is_group:
         dist.init_process_group("gloo", init_method=f"file://{folder}/met", rank=rank, world_size=num_ranks)
-    found = work(rank, num_ranks)
-    Path(folder, f"{rank}.json").write_text(json.dumps(found))
+    found = work(rank, num_ranks, turns=turns)
+    (folder / f"{rank}.json").write_text(json.dumps(found))
     if is_group:
         dist.destroy_process_group()
 
 
-def together(num_ranks: int, work: Any, is_group: bool) -> list[dict[str, float]]:
-    """What each of so many processes measures, in a group or each for itself."""
+class Turns:
+    """Those of one of `num` works, of which one is under way at a time, `num_rounds` times each."""
+
+    def __init__(self, barrier: Any, own: int, num: int, num_rounds: int) -> None:
+        self.barrier, self.own, self.num, self.num_rounds = barrier, own, num, num_rounds
+
+    def __iter__(self) -> Iterator[None]:
+        for turn in range(self.num * self.num_rounds):
+            self.barrier.wait(timeout=600)
+            if turn % self.num == self.own:
+                yield
+        self.barrier.wait(timeout=600)
+
+
+def in_turns(num_ranks: int, works: dict[Any, bool], num_rounds: int) -> list[list[dict[str, float]]]:
+    """What the processes of each work measure, `num_ranks` of them, in a group or each for itself."""
     context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(num_ranks * len(works))
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [
-            context.Process(target=_on_rank, args=(rank, num_ranks, work, is_group, folder))
-            for rank in range(num_ranks)
-        ]
-        for each in ranks:
+        started, folders = [], [Path(folder, str(number)) for number in range(len(works))]
+        for number, (work, is_group) in enumerate(works.items()):
+            folders[number].mkdir()
+            turns = Turns(barrier, number, len(works), num_rounds)
+            for rank in range(num_ranks):
+                arguments = (rank, num_ranks, work, is_group and num_ranks > 1, folders[number], turns)
+                started.append(context.Process(target=_on_rank, args=arguments))
+        for each in started:
             each.start()
-        for each in ranks:
+        for each in started:
             each.join()
-        if any(each.exitcode for each in ranks):
-            raise RuntimeError(f"exit codes of {num_ranks} ranks: {[each.exitcode for each in ranks]}")
-        return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(num_ranks)]
+        if any(each.exitcode for each in started):
+            raise RuntimeError(f"exit codes of {num_ranks} ranks: {[each.exitcode for each in started]}")
+        return [[json.loads((each / f"{rank}.json").read_text()) for rank in range(num_ranks)] for each in folders]
 
 
 def _bytes_sent() -> int:
@@ -125,19 +164,21 @@ def _bytes_sent() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--most", type=int, default=4, help="ranks")
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=6, help="in a turn")
+    parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--negatives", choices=STRATEGIES, default="mixed")
     parser.add_argument("--num_negatives", type=int, help="drawn for each row; all if not given")
     options = parser.parse_args()
     step = partial(train, num_steps=options.steps, negatives=(options.negatives, options.num_negatives))
     print("  ".join(f"{name} {value}" for name, value in machine_state(keep_freed_memory()).items()))
+    exchanges = EXCHANGES if options.num_negatives is None else ("gather",)  # a ring draws none
     figures: list[dict[str, Any]] = []
     for num_ranks in range(1, options.most + 1):
-        alone = together(num_ranks, partial(step, exchange="gather"), is_group=False)
+        works = {partial(step, exchange=None): False} | {partial(step, exchange=each): True for each in exchanges}
+        alone, *of_exchanges = in_turns(num_ranks, works, options.rounds)
         summed = sum(each["windows_per_second"] for each in alone)
-        for exchange in EXCHANGES if options.num_negatives is None else ("gather",):  # a ring draws none
-            found = together(num_ranks, partial(step, exchange=exchange), num_ranks > 1)
-            memory = together(num_ranks, partial(loss_memory, exchange=exchange), num_ranks > 1)
+        for exchange, found in zip(exchanges, of_exchanges, strict=True):
+            (memory,) = in_turns(num_ranks, {partial(loss_memory, exchange=exchange): True}, 1)
             rate = sum(each["windows_per_second"] for each in found)
             figures.append(
                 {
