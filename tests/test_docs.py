@@ -2,10 +2,8 @@
 
 import importlib.util
 import re
-import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from shown import PAGES, REPOSITORY, blocks, commands, run
 
 import cpc
 import cpc.pretraining.command
@@ -22,20 +21,7 @@ from cpc.cli import COMMANDS, main
 from cpc.data import Audio, Frames, Images, Sentences, Text
 from cpc.options import Options
 
-REPOSITORY = Path(__file__).parents[1]
-PAGES = sorted(page.relative_to(REPOSITORY).as_posix() for page in (REPOSITORY / "docs").rglob("*.md"))
 DATA_OPTIONS = {field.name for kind in (Audio, Frames, Images, Sentences, Text) for field in fields(kind)}
-
-
-def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", (REPOSITORY / page).read_text(encoding="utf-8"), re.DOTALL | re.M)
-
-
-def commands(page: str) -> list[list[str]]:
-    """What follows `cpc` in the blocks of shell commands."""
-    lines = "\n".join(blocks(page, "sh")).replace("\\\n", " ").splitlines()
-    found = [re.search(r"(?:^|srun |uv run |--all-extras |-m )cpc(?:\.cli)? (?P<rest>[a-z].*)", line) for line in lines]
-    return [shlex.split(each["rest"].split(" $(")[0], comments=True) for each in found if each is not None]
 
 
 def test_commands_are_found() -> None:
@@ -79,11 +65,9 @@ def test_a_command_is_accepted(page: str, words: list[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("page", "words"), [case for case in ALL if case[1][0] == "pretrain"])
 def test_a_pretraining_is_accepted(
-    page: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, words: list[str], beside_configs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Config and options build a model, data and a trainer; nothing is trained."""
-    (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
-    monkeypatch.chdir(tmp_path)
     begun: list[Any] = []
     monkeypatch.setattr(cpc.pretraining.command, "_fit", lambda *given: begun.append(given))
     monkeypatch.setattr(cpc.pretraining.command, "_checkpoint_to_continue", lambda *given: (None, 0))
@@ -91,32 +75,13 @@ def test_a_pretraining_is_accepted(
     assert len(begun) == 1
 
 
-@pytest.fixture
-def folder(tmp_path: Path, write_audio: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`SPEAKER/NAME.flac`, of which each split has two speakers; the commands run beside it, where `configs` are."""
-    (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
-    monkeypatch.chdir(tmp_path)
-    for number in range(60):
-        write_audio(tmp_path / "own" / f"speaker{number % 3}" / f"{number}.flac", seconds=0.5, seed=number)
-    return tmp_path / "own"
-
-
-SMALLER = {
-    "pretrain": """--model.encoder.init_args.dim 8 --model.context.init_args.dim 8 --data.window_samples 3200
-        --data.speakers_per_batch 2 --data.eval_batches 2 --trainer.max_steps 2 --trainer.accelerator cpu
-        --eval_every_steps 2""",
-    "evaluate": "--num_batches 2",
-    "probe": "--supervised_seconds 1",
-}
-
-
 @pytest.mark.slow
-def test_the_tutorial_works_from_a_folder_to_features(folder: Path, tmp_path: Path) -> None:
+def test_the_tutorial_works_from_a_folder_to_features(own_audio: Path, tmp_path: Path) -> None:
     """But for the quickstart, which has tests of its own."""
     quickstart, *others = commands("docs/tutorial.md")
     assert quickstart == ["quickstart"]
     for words in others:
-        main([str(folder) if word == "DIR" else word for word in words] + shlex.split(SMALLER.get(words[0], "")))
+        run(words, {"DIR": str(own_audio)})
     assert (tmp_path / "report.html").is_file()
     assert len(list(tmp_path.glob("features/speaker?/*.npy"))) == 60
     (snippet,) = blocks("docs/tutorial.md", "python")
