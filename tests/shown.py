@@ -22,11 +22,11 @@ SMALLER = {
     "configs/text/cpu_small.yaml": f"""{_TWO_STEPS} --data.batch_size 2 --model.encoder.init_args.num_tokens 50
         --model.loss.init_args.table.init_args.num_classes 50 --model.loss.init_args.sampler.init_args.num_classes 50
         --model.loss.init_args.num_sampled 10""",
-    "configs/frames/pong.yaml": f"{_DRAWN} --model.encoder.init_args.dim 8 --data.batch_size 4",
+    "configs/frames/pong.yaml": f"{_DRAWN} --model.encoder.init_args.dim 8 --data.batch_size 16",
     "configs/agents/cart_pole.yaml": "--num_seeds 1 --num_steps 1000",
     "monitor": "--export report.html",  # the page itself would serve until it is stopped
     "probe": "--supervised_seconds 1",
-    "record": "--num_episodes 6 --max_steps 40",
+    "record": "--num_episodes 12 --max_steps 30 --valid_share 0.3 --test_share 0.2",
 }
 
 
@@ -52,6 +52,13 @@ def command_blocks(page: str) -> list[list[list[str]]]:
 def commands(page: str) -> list[list[str]]:
     """Those of all blocks."""
     return [words for block in command_blocks(page) for words in block]
+
+
+def in_prose(page: str) -> list[list[str]]:
+    """Commands between backticks that are whole: they say what they work on before any other option."""
+    prose = re.sub(r"^```.*?^```", "", (REPOSITORY / page).read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
+    found = re.findall(r"`cpc ((?:data [a-z]+|(?!data )[a-z]+)\s(?:[^-`]|--config configs)[^`]*)`", prose)
+    return [shlex.split(each) for each in found]
 
 
 def small(words: list[str], places: Mapping[str, str]) -> list[str]:
