@@ -33,6 +33,21 @@ def test_commands_are_found() -> None:
     assert ["data", "index", "NOISE", "--valid_share", "0", "--test_share", "0"] in in_prose("docs/data.md")
 
 
+def test_tests_benchmarks_and_scripts_that_pages_name_are_there() -> None:
+    """Their commands take minutes to hours; decisions also tell of what is gone."""
+    pages = "\n".join((REPOSITORY / page).read_text(encoding="utf-8") for page in PAGES if "decisions" not in page)
+    chosen = [word for words in re.findall(r'-k "?([\w ]+)"?`', pages) for word in words.split(" or ")]
+    tests = "\n".join(file.read_text(encoding="utf-8") for file in (REPOSITORY / "tests").rglob("test_*.py"))
+    assert len(chosen) > 10
+    assert not [word for word in chosen if not re.search(rf"def test_\w*{word}", tests)]
+    modules = set(re.findall(r"python -m (benchmarks\.\w+)", pages))
+    scripts = set(re.findall(r"(?:python|pytest) (\w+/[\w/]+\.py)", pages))
+    assert {"benchmarks.soak", "benchmarks.loader"} <= modules
+    assert {"datasets/an4/prepare.py", "tests/pretraining/test_command.py"} <= scripts
+    assert not [name for name in modules if importlib.util.find_spec(name) is None]
+    assert not [name for name in scripts if not (REPOSITORY / name).is_file()]
+
+
 @pytest.mark.parametrize("code", [0, 2, 143])
 def test_slurm_requeues_a_run_that_ran_out_of_time(tmp_path: Path, code: int) -> None:
     """The recipe, with a SLURM that notes what it is asked for."""

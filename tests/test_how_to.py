@@ -1,4 +1,10 @@
-"""The how-to pages of docs/: their commands run as they stand, on small data and with smaller options."""
+"""The how-to pages of docs/: their commands run as they stand, on small data and with smaller options.
+
+Only parsed, by tests/test_docs.py, are most commands of docs/results.md, which take hours and corpora that are not
+here, and those in the middle of a sentence. SLURM's job runs there with a SLURM that does nothing, the quickstart in
+tests of its own. Of `python -m benchmarks.NAME`, minutes to hours each, and `python datasets/...` it is checked that
+they are there.
+"""
 
 import io
 import json
@@ -43,9 +49,11 @@ OTHERS = {
 }
 
 
-def test_no_other_page_has_commands() -> None:
+def test_no_other_page_has_commands_or_snippets() -> None:
     here = {"docs/data.md", "docs/library.md", "docs/monitor.md", "docs/agents.md"}
     assert {page for page in PAGES if commands(page)} == here | OTHERS
+    assert {page for page in PAGES if blocks(page, "python")} == {"docs/library.md", "docs/tutorial.md"}  # test_docs.py
+    assert {page for page in PAGES if blocks(page, "yaml")} == {"docs/data.md"}  # below, and test_own_modality.py
 
 
 class Quiet(SimpleHTTPRequestHandler):
