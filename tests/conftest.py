@@ -18,6 +18,7 @@ import pytest
 import soundfile
 import torch
 from hypothesis import settings
+from PIL import Image
 
 settings.register_profile("fuzz", max_examples=100_000)  # the long form of tests that are marked so
 
@@ -96,3 +97,32 @@ def audio_folder(tmp_path_factory: pytest.TempPathFactory, write_audio: Callable
             path = folder / speaker / f"{index}.{suffix}"
             write_audio(path, seconds, sample_rate_hz=rate, num_channels=channels, seed=10 * number + index)
     return folder
+
+
+@pytest.fixture
+def beside_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder in which commands run, but for `configs`."""
+    (tmp_path / "configs").symlink_to(Path(__file__).parents[1] / "configs")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def own_audio(beside_configs: Path, write_audio: Callable[..., Path]) -> Path:
+    """`<speaker>/<utterance>` of a folder like anybody's, with two speakers in each split, where commands run."""
+    for number in range(60):
+        path = beside_configs / "own" / f"speaker{number % 3}" / f"{number}.flac"
+        write_audio(path, seconds=0.5, sample_rate_hz=(16000, 22050)[number % 2], seed=number)
+    return beside_configs / "own"
+
+
+@pytest.fixture
+def own_images(beside_configs: Path) -> Path:
+    """`<class>/<name>` of 80 pictures, dark or light, where commands run."""
+    rng = np.random.default_rng(0)
+    for number in range(80):
+        path = beside_configs / "own" / ("dark", "light")[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 128, (70, 80, 3), np.uint8) + 127 * np.uint8(number % 2)
+        Image.fromarray(pixels).save(path)
+    return beside_configs / "own"

@@ -1,11 +1,12 @@
-"""The pages of docs/: commands are accepted, snippets run, the tutorial works, and the site has every public name."""
+"""The pages of docs/: commands are accepted, snippets run, the tutorial works, and the site has every public name.
+
+tests/test_how_to.py runs the commands of the how-to pages.
+"""
 
 import importlib.util
 import re
-import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from shown import PAGES, REPOSITORY, blocks, commands, in_prose, run
 
 import cpc
 import cpc.pretraining.command
@@ -22,25 +24,28 @@ from cpc.cli import COMMANDS, main
 from cpc.data import Audio, Frames, Images, Sentences, Text
 from cpc.options import Options
 
-REPOSITORY = Path(__file__).parents[1]
-PAGES = sorted(page.relative_to(REPOSITORY).as_posix() for page in (REPOSITORY / "docs").rglob("*.md"))
 DATA_OPTIONS = {field.name for kind in (Audio, Frames, Images, Sentences, Text) for field in fields(kind)}
-
-
-def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", (REPOSITORY / page).read_text(encoding="utf-8"), re.DOTALL | re.M)
-
-
-def commands(page: str) -> list[list[str]]:
-    """What follows `cpc` in the blocks of shell commands."""
-    lines = "\n".join(blocks(page, "sh")).replace("\\\n", " ").splitlines()
-    found = [re.search(r"(?:^|srun |uv run |--all-extras |-m )cpc(?:\.cli)? (?P<rest>[a-z].*)", line) for line in lines]
-    return [shlex.split(each["rest"].split(" $(")[0], comments=True) for each in found if each is not None]
 
 
 def test_commands_are_found() -> None:
     assert len(commands("docs/tutorial.md")) == 7
     assert sum(len(commands(page)) for page in PAGES) > 40
+    assert ["data", "index", "NOISE", "--valid_share", "0", "--test_share", "0"] in in_prose("docs/data.md")
+
+
+def test_tests_benchmarks_and_scripts_that_pages_name_are_there() -> None:
+    """Their commands take minutes to hours; decisions also tell of what is gone."""
+    pages = "\n".join((REPOSITORY / page).read_text(encoding="utf-8") for page in PAGES if "decisions" not in page)
+    chosen = [word for words in re.findall(r'-k "?([\w ]+)"?`', pages) for word in words.split(" or ")]
+    tests = "\n".join(file.read_text(encoding="utf-8") for file in (REPOSITORY / "tests").rglob("test_*.py"))
+    assert len(chosen) > 10
+    assert not [word for word in chosen if not re.search(rf"def test_\w*{word}", tests)]
+    modules = set(re.findall(r"python -m (benchmarks\.\w+)", pages))
+    scripts = set(re.findall(r"(?:python|pytest) (\w+/[\w/]+\.py)", pages))
+    assert {"benchmarks.soak", "benchmarks.loader"} <= modules
+    assert {"datasets/an4/prepare.py", "tests/pretraining/test_command.py"} <= scripts
+    assert not [name for name in modules if importlib.util.find_spec(name) is None]
+    assert not [name for name in scripts if not (REPOSITORY / name).is_file()]
 
 
 @pytest.mark.parametrize("code", [0, 2, 143])
@@ -62,12 +67,21 @@ def test_slurm_requeues_a_run_that_ran_out_of_time(tmp_path: Path, code: int) ->
 
 
 ALL = [(page, words) for page in PAGES for words in commands(page)]
-ALL += [(page, words[words.index("pretrain") :]) for page, words in ALL if words[0] == "ray"]
+# But for decisions, which tell of options.
+ALL += [(page, words) for page in [*PAGES, "README.md"] if "decisions" not in page for words in in_prose(page)]
+# The corpora of results.md are not here, and take hours; a job of SLURM has many machines. All others are run.
+NOT_RUN = [
+    words
+    for page, words in ALL
+    if words[0] == "pretrain" and (page == "docs/results.md" or "--trainer.num_nodes" in words)
+]
 
 
 @pytest.mark.parametrize(("page", "words"), [case for case in ALL if case[1][0] != "pretrain"])
 def test_a_command_is_accepted(page: str, words: list[str]) -> None:
-    """Options of the data of a model, which is not there, are those of some data."""
+    """At once, run or not: tests/test_how_to.py runs those of blocks. Options of the data of a model, which is not
+    there, are those of some data.
+    """
     num_words = 2 if words[0] == "data" else 1
     module, _, function = COMMANDS[" ".join(words[:num_words])][0].partition(":")
     options = Options(getattr(import_module(module), function))
@@ -77,46 +91,23 @@ def test_a_command_is_accepted(page: str, words: list[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "words"), [case for case in ALL if case[1][0] == "pretrain"])
-def test_a_pretraining_is_accepted(
-    page: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("words", NOT_RUN)
+def test_a_pretraining_is_accepted(words: list[str], beside_configs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Config and options build a model, data and a trainer; nothing is trained."""
-    (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
-    monkeypatch.chdir(tmp_path)
     begun: list[Any] = []
     monkeypatch.setattr(cpc.pretraining.command, "_fit", lambda *given: begun.append(given))
     monkeypatch.setattr(cpc.pretraining.command, "_checkpoint_to_continue", lambda *given: (None, 0))
-    main(words)
+    main([*words, "--run_dir", "runs/here"])
     assert len(begun) == 1
 
 
-@pytest.fixture
-def folder(tmp_path: Path, write_audio: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`SPEAKER/NAME.flac`, of which each split has two speakers; the commands run beside it, where `configs` are."""
-    (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
-    monkeypatch.chdir(tmp_path)
-    for number in range(60):
-        write_audio(tmp_path / "own" / f"speaker{number % 3}" / f"{number}.flac", seconds=0.5, seed=number)
-    return tmp_path / "own"
-
-
-SMALLER = {
-    "pretrain": """--model.encoder.init_args.dim 8 --model.context.init_args.dim 8 --data.window_samples 3200
-        --data.speakers_per_batch 2 --data.eval_batches 2 --trainer.max_steps 2 --trainer.accelerator cpu
-        --eval_every_steps 2""",
-    "evaluate": "--num_batches 2",
-    "probe": "--supervised_seconds 1",
-}
-
-
 @pytest.mark.slow
-def test_the_tutorial_works_from_a_folder_to_features(folder: Path, tmp_path: Path) -> None:
+def test_the_tutorial_works_from_a_folder_to_features(own_audio: Path, tmp_path: Path) -> None:
     """But for the quickstart, which has tests of its own."""
     quickstart, *others = commands("docs/tutorial.md")
     assert quickstart == ["quickstart"]
     for words in others:
-        main([str(folder) if word == "DIR" else word for word in words] + shlex.split(SMALLER.get(words[0], "")))
+        run(words, {"DIR": str(own_audio)})
     assert (tmp_path / "report.html").is_file()
     assert len(list(tmp_path.glob("features/speaker?/*.npy"))) == 60
     (snippet,) = blocks("docs/tutorial.md", "python")
@@ -160,6 +151,7 @@ def test_the_snippets_of_the_library_run(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(snippets) >= 4
     for snippet in snippets:
         exec(compile(snippet, "docs/library.md", "exec"), names)
+    assert names["cpc_model"]("runs/mine")([torch.randn(4000)])["hidden_states"][-1].shape == (1, 25, 256)
     assert 0 <= names["errors"]["within"].error_percent <= 100
     assert names["c"].shape == (1, 25, 256)
     assert names["exact"].mi_nats < np.log(301)

@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 from jaxtyping import Int
+from shown import blocks
 from torch import Tensor
 
 from cpc.checkpoint import load_pretrained, read_config
@@ -246,6 +247,10 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run_dir(source: Path) -> Path:
+    """Of the config that docs/data.md shows."""
+    _, shown = blocks("docs/data.md", "yaml")
+    data = yaml.safe_load(shown.replace("mypackage.walks", __name__).replace("walks.npz", str(source)))["data"]
+    data["init_args"] |= {"batch_size": 10, "noise": 0.1}
     config = {
         "model": {
             "encoder": {"class_path": "cpc.encoders.VectorEncoder", "init_args": {"input_dim": DIM, "dim": 8}},
@@ -253,10 +258,7 @@ def run_dir(source: Path) -> Path:
             "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 2}},
             "learning_rate": 3e-3,
         },
-        "data": {
-            "class_path": f"{__name__}.Walks",
-            "init_args": {"source": str(source), "batch_size": 10, "noise": 0.1},
-        },
+        "data": data,
         "trainer": {
             "max_steps": 60,
             "accelerator": "cpu",

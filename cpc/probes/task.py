@@ -84,7 +84,7 @@ class Task:
         if folds is None and test_split is None:
             folds, num_folds = readouts.default_folds(name, num_folds)
         if folds is None and num_folds is not None:
-            raise ValueError(f"num_folds={num_folds} has no effect without `folds`: name the column of the groups")
+            raise ValueError(f"`num_folds`={num_folds} has no effect without `folds`: name the column of the groups")
         self.column = folds
         self.train_split, self.test_split = readouts.train_split if folds is None else None, None
         parts = dict.fromkeys(("train", "test"), np.arange(len(readouts.splits)))
@@ -270,7 +270,7 @@ class Task:
         place = {name: number for number, name in enumerate(names)}
         if not 2 <= num_folds <= len(names):
             raise ValueError(
-                f"num_folds={num_folds} must be at least 2 and at most the number of groups, {len(names)} of {column!r}"
+                f"`num_folds`={num_folds} must be at least 2 and at most the groups, {len(names)} of {column!r}"
             )
         fold_of = np.concatenate([np.full(len(part), i) for i, part in enumerate(np.array_split(names, num_folds))])
         groups = np.full(len(self.readouts.splits), -1)

@@ -1,0 +1,306 @@
+"""The how-to pages of docs/: their commands run as they stand, on small data and with smaller options.
+
+Only parsed, by tests/test_docs.py, are most commands of docs/results.md, which take hours and corpora that are not
+here, and those in the middle of a sentence. SLURM's job runs there with a SLURM that does nothing, the quickstart in
+tests of its own. Of `python -m benchmarks.NAME`, minutes to hours each, and `python datasets/...` it is checked that
+they are there.
+"""
+
+import io
+import json
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import numpy as np
+import pytest
+from cpc_audio_checkpoint import WIDTH, random_weights, save
+from hub_server import Hub, serve_hub
+from shown import PAGES, blocks, command_blocks, commands, run, small
+
+from benchmarks.made_runs import write_run
+from cpc.checkpoint import read_config
+from cpc.data import read_manifest
+from cpc.data.audio.index import index_folder
+from cpc.data.store.records import read_records
+
+# A block that is added to a page has no name here, and no test.
+SHARDS, IMAGE_SHARDS, TARS, DATASETS, FRAMES = command_blocks("docs/data.md")
+HUB, CPC_AUDIO = command_blocks("docs/library.md")
+(MONITOR,) = command_blocks("docs/monitor.md")
+(AGENTS,) = command_blocks("docs/agents.md")
+OTHERS = {
+    "docs/tutorial.md",  # tests/test_docs.py runs it
+    "docs/scale.md",  # tests/on_ray/test_scale.py, and torchrun below
+    "docs/results.md",  # takes hours
+}
+
+
+def test_no_other_page_has_commands_or_snippets() -> None:
+    here = {"docs/data.md", "docs/library.md", "docs/monitor.md", "docs/agents.md"}
+    assert {page for page in PAGES if commands(page)} == here | OTHERS
+    assert {page for page in PAGES if blocks(page, "python")} == {"docs/library.md", "docs/tutorial.md"}  # test_docs.py
+    assert {page for page in PAGES if blocks(page, "yaml")} == {"docs/data.md"}  # below, and test_own_modality.py
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """Of a server of the folder in which commands run."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path))) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def aligned(own_audio: Path) -> Path:
+    """Not indexed, with five phones in every file."""
+    rows = ["path,start,end,label"]
+    for number in range(60):
+        phones = ["ah", "pb"[number // 3 % 2], "ah", "pb"[number % 2], "ah"]
+        rows += [f"speaker{number % 3}/{number}.flac,{t / 10},{(t + 1) / 10},{phone}" for t, phone in enumerate(phones)]
+    (own_audio / "alignments.csv").write_text("\n".join(rows) + "\n")
+    return own_audio
+
+
+@pytest.fixture
+def indexed(aligned: Path) -> Path:
+    index_folder(aligned, speaker_level=0, progress=False)
+    return aligned
+
+
+def contents(folder: Path | str, pattern: str) -> set[bytes]:
+    return {file.read_bytes() for file in Path(folder).rglob(pattern)}
+
+
+def held_out_at(run_dir: str) -> set[int]:
+    """Steps of a run's evaluations."""
+    return {record["step"] for record in read_records(Path(run_dir) / "bound.jsonl") if record["split"] == "valid"}
+
+
+@pytest.mark.slow
+def test_training_on_the_url_of_shards(indexed: Path, address: str) -> None:
+    places = {"DIR": str(indexed), "https://HOST/OUT": f"{address}/OUT"}
+    shard, pretrain = SHARDS
+    run(shard, places)
+    run(pretrain, places, "--data.cache_dir", "fetched")
+    assert held_out_at("runs/far") == {2}
+    assert contents("fetched", "*.bin") == contents("OUT", "*.bin") != set()
+
+
+@pytest.mark.slow
+def test_training_on_the_url_of_shards_of_images(own_images: Path, address: str) -> None:
+    places = {"IMAGES": str(own_images), "https://HOST/OUT": f"{address}/OUT"}
+    shard, pretrain = IMAGE_SHARDS
+    run(shard, places)
+    run(pretrain, places, "--data.cache_dir", "fetched")
+    assert held_out_at("runs/far_images") == {2}
+    assert contents("fetched", "*.bin") == contents("OUT", "*.bin") != set()
+
+
+@pytest.mark.slow
+def test_tars_and_back(own_audio: Path, tmp_path: Path) -> None:
+    """Of the kind that others make: a class and a text beside each file."""
+    with tarfile.open(tmp_path / "theirs.tar", "w") as tar:
+        for file in sorted(own_audio.rglob("*.flac")):
+            for suffix, content in (("cls", file.parent.name), ("flac", file.read_bytes()), ("txt", f"a {file.stem}")):
+                member = tarfile.TarInfo(f"{file.stem}.{suffix}")
+                content = content if isinstance(content, bytes) else content.encode()
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    for words in TARS:
+        run(words, {"DIR_OR_TARS": "theirs.tar"})
+    manifest = read_manifest("data/mine")
+    assert [file.read_bytes() for file in manifest.files] == [
+        (own_audio / speaker / f"{text.split()[1]}.flac").read_bytes()
+        for speaker, text in zip(manifest.column("cls"), manifest.column("txt"), strict=True)
+    ]
+    with tarfile.open("tars/00000.tar") as tar:
+        sounds = {tar.extractfile(name).read() for name in tar.getnames() if name.endswith(".flac")}
+    assert sounds == contents(own_audio, "*.flac")
+
+
+def run_there(hub: Hub, folder: Path, *commands: list[str]) -> None:
+    """In a process whose Hub this is."""
+    told = hub.call([f"importlib.import_module('cpc.cli').main({words!r})" for words in commands], folder)
+    assert told == ["None"] * len(commands)
+
+
+@pytest.mark.slow
+def test_datasets_of_the_hub(own_audio: Path, own_images: Path, tmp_path: Path) -> None:
+    """One of audio, and later one of images by the same name."""
+    library: Any = pytest.importorskip("datasets")
+    download, index, pretrain = DATASETS
+    sounds = sorted(own_audio.rglob("*.flac"))
+    rows = [
+        {"audio": {"bytes": file.read_bytes(), "path": file.name}, "speaker_id": file.parent.name} for file in sounds
+    ]
+    plain = {"audio": {"bytes": library.Value("binary"), "path": library.Value("string")}}
+    features = {"speaker_id": library.Value("string")}
+    table = library.Dataset.from_list(rows, features=library.Features(plain | features))
+    table = table.cast(library.Features({"audio": library.Audio()} | features))
+    table.to_parquet(tmp_path / "all.parquet")
+    pictures = {f"train/{f.parent.name}/{f.name}": f.read_bytes() for f in own_images.rglob("*.png")}
+    heard = {"data/theirs": "data/heard", "data/theirs/labels.csv": "data/heard/labels.csv"}
+    with serve_hub() as hub:
+        tables = {"data/train.parquet": (tmp_path / "all.parquet").read_bytes()}
+        hub.repositories["datasets/ORG/NAME"] = [tables, pictures]
+        first = ["--revision", hub.commit("datasets/ORG/NAME", 0)]
+        run_there(hub, tmp_path, [*small(download, heard), *first], download)
+    run(index, heard)
+    manifest = read_manifest("data/heard")
+    assert [file.read_bytes() for file in manifest.files] == [row["audio"]["bytes"] for row in rows]
+    assert manifest.column("speaker") == [row["speaker_id"] for row in rows]
+    run(pretrain, {})
+    assert held_out_at("runs/theirs") == {2}
+
+
+@pytest.mark.slow
+def test_frames_of_a_game(beside_configs: Path) -> None:
+    pytest.importorskip("ale_py")
+    for words in FRAMES:
+        run(words, {})
+    assert held_out_at("runs/pong") == {2}
+    report = json.loads(Path("runs/pong/probe.json").read_text())
+    assert report["families"]["state"]["members"]
+
+
+@pytest.mark.slow
+def test_models_of_the_hub(indexed: Path, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    places = {"DIR": str(indexed)}
+    train = ["pretrain", "--config", "configs/small_speech.yaml", "--data.manifest", "DIR", "--run_dir", "runs/mine"]
+    run(train, places)
+    model = {file.name: file.read_bytes() for file in Path("runs/mine/model").iterdir()}
+    with serve_hub() as hub:
+        hub.repositories["ORG/NAME"] = [model]
+        run_there(hub, tmp_path, *(small(words, places) for words in HUB))
+        shared = hub.repositories["ORG/NAME"][-1]
+    assert len(list(Path("features").rglob("*.npy"))) == 60
+    assert read_config("runs/more")["provenance"]["init_from"] == "ORG/NAME"
+    assert {file.name for file in Path("shared").iterdir()} == set(shared)
+    assert shared["model.safetensors"] == model["model.safetensors"]
+    assert b"license: cc-by-4.0" in shared["README.md"]
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_cpc_audio(indexed: Path, tmp_path: Path) -> None:
+    checkpoint = save(tmp_path / "theirs", *random_weights("LSTM", "layerNorm"), {"arMode": "LSTM"})
+    for words in CPC_AUDIO:
+        run(words, {"DIR": str(indexed), "checkpoint_30.pt": str(checkpoint)})
+    assert np.load("features/speaker0/0.npy").shape == (50, WIDTH)
+    report = json.loads(Path("models/cpc_audio/probe.json").read_text())
+    assert report["tasks"]["phones"]["protocol"]["classes"] == ["ah", "b", "p"]
+
+
+@contextmanager
+def served(words: list[str]) -> Iterator[list[str]]:
+    """A command that serves until Ctrl-C, as a process; the lines that say where."""
+    command = [sys.executable, "-m", "cpc.cli", *words, "--port", "0"]
+    server = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore Ctrl-C
+    )
+    try:
+        assert server.stdout is not None
+        yield [server.stdout.readline() for _ in range(1 + ("--prometheus" in words))]
+    finally:
+        server.send_signal(signal.SIGINT)
+        _, errors = server.communicate(timeout=30)
+    assert (server.returncode, errors) == (0, "")
+
+
+def fetch(address: str) -> str:
+    return urllib.request.urlopen(address, timeout=30).read().decode()
+
+
+@pytest.mark.slow
+def test_the_monitor_in_all_its_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("dash")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("CPC_MONITOR_TOKEN", raising=False)
+    write_run(tmp_path / "runs" / "mine")
+    here, export, to_others, prometheus = MONITOR
+    run(export, {})
+    assert "mine" in Path("report.html").read_text(encoding="utf-8")
+    with served(here) as (told,):
+        assert "<title>cpc monitor</title>" in fetch(re.findall(r"http\S+/", told)[0])
+    with served(to_others) as (told,):
+        port, token = re.findall(r"http://\S+:(\d+)/(\?token=[^,\s]+)", told)[0]
+        assert "<title>cpc monitor</title>" in fetch(f"http://127.0.0.1:{port}/{token}")
+        with pytest.raises(HTTPError, match="403"):
+            fetch(f"http://127.0.0.1:{port}/")
+    with served(prometheus) as told:
+        assert "# TYPE cpc_mi_bound_nats gauge" in fetch(re.findall(r"http\S+/metrics", told[1])[0])
+
+
+@pytest.mark.slow
+def test_agents_are_compared_and_watched(beside_configs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gymnasium")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(beside_configs / "cache"))
+    agent, watch = AGENTS
+    run(agent, {})
+    compared = json.loads(Path("runs/cart_pole/comparison.json").read_text())
+    assert set(compared["by_cpc_weight"]) == {"0", "0.1"}
+    run(watch, {})
+    assert "cpc_0.1/seed_0" in Path("report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_torchrun_starts_ranks(indexed: Path) -> None:
+    """Two in place of eight, at a port that is free."""
+    block = blocks("docs/scale.md", "sh")[0].replace("\\\n", " ")
+    launcher, *words = small(shlex.split(block), {"8": "2", "DIR": str(indexed)})
+    assert launcher == "torchrun"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert held_out_at("runs/960") == {2}
+    assert "devices: 2" in Path("runs/960/config.yaml").read_text()
+
+
+@pytest.mark.slow
+def test_the_augmentation_of_the_page(indexed: Path) -> None:
+    config, _ = blocks("docs/data.md", "yaml")
+    Path("augmentation.yaml").write_text(config)
+    train = ["pretrain", "--config", "configs/small_speech.yaml", "--config", "augmentation.yaml"]
+    run([*train, "--data.manifest", "DIR", "--run_dir", "runs/mine"], {"DIR": str(indexed)})
+    assert held_out_at("runs/mine") == {2}
+
+
+@pytest.mark.slow
+def test_phones_and_their_confusions(aligned: Path) -> None:
+    """Of the results page, what is cheap."""
+    (pretrain, *probe), *_ = command_blocks("docs/results.md")
+    (abx,) = [block for block in command_blocks("docs/results.md") if block[-1][0] == "abx"]
+    shutil.copytree(aligned, "AN4")
+    index_folder("AN4", speaker_level=0, progress=False)
+    for words in [pretrain, *probe, *abx[1:]]:
+        more = ["--num_folds", "3"] if words[0] == "probe" else []  # as many as there are speakers
+        run(words, {"TIMIT": str(aligned), "TIMIT/phone.item": str(aligned / "phone.item")}, *more)
+    report = json.loads(Path("runs/small_speech/probe.json").read_text())
+    assert report["tasks"]["phones"]["protocol"]["folds"] == "speaker"
+    assert set(report["abx"]) == {"phone", "phone, context any, max_size_group 4"}
