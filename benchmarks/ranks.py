@@ -86,7 +86,7 @@ def train(
         seconds.append((time.perf_counter() - start) / num_steps)
         sent.append((_bytes_sent() - before) / num_steps / 1e6)
     num_parameters = sum(each.numel() for each in training.model.parameters())
-    exchanged = None if training.loss.negatives == "sequence_only" else exchange
+    exchanged = None if num_ranks == 1 or training.loss.negatives == "sequence_only" else exchange
     return {
         "windows_per_second": BATCH_SIZE / statistics.median(seconds),
         "mb_sent": statistics.median(sent),
