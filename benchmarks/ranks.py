@@ -75,7 +75,7 @@ class Training:
 def train(
     rank: int, num_ranks: int, exchange: str | None, num_steps: int, negatives: Any, turns: Iterator[None]
 ) -> dict[str, float]:
-    """A turn is `num_steps` steps, the first one a warm-up."""
+    """A turn is a step to warm up, and `num_steps` that count."""
     training = Training(rank, exchange or "gather", negatives)
     seconds, sent = [], []
     for _ in turns:
