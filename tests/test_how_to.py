@@ -98,22 +98,20 @@ def held_out_at(run_dir: str) -> set[int]:
 
 
 @pytest.mark.slow
-def test_training_on_the_url_of_shards(indexed: Path, address: str) -> None:
-    places = {"DIR": str(indexed), "https://HOST/OUT": f"{address}/OUT"}
-    shard, pretrain = SHARDS
+@pytest.mark.parametrize(
+    ("block", "corpus", "run_dir"),
+    [(SHARDS, "indexed", "runs/far"), (IMAGE_SHARDS, "own_images", "runs/far_images")],
+    ids=["audio", "images"],
+)
+def test_training_on_the_url_of_shards(
+    block: list[list[str]], corpus: str, run_dir: str, address: str, request: pytest.FixtureRequest
+) -> None:
+    folder = str(request.getfixturevalue(corpus))
+    places = {"DIR": folder, "IMAGES": folder, "https://HOST/OUT": f"{address}/OUT"}
+    shard, pretrain = block
     run(shard, places)
     run(pretrain, places, "--data.cache_dir", "fetched")
-    assert held_out_at("runs/far") == {2}
-    assert contents("fetched", "*.bin") == contents("OUT", "*.bin") != set()
-
-
-@pytest.mark.slow
-def test_training_on_the_url_of_shards_of_images(own_images: Path, address: str) -> None:
-    places = {"IMAGES": str(own_images), "https://HOST/OUT": f"{address}/OUT"}
-    shard, pretrain = IMAGE_SHARDS
-    run(shard, places)
-    run(pretrain, places, "--data.cache_dir", "fetched")
-    assert held_out_at("runs/far_images") == {2}
+    assert held_out_at(run_dir) == {2}
     assert contents("fetched", "*.bin") == contents("OUT", "*.bin") != set()
 
 

@@ -296,7 +296,7 @@ def test_a_network_that_is_lost_ends_both_hosts_by_name(tmp_path: Path, manifest
         wait_until(lambda: all(each.poll() is not None for each in running), 40)  # 30, and torchrun's own end
     finally:
         for each in running:
-            each.kill()
+            each.terminate()  # not killed: torchrun then ends its ranks
     for number, host in enumerate(hosts):
         told = (tmp_path / f"{host}.log").read_text()
         assert f"cpc: error: rank {1 - number} of 2: no sign of life for 20 s: its machine or network?" in told
