@@ -69,13 +69,14 @@ def _refuse(data: str | Path, kind: str, **of_others: Any) -> None:
 def _audio(
     data: str | Path, sample_rate_hz: int, cache_dir: str | Path | None, skip_bad: bool
 ) -> tuple["PackedRows", dict[str, bytes]]:
-    from cpc.data.audio.alignments import ALIGNMENTS_NAME
+    from cpc.data.audio.alignments import ALIGNMENTS_NAME, check_alignments, read_alignments
     from cpc.data.audio.manifest import MANIFEST_NAME, read_manifest
     from cpc.data.audio.pack import pack
 
     manifest = read_manifest(data)
     tables = {MANIFEST_NAME: manifest.csv(manifest.paths)}
     if (manifest.root / ALIGNMENTS_NAME).is_file():
+        check_alignments(read_alignments(manifest.root), manifest, manifest.rows(None))
         tables[ALIGNMENTS_NAME] = (manifest.root / ALIGNMENTS_NAME).read_bytes()
     return pack(manifest, sample_rate_hz, cache_dir, skip_bad=skip_bad), tables
 

@@ -1,10 +1,11 @@
 """`cpc data tar` and `cpc data untar`: corpora of files to WebDataset's tars and back."""
 
-import csv
 import errno
 import json
+import re
 import warnings
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -13,10 +14,12 @@ from cpc.data.audio.manifest import is_manifest, read_manifest
 from cpc.data.images.folder import IMAGE_SUFFIXES
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.data.store.folders import find_files, name_a_few
+from cpc.data.store.tables import format_table, has_line_break
 from cpc.data.store.tars import Sample, read_samples, write_samples
 
 LABELS_NAME = "labels.csv"
 _TEXTS = ("cls", "txt")  # parts that are one label each
+_LINE_BREAKS = re.compile(r"[\r\n]+")
 _KINDS = {"audio": AUDIO_SUFFIXES, "images": IMAGE_SUFFIXES}
 # Of names that no file can have: too long, or below another file.
 _IMPOSSIBLE = (errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
@@ -150,6 +153,11 @@ def _place_and_labels(sample: Sample, kind: str, suffix: str) -> tuple[str, dict
         if not isinstance(known, dict):
             raise ValueError(f"{sample.tar}: the JSON of sample {sample.key!r} is no object of names and values")
         labels |= {str(name): _cell(value) for name, value in known.items() if not isinstance(value, dict | list)}
+    unfit = [name for name in labels if not name or name != name.strip() or has_line_break(name)]
+    if unfit:
+        raise ValueError(
+            f"{sample.tar}: the JSON of sample {sample.key!r} has the name {unfit[0]!r}: no column can have it"
+        )
     try:
         "".join([*labels, *labels.values()]).encode()
     except UnicodeEncodeError as error:
@@ -195,9 +203,14 @@ def _cell(value: Any) -> str:
 
 
 def write_labels(rows: dict[str, dict[str, str]], table: Path) -> None:
-    """A CSV with a row for each path: what is known of it, empty where another has more."""
+    """Write a CSV with a row for each path: what is known of it, empty where another has more.
+
+    A row is one line of the table: line breaks inside a label become blanks, and a warning counts them.
+    """
     names = list(dict.fromkeys(name for labels in rows.values() for name in labels))
-    with table.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["path", *names])
-        writer.writerows([path, *(labels.get(name, "") for name in names)] for path, labels in rows.items())
+    columns = {name: [labels.get(name, "") for labels in rows.values()] for name in names}
+    num_broken = sum(map(has_line_break, chain(*columns.values())))
+    if num_broken:
+        warnings.warn(f"{table.name}: line breaks inside {num_broken} labels were written as blanks", stacklevel=3)
+        columns = {name: [_LINE_BREAKS.sub(" ", cell) for cell in cells] for name, cells in columns.items()}
+    table.write_bytes(format_table({"path": list(rows)} | columns))

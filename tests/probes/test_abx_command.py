@@ -191,8 +191,12 @@ def test_every_item_file_and_protocol_has_its_own_errors(
 def test_items_that_end_after_their_recording_are_counted(
     model_folder: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = [f"test/ann-0 {line}" for line in [*TRIPLET, "0.3 7 mid low high ann", "0.3 0.4005 mid low high ann"]]
-    items = str(write(corpus / "x.item", *lines))
+    lines = [f"test/ann-0 {line}" for line in [*TRIPLET, "0.3 0.44 mid low high ann", "0.3 0.4005 mid low high ann"]]
+    items = str(write(corpus / "x.item", *lines, "test/ann-0 0.3 0.46 mid low high ann"))
+    message = refusal(["abx", str(model_folder), "--items", items], capsys)
+    assert "1 of 6 items" in message
+    assert "test/ann-0 0.3 0.46 mid low high ann (it lasts 0.4 s)" in message
+    write(corpus / "x.item", *lines)
     main(["abx", str(model_folder), "--items", items, "--features", "z", "--baselines"])
     assert "items that end after their recording, and are cut at its end: 1" in capsys.readouterr().out
     assert json.loads((model_folder / "probe.json").read_text())["abx"]["x"]["items"]["num_cut"] == 1

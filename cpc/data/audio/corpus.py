@@ -57,6 +57,7 @@ class Corpus(DrawnCorpus):
     cache_gb: float = 50.0
     skip_bad: bool = False
     alignments: str | Path | None = None
+    tier: str | None = None
     augmentation: WaveformAugmentation | None = None
     shuffle_hours: float | None = None
 
@@ -70,7 +71,7 @@ class Corpus(DrawnCorpus):
         self.speakers: list[str] = []
         if "speaker" in self.manifest.columns:
             self.group_ids, self.speakers = self.manifest.codes("speaker")
-        self._alignments = None if self.alignments is None else read_alignments(self.alignments)
+        self._alignments = None if self.alignments is None else read_alignments(self.alignments, tier=self.tier)
         self.labels = [] if self._alignments is None else self._alignments.labels
 
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
@@ -81,7 +82,8 @@ class Corpus(DrawnCorpus):
             needs_speakers: whether every file of these must have a speaker.
 
         Raises:
-            ValueError: if a split has no rows, a speaker is missing, or no file of a split has an alignment.
+            ValueError: if a split has no rows, a speaker is missing, or the alignments are not those of a split (see
+                `check_alignments`).
         """
         for split in splits:
             rows = self.manifest.rows(split)
@@ -96,7 +98,7 @@ class Corpus(DrawnCorpus):
                     )
             if self._alignments is not None:
                 try:
-                    check_alignments(self._alignments, paths)
+                    check_alignments(self._alignments, self.manifest, rows)
                 except ValueError as error:
                     raise ValueError(f"alignments of split {split!r}: {error}") from error
 

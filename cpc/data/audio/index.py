@@ -11,6 +11,7 @@ from cpc.data.audio.label_files import labels_of
 from cpc.data.audio.manifest import KNOWN_COLUMNS, MANIFEST_NAME, Manifest, read_manifest
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
 from cpc.data.store.splits import draw_splits
+from cpc.data.store.tables import format_table
 
 SplitBy = Literal["file", "speaker"]
 
@@ -76,6 +77,7 @@ def index_folder(
         raise ValueError(f"{out} exists already; set `overwrite` to replace it, or name another place with `out`")
     paths = find_files(root, AUDIO_SUFFIXES, "audio")
     refuse_doubles(root, paths)
+    format_table({"path": paths})  # refuses a name with a line break before the headers are read
     columns_of_paths = _labels(paths, speaker_level, speaker_pattern, split_level)
     if label_key is not None and labels is None:
         raise ValueError(f"`label_key`={label_key} is a column of `labels`: name the table too")

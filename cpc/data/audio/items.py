@@ -24,6 +24,7 @@ def write_items(
     out: str | Path,
     *,
     alignments: str | Path | None = None,
+    tier: str | None = None,
     split: str | None = None,
     span: Span = "phone",
     silences: Sequence[str] = SILENCES,
@@ -37,6 +38,7 @@ def write_items(
         data: manifest CSV, or the folder that holds it.
         out: item file to write.
         alignments: file or folder of alignments; beside the manifest if not given.
+        tier: of TextGrids, the tier that holds the phones; `phones`, or the only interval tier if not given.
         split: take items from this part of the corpus alone.
         span: `phone` spans the phone, `triphone` its neighbours too, as in ZeroSpeech's tests; then neither of them is
             silent.
@@ -55,8 +57,8 @@ def write_items(
     source = manifest.root / ALIGNMENTS_NAME if alignments is None else Path(alignments)
     if not source.exists():
         raise ValueError(f"items are made of alignments, and there is no {source}: name them with `alignments`")
-    found, rows = read_alignments(source), manifest.rows(split).tolist()
-    check_alignments(found, [manifest.paths[row] for row in rows])
+    found, rows = read_alignments(source, tier=tier), manifest.rows(split).tolist()
+    check_alignments(found, manifest, rows)
     names, speakers = shortest_names(manifest.paths), _speakers(manifest)
     columns: list[tuple[str, float, float, str, str, str, str]] = []
     for row in rows:

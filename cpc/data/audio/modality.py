@@ -37,6 +37,8 @@ class Audio(Drawn):
         skip_bad: go on without files that cannot be used, and say how many.
         alignments: file or folder of alignments, whose labels probes of `phones` learn; `cpc probe` looks beside the
             manifest if not given.
+        tier: of alignments that are TextGrids, the tier whose labels are read; `phones`, or the only interval tier if
+            not given.
         augmentation: changes of training windows (`WaveformAugmentation`); null: none.
         seed: of the batches, and of all changes.
         first: a source that is trained on first, with the same options (`source`, `num_batches`); null: none.
@@ -46,15 +48,16 @@ class Audio(Drawn):
     unit = "windows"
     source_option = "manifest"
     size_option = "window_samples"
-    local_options: ClassVar[tuple[str, ...]] = (*Drawn.local_options, "alignments", "cache_gb")
+    local_options: ClassVar[tuple[str, ...]] = (*Drawn.local_options, "alignments", "tier", "cache_gb")
     held_out_options: ClassVar[tuple[str, ...]] = ("batch_size", "window_samples", "sampler", "speakers_per_batch")
-    probe_options: ClassVar[tuple[str, ...]] = ("alignments",)
+    probe_options: ClassVar[tuple[str, ...]] = ("alignments", "tier")
 
     manifest: str
     window_samples: int = 20480
     sampler: Sampler = "uniform"
     speakers_per_batch: int = 1
     alignments: str | None = None
+    tier: str | None = None
     cache_gb: float = 50.0
     shuffle_hours: float | None = None
     augmentation: WaveformAugmentation | None = None
@@ -83,6 +86,8 @@ class Audio(Drawn):
 
     def open(self, encoder: Any, *, to_train: bool = False) -> Corpus:
         """The manifest's audio at the encoder's rate."""
+        if to_train and self.tier is not None and self.alignments is None:
+            raise ValueError(f"data.tier={self.tier} is of the TextGrids of data.alignments: name these too")
         taken = {field.name: getattr(self, field.name) for field in fields(Corpus) if hasattr(self, field.name)}
         return Corpus(self.manifest, encoder, **taken)
 
@@ -111,4 +116,4 @@ class Audio(Drawn):
 
     def readouts(self, encoder: Any, corpus: Any, **where: Any) -> AudioReadouts:
         """Frames of files."""
-        return AudioReadouts(corpus, self.alignments, **where)
+        return AudioReadouts(corpus, self.alignments, self.tier, **where)

@@ -68,8 +68,8 @@ def abx(
 
     Raises:
         ValueError: before anything is computed, if the item file is damaged, names files that the data lack, or holds
-            no triplet; on unknown names; if an item begins after its file's end; if the report has the errors of other
-            items under the same name.
+            no triplet; on unknown names; if an item begins or ends after its file's end; if the report has the errors
+            of other items under the same name.
     """
     extraction, protocol = extraction or Extraction(), protocol or ABXProtocol()
     items, trusted = Path(items), tuple(trusted_packages)
