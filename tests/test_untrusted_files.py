@@ -14,6 +14,7 @@ import tracemalloc
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,7 @@ def test_manifest(content: bytes, tmp_path: Path) -> None:
     def read() -> None:
         manifest = read_manifest(tmp_path, check_files=False)
         assert len(manifest) == len(manifest.files) > 0
+        assert not any(mark in cell for cells in manifest.columns.values() for cell in cells for mark in "\r\n")
 
     reads_or_refuses(read, "manifest.csv")
 
@@ -145,6 +147,10 @@ ALIGNMENTS = {
         b'    intervals: size = 2\n      intervals [1]:\n        xmin = 0\n        xmax = 0.5\n        text = "a"\n'
         b'      intervals [2]:\n        xmin = 0.5\n        xmax = 1\n        text = "b ""c"""\n'
     ),
+    "b.TextGrid": (
+        b'File type = "ooTextFile short"\n"TextGrid"\n0\n1\n<exists>\n2\n"IntervalTier"\n"phones"\n0\n1\n2\n'
+        b'0\n0.5\n"a"\n0.5\n1\n"b"\n"TextTier"\n"clicks"\n0\n1\n1\n0.3\n"x"\n'
+    ),
 }
 
 
@@ -159,6 +165,7 @@ def test_alignments(name: str, changes: list[Edit], tmp_path: Path) -> None:
         for each in alignments.names:
             segments = alignments.segments(each)
             assert all(0 <= segment.start_seconds < segment.end_seconds < np.inf for segment in segments)
+            assert all(a.end_seconds <= b.start_seconds for a, b in pairwise(segments))
         assert len(alignments.labels) >= 0
 
     reads_or_refuses(read, name)
@@ -178,20 +185,35 @@ def test_items(content: bytes, tmp_path: Path) -> None:
         assert (items.onset_seconds >= 0).all()
         assert (items.onset_seconds < items.offset_seconds).all()
         assert np.isfinite(items.offset_seconds).all()
+        assert len({*zip(items.files, items.onset_seconds, items.offset_seconds, strict=True)}) == len(items)
 
     reads_or_refuses(read, "a.item")
 
 
+LABELS = {
+    "a.csv": b'file,word,split\n1.wav,"yes, so",train\n2.wav,"so ""no""",valid\n',
+    "a.tsv": b'file\tword\tsplit\n1.wav\t"yes\ttrain\n2.wav\t"no"\tvalid\n3.wav\tso"\ttest\n',
+}
+
+
+@pytest.mark.parametrize("name", LABELS)
 @fuzz
-@given(content=damaged(b'file,word,split\n1.wav,"yes, so",train\n2.wav,no,valid\n'))
-def test_labels(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(content)
+@given(changes=edits)
+def test_labels(name: str, changes: list[Edit], tmp_path: Path) -> None:
+    content = edited(LABELS[name], changes)
+    (tmp_path / name).write_bytes(content)
+    paths = ["a/1.wav", "a/2.wav"]
 
     def read() -> None:
-        found = labels_of(["a/1.wav", "a/2.wav"], tmp_path / "a.csv", "file")
+        found = labels_of(paths, tmp_path / name, "file")
         assert all(len(column) == 2 and name not in ("", "path") for name, column in found.items())
+        lines = content.decode().replace('"', "").replace("\r", "\n").split("\n")
+        for row, path in enumerate(paths):  # a file's labels are of one line
+            cells = [column[row].replace('"', "") for column in found.values()]
+            stem = path.removeprefix("a/").removesuffix(".wav")
+            assert not any(cells) or any(stem in line and all(cell in line for cell in cells) for line in lines)
 
-    reads_or_refuses(read, "a.csv")
+    reads_or_refuses(read, name)
 
 
 def npy(array: np.ndarray) -> bytes:

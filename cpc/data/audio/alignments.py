@@ -151,8 +151,8 @@ def read_alignments(path: str | Path, *, tier: str | None = None) -> Alignments:
 
     Raises:
         ValueError: if there is nothing there, a folder holds several formats, a name occurs twice, a table is
-            malformed, or `tier` is given for a format without tiers. Files of one utterance are read when they are asked
-            for.
+            malformed, or `tier` is given for a format without tiers. Files of one utterance are read when
+            they are asked for.
     """
     path = Path(path)
     if (path / ALIGNMENTS_NAME).is_file():

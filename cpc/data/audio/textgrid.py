@@ -1,8 +1,9 @@
 """Praat's TextGrid as a file of time alignments, long or short, UTF-8 or UTF-16."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from cpc.data.audio.alignment_formats import OVERLAP_TOLERANCE_SECONDS, Row, Track, decode_text, single_track
 
@@ -22,7 +23,7 @@ def read_textgrid(file: Path, tier: str | None = None) -> Track:
     if values.string() not in ("ooTextFile", "ooTextFile short") or values.string() != "TextGrid":
         raise ValueError(f"{file}: is not a TextGrid in text format; save it in Praat as text or short text")
     values.bounds()
-    tiers: dict[str, list[Row]] = {}
+    tiers: dict[str, _Tier] = {}
     others = []
     for _ in range(values.count() if values.flag() == "<exists>" else 0):
         kind = values.string()
@@ -33,10 +34,10 @@ def read_textgrid(file: Path, tier: str | None = None) -> Track:
             raise ValueError(
                 f"{file}, line {values.line}: a second interval tier is called {name!r}; rename one of them"
             )
-        rows = values.intervals() if kind == "IntervalTier" else values.points()
         if kind == "IntervalTier":
-            tiers[name] = rows
+            tiers[name] = values.intervals()
         else:
+            values.skip_points()
             others.append(name)
     values.end()
     if tier is None:
@@ -46,12 +47,33 @@ def read_textgrid(file: Path, tier: str | None = None) -> Track:
         raise ValueError(
             f"{file}: has no interval tier {tier!r}, only {', '.join(tiers) or 'none'}{points}; name one with `tier`"
         )
-    for line, *_, label in tiers[tier]:
-        if "\n" in label or "\r" in label:
-            raise ValueError(
-                f"{file}, line {line}: the label {label[:40]!r} holds a line break; close its quote, or join it"
-            )
-    return single_track(file, tiers[tier])
+    return single_track(file, tiers[tier].labelled(file))
+
+
+class _Tier(NamedTuple):
+    """An interval tier: its bounds in seconds, and its intervals in their order, whether they have a text or not."""
+
+    first: float
+    last: float
+    rows: list[Row]
+
+    def labelled(self, file: Path) -> Iterator[Row]:
+        """Yield the intervals with a text; each begins where the one before it ends, or later."""
+        before = self.first
+        for line, name, start, end, label in self.rows:
+            for is_bad, problem in (
+                (end < start, "ends before it starts"),
+                (start < before - OVERLAP_TOLERANCE_SECONDS, f"overlaps the one before it, which ends at {before:g} s"),
+                (end > self.last + OVERLAP_TOLERANCE_SECONDS, f"ends after its tier, at {self.last:g} s"),
+                ("\n" in label or "\r" in label, "has a line break in its text; close its quote, or join the lines"),
+            ):
+                if is_bad:
+                    raise ValueError(
+                        f"{file}, line {line}: the interval {label[:40]!r} from {start:g} s to {end:g} s {problem}"
+                    )
+            before = end
+            if label:
+                yield line, name, start, end, label
 
 
 class _TextGridValues:
@@ -70,29 +92,20 @@ class _TextGridValues:
             self._fail("an end that is not before its start", f"{first:g} to {last:g}")
         return first, last
 
-    def intervals(self) -> list[Row]:
-        """The labelled intervals of a tier; each begins where the one before it ends, or later."""
-        last, stop = self.bounds()
+    def intervals(self) -> "_Tier":
+        """Return an interval tier, unchecked."""
+        first, last = self.bounds()
         rows = []
         for _ in range(self.count()):
             start, line = self.number(), self.line
-            end, label = self.number(), self.string().strip()
-            if not last - OVERLAP_TOLERANCE_SECONDS <= start <= end <= stop + OVERLAP_TOLERANCE_SECONDS:
-                raise ValueError(
-                    f"{self._file}, line {line}: the interval {label!r} from {start:g} s to {end:g} s runs backwards, "
-                    f"overlaps the one before it (until {last:g} s), or leaves its tier (until {stop:g} s)"
-                )
-            last = end
-            if label:
-                rows.append((line, "", start, end, label))
-        return rows
+            rows.append((line, "", start, self.number(), self.string().strip()))
+        return _Tier(first, last, rows)
 
-    def points(self) -> list[Row]:
-        """Nothing of a tier of points, which has no segments."""
+    def skip_points(self) -> None:
+        """Move past a tier of points, which has no segments."""
         self.bounds()
         for _ in range(self.count()):
             self.number(), self.string()
-        return []
 
     def end(self) -> None:
         match = next(self._values, None)
@@ -131,4 +144,4 @@ class _TextGridValues:
         self._place = place
 
     def _fail(self, expected: str, found: str) -> NoReturn:
-        raise ValueError(f"{self._file}, line {self.line}: expected {expected}, found {found}")
+        raise ValueError(f"{self._file}, line {self.line}: expected {expected}, found {' '.join(found[:60].split())}")

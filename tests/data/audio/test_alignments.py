@@ -167,6 +167,15 @@ def test_a_tier_of_what_has_none_is_refused(tmp_path):
         Audio(manifest=str(tmp_path), tier="words").open(None, to_train=True)
 
 
+def test_only_the_tier_that_is_read_must_be_free_of_overlaps(tmp_path):
+    """TIMIT's words overlap where they share a phone: as a tier beside the phones they do no harm."""
+    words = SHORT_TEXTGRID.replace('1\n0\n0.5\n"say', '2\n0\n0.3\n"your"\n0.2\n0.5\n"say')
+    file = write(tmp_path / "a.TextGrid", words)
+    assert read_alignments(file).segments("a.flac") == PHONES
+    with pytest.raises(ValueError, match=r"line 16: .* overlaps the one before it, which ends at 0\.3 s"):
+        read_alignments(file, tier="words").segments("a.flac")
+
+
 def test_ctm_neighbours_that_overlap_by_rounding_meet_where_the_later_begins(tmp_path):
     """Start and duration of 0.244 to 0.376 s are 0.24 and 0.13 s, whose sum is 0.37; those of 0.376 s on are 0.38."""
     rng = np.random.default_rng(0)
@@ -245,7 +254,11 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
         ("a.txt", "u1 1 2\nu2 -1\n", r"line 2: -1 is not a label id"),
         ("a.txt", "u1 1 2\nu2\n", r"line 2: u2 has no labels"),
         ("a.txt", "u1 1\nu2 1\nu1 2\n", r"line 3: u1 is in line 1 already"),
-        ("a.TextGrid", LONG_TEXTGRID.replace("xmax = 0.125", "xmax = 0.3"), r"a\.TextGrid, line 30.*'' from.*overlaps"),
+        (
+            "a.TextGrid",
+            LONG_TEXTGRID.replace("xmax = 0.125", "xmax = 0.3"),
+            r"a\.TextGrid, line 30.*'' from.*overlaps the one before it, which ends at 0\.3 s",
+        ),
         ("a.TextGrid", LONG_TEXTGRID.replace("xmax = 0.125", "xmax = ?"), r"line 28: expected a number, found \"s\""),
         ("a.TextGrid", LONG_TEXTGRID.replace('"words"', '"phones"'), r"line 21: a second interval tier .* 'phones'"),
         (
@@ -264,12 +277,12 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
             r"line 38: expected the end of the file",
         ),
         ("a.TextGrid", LONG_TEXTGRID + SHORT_TEXTGRID, r"line 46: expected the end of the file"),
-        ("a.TextGrid", LONG_TEXTGRID.replace("xmax = 0.25", "xmax = 0.1"), r"line 30: .*runs backwards"),
+        ("a.TextGrid", LONG_TEXTGRID.replace("xmax = 0.25", "xmax = 0.1"), r"line 30: .*ends before it starts"),
         ("a.TextGrid", LONG_TEXTGRID.replace("xmin = 0.25", "xmin = 0.05"), r"line 34: .*'ɛː' from 0\.05 s to 0\.5 s"),
         (
             "a.TextGrid",
             LONG_TEXTGRID.replace('0.5\n            text = "ɛː', '0.7\n            text = "ɛː'),
-            "until 0.5",
+            "0.7 s ends after its tier, at 0.5 s",
         ),
         ("a.TextGrid", SHORT_TEXTGRID.replace("0\n0.5\n<", "0.5\n0\n<"), r"line 5: expected an end that is not before"),
         (
@@ -277,7 +290,11 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
             SHORT_TEXTGRID.replace('"TextTier"', "").replace("IntervalTier", "Interval"),
             "line 8: a tier is",
         ),
-        ("a.TextGrid", SHORT_TEXTGRID.replace('"s"', '"s\ns"'), r"line 21: the label 's\\ns' holds a line break"),
+        (
+            "a.TextGrid",
+            SHORT_TEXTGRID.replace('"s"', '"s\ns"'),
+            r"line 21: .* 's\\ns' from 0 s to 0\.125 s has a line break",
+        ),
         ("a.TextGrid", LONG_TEXTGRID[:600], r"expected .*, found the end of the file"),
         ("a.TextGrid", "nothing", r"expected a string, found the end"),
     ],
