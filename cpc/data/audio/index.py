@@ -105,7 +105,11 @@ def index_folder(
     columns |= {name: [str(getattr(header, name)) for header in headers.values()] for name in COUNT_COLUMNS}
     order = [name for name in KNOWN_COLUMNS if name in columns]
     columns = {name: columns[name] for name in dict.fromkeys([*order, *columns])}
-    Manifest(root, columns).write(out)
+    try:
+        manifest = Manifest(root, columns)
+    except ValueError as error:
+        raise ValueError(f"{out if labels is None else labels}: {error}") from error
+    manifest.write(out)
     return read_manifest(out, check_files=False)
 
 

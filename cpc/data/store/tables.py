@@ -71,12 +71,12 @@ def has_line_break(cell: str) -> bool:
     return _LINE_BREAK.search(cell) is not None
 
 
-def require_utf8(path: Path, head: bytes) -> None:
+def require_utf8(path: Path, head: bytes, expected: str = "UTF-8") -> None:
     """Raise a ValueError if the first bytes of a text file are UTF-16, or no text."""
     found = "is UTF-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else ""
     found = found or ("holds NUL bytes, as UTF-16 and spreadsheets do" if b"\0" in head else "")
     if found:
-        raise ValueError(f"{path} {found}; expected UTF-8: save it as text in UTF-8")
+        raise ValueError(f"{path} {found}; expected {expected}: save it as text in UTF-8")
 
 
 def _rows(path: Path, delimiter: str, errors: str) -> Iterator[tuple[int, list[str]]]:
@@ -108,16 +108,16 @@ def _rows(path: Path, delimiter: str, errors: str) -> Iterator[tuple[int, list[s
 
 
 def _refuse_other_formats(path: Path, head: bytes, delimiter: str) -> None:
-    expected = f"expected {_SEPARATORS[delimiter]}, UTF-8"
-    require_utf8(path, head)
+    expected = f"{_SEPARATORS[delimiter]}, UTF-8"
+    require_utf8(path, head, expected)
     text = head.removeprefix(codecs.BOM_UTF8).decode(errors="replace")
     if text.lstrip().startswith(("{", "[")):
-        raise ValueError(f"{path} is JSON, or JSON lines; {expected}: write it as a table with a header")
+        raise ValueError(f"{path} is JSON, or JSON lines; expected {expected}: write it as a table with a header")
     header = next(filter(str.strip, text.splitlines()), "")
     others = [name for separator, name in _SEPARATORS.items() if separator in header and separator != delimiter]
     if others and delimiter not in header:
-        advice = "name it .tsv" if others[0] == "tabs" else "name it .csv" if others[0] == "commas" else "save it so"
-        raise ValueError(f"{path}, line 1: has {others[0]} between its columns; {expected}: {advice}")
+        advice = {"tabs": "name it .tsv", "commas": "name it .csv"}.get(others[0], "save it as a CSV with commas")
+        raise ValueError(f"{path}, line 1: has {others[0]} between its columns; expected {expected}: {advice}")
 
 
 def _comma_cells(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:

@@ -12,6 +12,7 @@ from cpc.data.audio.alignments import Alignments, Segment, Track, check_alignmen
 from cpc.data.audio.items import write_items
 from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.modality import Audio
+from cpc.data.sharding import shard_corpus
 from cpc.encoders import AudioEncoder
 
 TINY = Path(__file__).parents[4] / "shared" / "data" / "librispeech_tiny" / "cpc" / "test_data"
@@ -296,6 +297,10 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
             r"line 21: .* 's\\ns' from 0 s to 0\.125 s has a line break",
         ),
         ("a.TextGrid", LONG_TEXTGRID[:600], r"expected .*, found the end of the file"),
+        ("a.TextGrid", SHORT_TEXTGRID[:-20], r"line 25: expected a string, found the end of the file"),
+        ("a.TextGrid", SHORT_TEXTGRID.replace('0.125\n"s', 'nan\n"s'), r"line 23: expected a number, found \"s\""),
+        ("a.TextGrid", LONG_TEXTGRID.replace('"s"', '"s'), r"line 36: expected a number, found"),
+        ("a.TextGrid", LONG_TEXTGRID.replace("s: size = 3", "s: size = 4"), r"line 38: .* number, found \"TextTier\""),
         ("a.TextGrid", "nothing", r"expected a string, found the end"),
     ],
 )
@@ -409,6 +414,15 @@ def test_positions_of_another_rate_are_told_by_the_audio_they_leave_unlabelled(t
     assert [str(each.message)[:64] for each in told] == (
         ["the last label of a file ends at 0.5 of its audio (median of 2 fi"[:64]] if num_samples == 8000 else []
     )
+
+
+def test_a_corpus_whose_labels_do_not_fit_is_not_sharded(tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.zeros(8000), 16_000)
+    Manifest(tmp_path, {"path": ["a.wav"]}).write(tmp_path / "manifest.csv")
+    write(tmp_path / "alignments.csv", "path,start,end,label\na.wav,0,500,x\n")
+    with pytest.raises(ValueError, match=r"a\.wav: labels until 500 s, audio until 0\.5 s"):
+        shard_corpus(tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_lengths_come_from_headers_where_the_manifest_has_none(tmp_path):

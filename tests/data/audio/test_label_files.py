@@ -71,9 +71,11 @@ def test_a_name_that_could_mean_two_files(tmp_path: Path) -> None:
 def test_options_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_noise(tmp_path / "a/1.wav")
     labels = table(tmp_path, "path,speaker\n1.wav,al\n")
+    parts = table(tmp_path, "path,duration\n1.wav,9\n", "parts.csv")
     for options, message in (
         (["--labels", str(labels), "--speaker_level", "0"], "columns speaker, which paths name already"),
         (["--label_key", "file"], "--label_key=file"),
+        (["--labels", str(parts)], f"{parts}: a/1.wav: duration is '9', but the file lasts"),
     ):
         with pytest.raises(SystemExit):
             main(["data", "index", str(tmp_path), *options])

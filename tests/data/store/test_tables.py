@@ -78,7 +78,7 @@ READERS = {
             r"line 1: has tabs between .* expected commas, UTF-8: name it .tsv",
         ),
         ("path|start|end|label\na.wav|0|1|x\n", r"line 1: has vertical bars"),
-        ("path,start,end,label\na.wav,0,1,x\n".encode("utf-16"), "is UTF-16; expected UTF-8"),
+        ("path,start,end,label\na.wav,0,1,x\n".encode("utf-16"), "is UTF-16; expected commas, UTF-8"),
         ("path,start,end,label\na.wav,0,1,x\n".encode("utf-16-le"), "holds NUL bytes, as UTF-16 and"),
         (b"PK\x03\x04\x14\x00\x00\x00", "as UTF-16 and spreadsheets do"),
         ('\n{"path": "a.wav", "start": 0, "end": 1, "label": "x"}\n', "is JSON, or JSON lines; expected commas, UTF-8"),
