@@ -183,7 +183,7 @@ def _track(file: Path, overlap_seconds: float, *columns_and_labels: Any) -> Trac
     """
     *columns, labels = columns_and_labels
     columns = [np.array(column) for column in columns]
-    kept = np.flatnonzero(columns[1] != columns[2])
+    kept = np.flatnonzero((columns[1] != columns[2]) | ~(columns[1] >= 0) | np.isinf(columns[1]))
     order = kept[np.argsort(columns[1][kept], kind="stable")]
     lines, starts, ends = (column[order] for column in columns)
     overlaps = (starts[1:] < ends[:-1] - overlap_seconds - 1e-9) | (starts[1:] == starts[:-1])

@@ -75,7 +75,10 @@ def test_options_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for options, message in (
         (["--labels", str(labels), "--speaker_level", "0"], "columns speaker, which paths name already"),
         (["--label_key", "file"], "--label_key=file"),
-        (["--labels", str(parts)], f"{parts}: a/1.wav: duration is '9', but the file lasts"),
+        (
+            ["--labels", str(parts), "--valid_share", "0", "--test_share", "0"],
+            f"{parts}: a/1.wav: duration is '9', but the file lasts",
+        ),
     ):
         with pytest.raises(SystemExit):
             main(["data", "index", str(tmp_path), *options])
