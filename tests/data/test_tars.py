@@ -159,6 +159,20 @@ def test_what_cannot_be_used_is_left_out_when_asked_for(tmp_path: Path) -> None:
     assert written == ["0/1.wav", "0/3.wav", "1/1.wav"]
 
 
+def test_a_tar_that_ends_early_is_named(tmp_path: Path) -> None:
+    """Cut between members, joined to another, or with a damaged header: `tarfile` ends there without a word."""
+    members = [(f"{number}.wav", wav(number, 200)) for number in range(4)]
+    content = tar(tmp_path / "a.tar", *members).read_bytes()
+    spoilt = content[: 2 * 1024] + b"\xff" * 512 + content[2 * 1024 + 512 :]
+    cuts = [content[:end] for end in range(512, len(content) - 1023, 512)]
+    for other in (*cuts, content + content, content + bytes(512) + content, spoilt):
+        (tmp_path / "a.tar").write_bytes(other)
+        with pytest.raises(ValueError, match=r"a\.tar:? .*(cut off|goes on after byte|damaged|is said to have)"):
+            list(read_samples(tmp_path / "a.tar"))
+    (tmp_path / "a.tar").write_bytes(content + bytes(8192))  # tars are padded to whole records
+    assert len(list(read_samples(tmp_path / "a.tar"))) == 4
+
+
 @pytest.mark.fuzz
 @settings(deadline=None)
 @given(st.binary(max_size=600), st.integers(0, 2600), st.integers(0, 2600))

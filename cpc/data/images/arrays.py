@@ -200,10 +200,14 @@ def _read_file(path: Path, is_split: bool) -> ImageArray:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Whatever the reader complains about becomes a ValueError that names the file."""
+def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open an npz file; whatever the reader complains about becomes a ValueError that names the file."""
     try:
-        yield
+        with zipfile.ZipFile(path) as archive:
+            start = min((member.header_offset for member in archive.infolist()), default=0)
+            if start:
+                raise ValueError(f"{start} bytes lie before its arrays: files were joined; give each its own file")
+            yield archive
     except MemoryError:
         raise
     except Exception as error:  # BadZipFile, zlib.error, EOFError, KeyError, numpy's own ...
@@ -212,7 +216,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 def _look_into(path: Path) -> tuple[set[str], tuple[int, ...], np.dtype]:
     """The names of the arrays, and shape and type of `images`, without reading it."""
-    with _reading(path), zipfile.ZipFile(path) as archive:
+    with open_npz(path) as archive:
         members = {member.removesuffix(".npy") for member in archive.namelist()}
         if "images" in members:
             return members, *_header(archive, "images")
@@ -223,7 +227,7 @@ def _look_into(path: Path) -> tuple[set[str], tuple[int, ...], np.dtype]:
 
 def load_array(path: Path, name: str) -> np.ndarray:
     """One array of an npz file; raises a ValueError that names the file if it cannot be read, or has no such array."""
-    with _reading(path), zipfile.ZipFile(path) as archive:
+    with open_npz(path) as archive:
         _header(archive, name)
         with archive.open(f"{name}.npy") as stream:
             return np.lib.format.read_array(stream)
@@ -243,6 +247,6 @@ def _header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], np.dt
 
 def _checksum(path: Path) -> tuple[int, ...]:
     """Length and CRC-32 of the images, as the zip file's directory has them: of the content, wherever it lies."""
-    with _reading(path), zipfile.ZipFile(path) as archive:
+    with open_npz(path) as archive:
         member = archive.getinfo("images.npy")
         return member.file_size, member.CRC

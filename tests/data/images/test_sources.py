@@ -269,6 +269,15 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         pixels(table, 0)
 
 
+def test_npz_files_that_were_joined_are_refused(tmp_path: Path) -> None:
+    """`zipfile` reads the last of them."""
+    first, second = (save(tmp_path / f"{name}.npz", images=RGB[:n]) for name, n in (("a", 6), ("b", 2)))
+    path = tmp_path / "c.npz"
+    path.write_bytes(first.read_bytes() + second.read_bytes())
+    with pytest.raises(ValueError, match=rf"^{path}: .*{first.stat().st_size} bytes lie before its arrays"):
+        read_image_source(path)
+
+
 def test_sequences_are_of_one_file_and_held_out_together(tmp_path: Path) -> None:
     sequence = [7, 7, -1, 7, 0, -1]
     for name in ("train", "test"):
