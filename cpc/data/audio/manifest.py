@@ -15,6 +15,7 @@ import numpy as np
 
 from cpc.data.audio.headers import COUNT_COLUMNS, COUNT_LIMITS
 from cpc.data.store.atomic import write_atomically
+from cpc.data.store.contents import say_contents
 from cpc.data.store.folders import name_a_few, refuse_doubles
 
 MANIFEST_NAME = "manifest.csv"
@@ -187,6 +188,8 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
         if absent:
             raise ValueError(f"{len(absent)} of the {len(manifest)} files in {path} are absent:\n{name_a_few(absent)}")
         refuse_doubles(manifest.root, manifest.paths)
+    speakers = {"speakers": len(manifest.codes("speaker")[1])} if "speaker" in columns else {}
+    say_contents(path, "files", columns.get("split", [""] * len(manifest)), **speakers)
     return manifest
 
 

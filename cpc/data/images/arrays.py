@@ -15,8 +15,9 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from cpc.data.audio.headers import obstacle
-from cpc.data.images.table import SPLIT_OF, FolderImages, ImageTable
+from cpc.data.images.table import FolderImages, ImageTable
 from cpc.data.store.folders import refuse_doubles
+from cpc.data.store.splits import SPLIT_OF, split_called
 
 MOST_CLASSES = 1_000_000
 _MOST_UNPACKED = 1032  # bytes from one: no deflated file holds more
@@ -183,14 +184,14 @@ def _read_file(path: Path, is_split: bool) -> ImageArray:
     classes = columns["classes"].astype(str).tolist() if "classes" in columns else None
     if classes is not None and len(set(classes)) < len(classes):
         raise ValueError(f"{path}: a class occurs twice in classes: {', '.join(classes)}")
-    default = SPLIT_OF[path.stem] if is_split else "unlabelled" if int(labels.max()) < 0 else "train"
+    default = SPLIT_OF[path.stem.lower()] if is_split else "unlabelled" if int(labels.max()) < 0 else "train"
     splits = columns.get("split", np.full(shape[0], default)).astype(str).tolist()
     _, first_rows, sequence = np.unique(
         columns.get("sequence", np.arange(shape[0])), return_index=True, return_inverse=True
     )
     return ImageArray(
-        name=SPLIT_OF[path.stem] if is_split else path.stem,
-        splits=[SPLIT_OF.get(split, split) for split in splits],
+        name=SPLIT_OF[path.stem.lower()] if is_split else path.stem,
+        splits=[split_called(split) or split for split in splits],
         labels=labels.astype(np.int64),
         load=partial(load_array, path, "images"),
         version=partial(_checksum, path),

@@ -29,7 +29,8 @@ def read_samples(tar: Path) -> Iterator[Sample]:
 
     Raises:
         ValueError: naming tar and member: if it is no tar or a compressed one, was cut off, is several tars joined to
-            one, holds anything but files and folders, a member is larger than 2^30 bytes or there twice, or a sample's members are apart.
+            one, holds anything but files and folders, a member is larger than 2^30 bytes or there twice, or a sample's
+            members are apart.
     """
     seen: set[str] = set()
     sample: Sample | None = None
