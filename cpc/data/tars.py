@@ -175,11 +175,11 @@ def _place_and_labels(sample: Sample, kind: str, suffix: str) -> tuple[str, dict
     return pure.as_posix(), {name: value for name, value in labels.items() if name not in COUNT_COLUMNS}
 
 
-def _image_path(tar: Path, name: str, of_class: str | None) -> str:
-    """Where an image goes: only a class may name the folder that becomes its class."""
+def _image_path(tar: Path, name: str, class_name: str | None) -> str:
+    """Return where an image is written: only a class may name the folder that becomes its class."""
     split, name = split_named(tar.stem), f"{tar.stem}-{name}"
-    if of_class:
-        return f"{split}/{of_class}/{name}" if split else f"{of_class}/{name}"
+    if class_name:
+        return f"{split}/{class_name}/{name}" if split else f"{class_name}/{name}"
     return f"{split or 'unlabelled'}/{name.replace('/', '-')}"
 
 

@@ -1,4 +1,4 @@
-"""Whether an audio file holds what its header says, all of it and nothing more: decoders end early without a word."""
+"""Checks that an audio file holds what its header says and nothing more: decoders end early without a word."""
 
 import mmap
 import re
@@ -98,7 +98,7 @@ def whole_samples(path: Path, stream: FileIO, sound: SoundFile) -> int:
     if sound.format == "OGG":
         with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
             _check_ogg_pages(path, content)
-    if sound.subtype.startswith("MPEG"):
+    if sound.format == "MP3":
         with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return _whole_mpeg_samples(path, _count_mpeg_frames(content), sound.frames)
     return sound.frames
@@ -115,6 +115,8 @@ def check_end(path: Path, stream: FileIO, sound: SoundFile) -> None:
     Raises:
         ValueError: naming the file, if another file follows, or bytes that are neither metadata nor padding.
     """
+    if sound.format in ("MP3", "OGG"):  # whose frames and pages were counted
+        return
     end = stream.tell()
     with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
         buffered = _BUFFERED_BYTES.get(sound.format, 0)
@@ -123,9 +125,7 @@ def check_end(path: Path, stream: FileIO, sound: SoundFile) -> None:
             raise _joined(path)
         num_after = len(content) - end
         is_chunk = any(content[start : start + 4].strip(b" ").isalnum() for start in (end, end + 1))
-    if sound.format in ("FLAC", "OGG", "MP3"):  # who look for their next frame or page
-        return
-    if num_after > (max(end, _MOST_METADATA_BYTES) if is_chunk else _MOST_PADDING_BYTES):
+    if not buffered and num_after > (max(end, _MOST_METADATA_BYTES) if is_chunk else _MOST_PADDING_BYTES):
         raise _longer(path, num_after)
 
 

@@ -186,10 +186,10 @@ def _splits_of_first_folders(paths: list[str]) -> list[str]:
     if len(set(split_of_top.values())) < 2:
         return []
     splits = [split_of_top[top] for top in tops]
-    of_train = [path for path, split in zip(paths, splits, strict=True) if split == "train"]
-    if "valid" in splits or len(of_train) < 2:
+    train_paths = [path for path, split in zip(paths, splits, strict=True) if split == "train"]
+    if "valid" in splits or len(train_paths) < 2:
         return splits
-    drawn = dict(zip(of_train, draw_splits(of_train, valid_share=DEFAULT_SHARE, test_share=0.0), strict=True))
+    drawn = dict(zip(train_paths, draw_splits(train_paths, valid_share=DEFAULT_SHARE, test_share=0.0), strict=True))
     return [drawn.get(path, split) for path, split in zip(paths, splits, strict=True)]
 
 

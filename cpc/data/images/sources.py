@@ -67,7 +67,7 @@ def _read(source: str | Path) -> ImageTable:
         arrays = [array for array in sorted(path.glob("*.npz")) if split_called(array.stem)]
         if not arrays:
             return read_image_folder(path)
-        return read_image_arrays(sorted(arrays, key=_place_of_split), are_splits=True)
+        return read_image_arrays(sorted(arrays, key=_split_order), are_splits=True)
     if path.is_file():
         if path.suffix.lower() != ".npz":
             raise ValueError(f"{path} is not an npz file; name one, or the folder that holds the images")
@@ -80,7 +80,7 @@ def _read(source: str | Path) -> ImageTable:
     return read_torchvision(named[1], Path(named[2]).expanduser())
 
 
-def _place_of_split(array: Path) -> int:
+def _split_order(array: Path) -> int:
     return SPLITS.index(SPLIT_OF[array.stem.lower()])
 
 

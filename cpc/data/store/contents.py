@@ -23,8 +23,8 @@ def say_contents(source: str | Path, unit: str, splits: Iterable[str], **num_gro
     """
     counts = Counter(splits)
     order = [*SPLITS, *sorted(counts.keys() - set(SPLITS))]
-    by_split = ", ".join(f"{split or '(none)'} {counts[split]}" for split in order if counts[split])
-    said = [f"{counts.total()} {unit}", "no splits" if set(counts) == {""} else f"splits {by_split}"]
+    split_counts = ", ".join(f"{split or '(none)'} {counts[split]}" for split in order if counts[split])
+    said = [f"{counts.total()} {unit}", "no splits" if set(counts) == {""} else f"splits {split_counts}"]
     said += [f"{number or 'no'} {name}" for name, number in num_groups.items()]
     say(f"data: {source}: {', '.join(said)}")
 

@@ -52,7 +52,7 @@ def find_files(root: Path, suffixes: Collection[str], kind: str, hint: str = "")
     unreadable = {suffix: others[suffix] for suffix in _UNREADABLE.get(kind, "").split() if others[suffix]}
     if found and unreadable:
         counts = ", ".join(f"{count} {suffix}" for suffix, count in unreadable.items())
-        say(f"data: {root}: left out {counts}: convert them to be read ({kind}: {' '.join(sorted(suffixes))})")
+        say(f"data: {root}: left out {counts}, formats that are not read: convert these files")
     if not found:
         there = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5))
         raise ValueError(

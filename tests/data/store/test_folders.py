@@ -49,11 +49,11 @@ def test_files_of_a_medium_in_another_format_are_counted(folder: Path, capsys: p
         (folder / name).touch()
     find_files(folder, {".png"}, "image")
     told = capsys.readouterr().err
-    assert told.startswith(f"data: {folder}: left out 2 .heic, 1 .mov: convert them to be read (image: .png)")
+    assert told == f"data: {folder}: left out 2 .heic, 1 .mov, formats that are not read: convert these files\n"
     find_files(folder, {".wav"}, "audio")
-    assert "left out 1 .m4a, 1 .mov: " in capsys.readouterr().err
+    assert "left out 1 .m4a, 1 .mov, formats" in capsys.readouterr().err
     find_files(folder, {".txt"}, "text")
-    assert "left out 1 .docx: " in capsys.readouterr().err
+    assert "left out 1 .docx, formats" in capsys.readouterr().err
     (folder / "only").mkdir()
     (folder / "only/f.png").touch()
     find_files(folder / "only", {".png"}, "image")
