@@ -20,12 +20,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cpc.checkpoint import load_pretrained, save_pretrained
 from cpc.contexts import GRU
 from cpc.data.audio.alignments import read_alignments
+from cpc.data.audio.files import read_audio
+from cpc.data.audio.headers import read_header
 from cpc.data.audio.item_files import read_items
 from cpc.data.audio.label_files import labels_of
 from cpc.data.audio.manifest import read_manifest
@@ -172,6 +175,39 @@ def test_alignments(name: str, changes: list[Edit], tmp_path: Path) -> None:
 
 
 ITEMS = b"#file onset offset #phone prev-phone next-phone speaker\na 0.0 0.25 sh b iy ann\nb 0.1 0.2 iy sh a bob\n"
+
+
+@pytest.fixture(scope="module")
+def audio_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Of every container, a tenth of a second."""
+    folder, x = tmp_path_factory.mktemp("audio"), np.random.default_rng(0).uniform(-0.5, 0.5, 1600)
+    for name, options in AUDIO.items():
+        soundfile.write(folder / name, x, 16000, **options)
+    return {name: (folder / name).read_bytes() for name in AUDIO}
+
+
+AUDIO: dict[str, dict[str, str]] = {
+    "a.mp3": {},
+    "a.ogg": {},
+    "a.wav": {},
+    "a.caf": {"subtype": "PCM_24"},
+    "a.rf64": {"format": "RF64"},
+    "a.sph": {"format": "NIST", "subtype": "PCM_16"},
+}
+
+
+@pytest.mark.parametrize("name", AUDIO)
+@fuzz
+@given(changes=edits)
+def test_audio(name: str, changes: list[Edit], audio_files: dict[str, bytes], tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(edited(audio_files[name], changes))
+
+    def read() -> None:
+        header = read_header(tmp_path / name)
+        x = read_audio(tmp_path / name, header.sample_rate_hz)
+        assert len(x) == header.num_samples
+
+    reads_or_refuses(read, name)
 
 
 @fuzz

@@ -14,6 +14,7 @@ from cpc.data.audio.manifest import is_manifest, read_manifest
 from cpc.data.images.folder import IMAGE_SUFFIXES
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.data.store.folders import find_files, name_a_few
+from cpc.data.store.splits import split_called, split_named
 from cpc.data.store.tables import format_table, has_line_break
 from cpc.data.store.tars import Sample, read_samples, write_samples
 
@@ -57,8 +58,9 @@ def tar_corpus(data: str | Path, *, out: str | Path, tar_mb: float = 100.0) -> N
 def untar_corpus(tars: Sequence[str | Path], *, out: str | Path, skip_bad: bool = False) -> None:
     """Write the files of WebDataset's tars below a new folder, from which `cpc data index` or training goes on.
 
-    A file is called as the `path` of its sample's JSON says, otherwise TAR/KEY; an image with a class (`.cls`) lies in
-    the folder of that name. What else JSON, `.cls` and `.txt` say goes to OUT/labels.csv: of audio,
+    A file is called as the `path` of its sample's JSON says, otherwise TAR/KEY. An image with a class (`.cls`) lies in
+    the folder of that name, below its split if the tars' names say splits (`val-000.tar`); one without a class lies in
+    `unlabelled` or its split. What else JSON, `.cls` and `.txt` say goes to OUT/labels.csv: of audio,
     `cpc data index OUT --labels OUT/labels.csv` makes the manifest.
 
     Args:
@@ -102,6 +104,8 @@ def untar_corpus(tars: Sequence[str | Path], *, out: str | Path, skip_bad: bool 
                 bad.append(str(error))
         if not rows:
             raise ValueError(f"the tars hold no sample that can be used:\n{name_a_few(bad)}")
+        if kinds == {"images"}:
+            rows = _with_classes_in_train(rows, folder)
         has_labels = any(rows.values())
         if has_labels:
             write_labels(rows, folder / LABELS_NAME)
@@ -164,8 +168,8 @@ def _place_and_labels(sample: Sample, kind: str, suffix: str) -> tuple[str, dict
         raise ValueError(f"{sample.tar}: the JSON of sample {sample.key!r} holds half a character: {error}") from error
     path = labels.pop("path", "")
     if not path:
-        of_class = labels["cls"] if kind == "images" and "cls" in labels else ""
-        path = f"{of_class or sample.tar.stem}/{f'{sample.tar.stem}-' if of_class else ''}{sample.key}.{suffix}"
+        name = f"{sample.key}.{suffix}"
+        path = _image_path(sample.tar, name, labels.get("cls")) if kind == "images" else f"{sample.tar.stem}/{name}"
     pure = PurePosixPath(path)
     is_plain = all(part.isprintable() and not part.startswith((".", "~")) and "\\" not in part for part in pure.parts)
     if (
@@ -177,6 +181,32 @@ def _place_and_labels(sample: Sample, kind: str, suffix: str) -> tuple[str, dict
     ):
         raise ValueError(f"{sample.tar}: sample {sample.key!r} would be written to {path!r}: rename it")
     return pure.as_posix(), {name: value for name, value in labels.items() if name not in COUNT_COLUMNS}
+
+
+def _image_path(tar: Path, name: str, class_name: str | None) -> str:
+    """Return where an image is written: only a class may name the folder that becomes its class."""
+    split, name = split_named(tar.stem), f"{tar.stem}-{name}"
+    if class_name:
+        return f"{split}/{class_name}/{name}" if split else f"{class_name}/{name}"
+    return f"{split or 'unlabelled'}/{name.replace('/', '-')}"
+
+
+def _with_classes_in_train(rows: dict[str, dict[str, str]], folder: Path) -> dict[str, dict[str, str]]:
+    """Move folders of classes that lie beside folders of splits into `train`, as sources of images are laid out."""
+    tops = {path.partition("/")[0] for path in rows if "/" in path}
+    classes = {top for top in tops if not split_called(top)}
+    splits = tops - classes
+    if not classes or not splits:
+        return rows
+    if splits != {"unlabelled"}:
+        raise ValueError(
+            f"some tars say a split by their name ({', '.join(sorted(splits))}), others hold the classes "
+            f"{', '.join(sorted(classes)[:5])} and say none: rename these, or untar them by themselves"
+        )
+    (folder / "train").mkdir()
+    for name in classes:
+        (folder / name).rename(folder / "train" / name)
+    return {f"train/{path}" if path.partition("/")[0] in classes else path: labels for path, labels in rows.items()}
 
 
 def _write(sample: Sample, suffix: str, folder: Path, path: str) -> None:

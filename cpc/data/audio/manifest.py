@@ -14,6 +14,7 @@ import numpy as np
 
 from cpc.data.audio.headers import COUNT_COLUMNS, COUNT_LIMITS, Header, read_headers
 from cpc.data.store.atomic import write_atomically
+from cpc.data.store.contents import say_contents
 from cpc.data.store.folders import name_a_few, refuse_doubles
 from cpc.data.store.tables import format_table, read_table
 
@@ -204,9 +205,9 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
     if not path.is_file():
         raise ValueError(f"there is no manifest {path}; write one with `cpc data index FOLDER`")
     names, rows = read_table(path, errors="surrogateescape")  # the name of a file need not be UTF-8
-    cells = [row for _, row in rows]
+    columns = {name: [row[at] for _, row in rows] for at, name in enumerate(names)}
     try:
-        manifest = Manifest(path.parent, {name: [row[at] for row in cells] for at, name in enumerate(names)})
+        manifest = Manifest(path.parent, columns)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     if not len(manifest):
@@ -216,6 +217,8 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
         if absent:
             raise ValueError(f"{len(absent)} of the {len(manifest)} files in {path} are absent:\n{name_a_few(absent)}")
         refuse_doubles(manifest.root, manifest.paths)
+    speakers = {"speakers": len(manifest.codes("speaker")[1])} if "speaker" in columns else {}
+    say_contents(path, "files", columns.get("split", [""] * len(manifest)), **speakers)
     return manifest
 
 

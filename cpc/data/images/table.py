@@ -14,10 +14,7 @@ from PIL import Image, UnidentifiedImageError
 
 from cpc.data.audio.headers import obstacle
 from cpc.data.store.folders import name_a_few
-
-SPLITS = ("train", "valid", "test", "unlabelled")
-# As folders, files and arrays name them.
-SPLIT_OF = {name: name for name in SPLITS} | {"val": "valid", "unlabeled": "unlabelled"}
+from cpc.data.store.splits import SPLITS
 
 
 class FolderImages:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 MOST_MEMBER_BYTES = 2**30
+_BLOCK_BYTES = 2**20
 
 
 class Sample(NamedTuple):
@@ -27,8 +28,9 @@ def read_samples(tar: Path) -> Iterator[Sample]:
     """The samples of a tar, in order; nothing is written anywhere, and names are not followed.
 
     Raises:
-        ValueError: naming tar and member: if it is no tar or a compressed one, was cut off, holds anything but files
-            and folders, a member is larger than 2^30 bytes or there twice, or a sample's members are apart.
+        ValueError: naming tar and member: if it is no tar or a compressed one, was cut off, is several tars joined to
+            one, holds anything but files and folders, a member is larger than 2^30 bytes or there twice, or a sample's
+            members are apart.
     """
     seen: set[str] = set()
     sample: Sample | None = None
@@ -60,10 +62,27 @@ def read_samples(tar: Path) -> Iterator[Sample]:
                 if len(content) != member.size:
                     raise ValueError(f"{tar}: {member.name!r} is cut off")
                 sample.parts[kind] = content
+            end = archive.offset
     except (tarfile.TarError, EOFError, OverflowError, UnicodeError) as error:
         raise ValueError(f"{tar} is damaged, compressed or no tar: {error}") from error
+    _check_end(tar, end)
     if sample is not None:
         yield sample
+
+
+def _check_end(tar: Path, end: int) -> None:
+    """Refuse a tar that does not end with zeros: `tarfile` takes damage and the end of the file for the tar's own."""
+    with tar.open("rb") as stream:
+        stream.seek(end)
+        if not (block := stream.read(_BLOCK_BYTES)):
+            raise ValueError(f"{tar} is cut off: the zeros that end a tar are missing")
+        while block:
+            if any(block):
+                raise ValueError(
+                    f"{tar} goes on after byte {end}, where it is damaged or another tar was joined to it: name "
+                    "each tar by itself, or copy it again"
+                )
+            block = stream.read(_BLOCK_BYTES)
 
 
 def write_samples(samples: Iterable[tuple[str, dict[str, bytes]]], folder: Path, tar_bytes: int) -> int:
