@@ -26,6 +26,10 @@ class Range:
     most: int | float = math.inf
     is_open: bool = False
 
+    def __repr__(self) -> str:
+        least = "positive" if self.is_open else f"at least {self.least}"
+        return least if self.most == math.inf else f"{least} and at most {self.most}"
+
     def check(self, name: str, value: Any) -> None:
         """Refuse a number outside.
 
@@ -33,9 +37,7 @@ class Range:
             ValueError: naming the argument.
         """
         if not self.least <= value <= self.most or (self.is_open and value == self.least):
-            least = "positive" if self.is_open else f"at least {self.least}"
-            legal = least if self.most == math.inf else f"{least} and at most {self.most}"
-            raise ValueError(f"`{name}`={value} must be {legal}")
+            raise ValueError(f"`{name}`={value} must be {self}")
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,7 @@ class Options:
                 reading = _reading(kinds[name]) | {"metavar": name}
                 if name == COMMAND:
                     reading |= {"nargs": argparse.REMAINDER, "metavar": "COMMAND ..."}
+                self.typed[name] = name
                 self.parser.add_argument(name, help=_escape(texts.get(name)), **reading)
             elif name not in PYTHON_ONLY:
                 self._add(name, kinds[name], texts.get(name), None if is_required else parameter.default, is_required)

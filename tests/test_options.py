@@ -131,3 +131,48 @@ def test_numbers_out_of_range_are_refused(
         assert f"{named(action)}={value}" in said
         assert "must be" in said
         assert not list(tmp_path.iterdir())
+
+
+PLACES = [
+    pytest.param(name, each.values[1], each.values[2], id=each.id)
+    for each in ALL
+    if each.values[1].dest in ("out", "export", "folder") and (name := each.values[0]) != "data synthesize"
+]  # `synthesize` takes a corpus that is there as it is, and writes a new one from the start
+
+
+@pytest.mark.parametrize(("name", "action", "needed"), PLACES)
+def test_a_place_that_cannot_be_written_to_shows_before_the_work(
+    name: str,
+    action: argparse.Action,
+    needed: list[argparse.Action],
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nothing else that is given here exists: the place is what is said."""
+    (tmp_path / "file").touch()
+    said = refused(name, typed(action, str(tmp_path / "file" / "below"), needed, model), capsys)
+    assert f"{named(action)}={tmp_path / 'file' / 'below'} cannot be written: Not a directory" in said
+    is_file = action.dest == "export" or name == "data items" or "JSON" in str(action.help)
+    other = "/dev/null" if is_file else str(tmp_path / "file")
+    if name != "data index":  # a file, or the folder for it
+        said = refused(name, typed(action, other, needed, model), capsys)
+        assert f"{named(action)}={other} is " in said
+        assert "name another place" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert Path("/dev/null").is_char_device()
+
+
+def test_options_that_nothing_reads_are_refused(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, arguments, message in (
+        ("share", [str(model), "--license", "mit", "--out", "x", "--private"], "--private is about a repository"),
+        ("monitor", ["x", "--export", "x.html", "--port", "8050"], "--port is about a page that is served"),
+        ("monitor", ["x", "--export", "x.html", "--prometheus"], "--prometheus is about a page that is served"),
+        ("calibrate", ["--critics", "exact", "--steps", "5"], "--steps=5 is about critics that are trained"),
+    ):
+        assert message in refused(name, arguments, capsys)
+
+
+@pytest.mark.parametrize("given", ["{a: 1, a: 2}", "{a: {b: .inf}}", "{a: [1, .NaN]}"])
+def test_mappings_hold_no_key_twice_and_no_infinity(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "argument --options: " in refused("data record", ["CartPole-v1", "x", "--options", given], capsys)
