@@ -41,7 +41,9 @@ BRIEF = {"seconds": None, "num_steps": 2, "batch_size": 2}
 @pytest.fixture
 def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
     cpc.save_pretrained(
-        model, tmp_path / "run" / "model", provenance={"step": 7, "held_out": [BOUND], "data": Audio(manifest="").noted}
+        model,
+        tmp_path / "run" / "model",
+        provenance={"step": 7, "held_out": [BOUND], "data": Audio(manifest="unknown").noted},
     )
     return tmp_path / "run"
 
@@ -168,7 +170,7 @@ def test_untrained_models_are_initialised_as_the_models_own_training_began(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cpc.save_pretrained(model, tmp_path, provenance={"data": Audio(manifest="", window_samples=1_600).noted})
+    cpc.save_pretrained(model, tmp_path, provenance={"data": Audio(manifest="unknown", window_samples=1_600).noted})
     calls, untrained = [], []
 
     def windows(audio: Any, window_samples: int, num_windows: int, seed: int) -> torch.Tensor:
@@ -240,15 +242,15 @@ def test_a_report_that_cannot_be_told_leaves_the_one_that_was_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def measure() -> None:
-        out = tmp_path / "report.json"
+        out = tmp_path / "reports" / "report.json"
         probe(model_folder, corpus_folder, "speaker", features=("mfcc",), baselines=(), extraction=extraction, out=out)
 
     measure()
-    before = (tmp_path / "report.json").read_bytes()
+    before = (tmp_path / "reports" / "report.json").read_bytes()
     monkeypatch.setattr("cpc.probes.report.results_table", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         measure()
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("report.json", before)]
+    assert [(path.name, path.read_bytes()) for path in (tmp_path / "reports").iterdir()] == [("report.json", before)]
 
 
 def test_less_training_audio(model_folder: Path, corpus_folder: Path, extraction: Extraction) -> None:
@@ -295,7 +297,7 @@ def test_options_of_baselines_that_are_not_measured_are_told(
     model_folder: Path, corpus_folder: Path, extraction: Extraction, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = {"features": ("mfcc",), "extraction": extraction}
-    probe(model_folder, corpus_folder, "speaker", baselines=("majority",), supervised_seconds=3, **options)
+    probe(model_folder, corpus_folder, "speaker", baselines=("majority",), supervised_seconds=3.0, **options)
     said = capsys.readouterr().err
     assert "supervised_seconds=3 has no effect without the baseline supervised or fine_tuned" in said
     assert "random" not in said
@@ -355,7 +357,7 @@ def test_files_as_a_whole_have_what_images_have(
     ("arguments", "message"),
     [
         ({"scratch_dir": "nowhere"}, "scratch_dir='nowhere' is not a folder"),
-        ({"max_ram_gb": -1.0}, "cannot be negative"),
+        ({"max_ram_gb": -1.0}, "`max_ram_gb`=-1.0 must be at least 0"),
     ],
 )
 def test_places_that_make_no_sense(arguments: dict, message: str) -> None:
