@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cpc.argument_rules import OutFolder, checked
 from cpc.checkpoint import not_finite, read_torch_archive, save_pretrained
 from cpc.contexts import GRU, LSTM
 from cpc.encoders import AudioEncoder
@@ -44,7 +45,8 @@ _COUNTER = re.compile(r"gEncoder\.batchNorm\d\.num_batches_tracked")
 Weights = dict[str, Tensor]
 
 
-def import_checkpoint(checkpoint: str | Path, *, out: str | Path) -> Path:
+@checked
+def import_checkpoint(checkpoint: str | Path, *, out: OutFolder) -> Path:
     """Write a checkpoint of CPC_audio as a model folder: encoder, GRU or LSTM, and linear predictors, exactly.
 
     Other predictors are left out, and stderr says so: those of CPC_audio that read the speaker too, or all of a time.

@@ -36,9 +36,10 @@ STAGES = (
 # Beside the flow: these import nothing of it, and only the command line imports them.
 SERVING_COMMANDS = ("allocator", "processor", "options", "doctor")
 SERVING_PROCESSES = ("allocator", "processor")  # what the command line sets up, Ray's workers set up too
-FOR_ALL = ("__version__", "extras", "compiled", "on_ray")  # any stage may compile C, or spread its work
+RULES = ("argument_rules", "yaml_rules")  # what arguments and configs may hold
+FOR_ALL = ("__version__", *RULES, "extras", "compiled", "on_ray")  # any stage may compile C, or spread its work
 # cpc/__init__.py loads its names on first use.
-OUTSIDE = ("__init__", "extras", "compiled", "on_ray", *SERVING_COMMANDS)
+OUTSIDE = ("__init__", *RULES, "extras", "compiled", "on_ray", *SERVING_COMMANDS)
 LIGHTNING_MAY_APPEAR_FROM = "probes"
 
 

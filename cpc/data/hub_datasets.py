@@ -15,6 +15,7 @@ from typing import Any
 
 import fsspec
 
+from cpc.argument_rules import OutFolder, checked
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS
 from cpc.data.images.folder import IMAGE_SUFFIXES
 from cpc.data.store.atomic_folder import build_atomically
@@ -26,10 +27,11 @@ _MAGIC = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3", b"
 _SUFFIXES = {"Audio": AUDIO_SUFFIXES, "Image": IMAGE_SUFFIXES}
 
 
+@checked
 def download_dataset(
     source: str,
     *,
-    out: str | Path,
+    out: OutFolder,
     config: str | None = None,
     revision: str | None = None,
     splits: Sequence[str] | None = None,

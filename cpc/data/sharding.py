@@ -1,21 +1,23 @@
 """`cpc data shard`: a corpus of audio or images as shards. torch is imported when it starts, not for its help."""
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from cpc.argument_rules import Count, OutFolder, Positive, checked
 
 if TYPE_CHECKING:
     from cpc.data.store.packed import PackedRows
 
 
+@checked
 def shard_corpus(
     data: str | Path,
-    out: str | Path,
+    out: OutFolder,
     *,
-    shard_mb: float = 16.8,
-    sample_rate_hz: int | None = None,
-    image_size: int | None = None,
-    num_channels: int | None = None,
+    shard_mb: Positive = 16.8,
+    sample_rate_hz: Count | None = None,
+    image_size: Count | None = None,
+    num_channels: Count | None = None,
     cache_dir: str | Path | None = None,
     skip_bad: bool = False,
 ) -> None:
@@ -39,8 +41,6 @@ def shard_corpus(
     from cpc.data.audio.manifest import is_manifest
     from cpc.data.store.shards import is_sharded, write_shards
 
-    if not 0 < shard_mb < math.inf:
-        raise ValueError(f"`shard_mb`={shard_mb} must be a size above 0, in 1e6 bytes")
     if Path(out).exists():
         raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
     if is_sharded(data):

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from cpc.argument_rules import OutFolder, Positive, checked
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS
 from cpc.data.audio.manifest import is_manifest, read_manifest
 from cpc.data.images.folder import IMAGE_SUFFIXES
@@ -26,7 +27,8 @@ _KINDS = {"audio": AUDIO_SUFFIXES, "images": IMAGE_SUFFIXES}
 _IMPOSSIBLE = (errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
 
 
-def tar_corpus(data: str | Path, *, out: str | Path, tar_mb: float = 100.0) -> None:
+@checked
+def tar_corpus(data: str | Path, *, out: OutFolder, tar_mb: Positive = 100.0) -> None:
     """Write a corpus of files as tars that WebDataset reads: the files as they are, and what is known of each as JSON.
 
     Args:
@@ -40,8 +42,6 @@ def tar_corpus(data: str | Path, *, out: str | Path, tar_mb: float = 100.0) -> N
     data, out = Path(data), Path(out)
     if out.exists():
         raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
-    if not tar_mb > 0:
-        raise ValueError(f"`tar_mb`={tar_mb} must be positive")
     samples = list(_of_manifest(data) if is_manifest(data) else _of_images(data))
     with build_atomically(out, lambda _: False, "out") as folder:
         contents = (
@@ -55,7 +55,8 @@ def tar_corpus(data: str | Path, *, out: str | Path, tar_mb: float = 100.0) -> N
     print(f"{len(samples)} files in {num_tars} tars in {out}")
 
 
-def untar_corpus(tars: Sequence[str | Path], *, out: str | Path, skip_bad: bool = False) -> None:
+@checked
+def untar_corpus(tars: Sequence[str | Path], *, out: OutFolder, skip_bad: bool = False) -> None:
     """Write the files of WebDataset's tars below a new folder, from which `cpc data index` or training goes on.
 
     A file is called as the `path` of its sample's JSON says, otherwise TAR/KEY. An image with a class (`.cls`) lies in

@@ -66,6 +66,8 @@ class PretrainingData(pl.LightningDataModule):
         module: Any = trainer.lightning_module
         model: CPC = module.model
         modality.check(model)
+        if isinstance(modality, Drawn):
+            modality.check_sampling([*model.loss_part.training_strategies, *module.strategies])
         corpus = modality.open(model.encoder, to_train=True)
         trained = model.loss_part.training_strategies
         modality.check_split(corpus, modality.train_split, trained, trained[0])

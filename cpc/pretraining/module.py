@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cpc.argument_rules import Count, Natural, NonNegative, Positive, Seed, Share, check_values
 from cpc.bounds import Bound, BoundTally
 from cpc.checkpoint import not_finite
 from cpc.data.batch import Batch
@@ -56,24 +57,19 @@ class Pretraining(pl.LightningModule):
         predictor: nn.Module,
         loss: LossPart | None = None,
         optimiser: Literal["adam", "adamw"] = "adam",
-        learning_rate: float = 2e-4,
-        betas: tuple[float, float] = (0.9, 0.999),
-        epsilon: float = 1e-8,
-        weight_decay: float = 0.0,
-        warmup_steps: int = 0,
+        learning_rate: Positive = 2e-4,
+        betas: tuple[Share, Share] = (0.9, 0.999),
+        epsilon: NonNegative = 1e-8,
+        weight_decay: NonNegative = 0.0,
+        warmup_steps: Natural = 0,
         schedule: Literal["constant", "cosine"] = "constant",
         extra_strategies: tuple[str, ...] = ("mixed_excluding",),
-        num_chunks: int = 1,
+        num_chunks: Count = 1,
         frozen: tuple[str, ...] = (),
-        seed: int = 0,
+        seed: Seed = 0,
     ) -> None:
+        check_values(Pretraining.__init__, locals(), "model.")
         super().__init__()
-        if learning_rate <= 0:
-            raise ValueError(f"model.learning_rate={learning_rate} must be positive")
-        if warmup_steps < 0:
-            raise ValueError(f"model.warmup_steps={warmup_steps} must not be negative")
-        if num_chunks < 1:
-            raise ValueError(f"model.num_chunks={num_chunks} must be at least 1, a batch that is encoded whole")
         self.model = CPC(encoder, context, predictor, loss)
         if self.model.loss_part.has_sparse_gradients:
             raise ValueError(

@@ -24,7 +24,9 @@ TRIPLET = ["0 0.1 mid low high ann", "0.1 0.2 mid low high ann", "0.2 0.3 low lo
 
 @pytest.fixture
 def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
-    cpc.save_pretrained(model, tmp_path / "run" / "model", provenance={"step": 7, "data": Audio(manifest="").noted})
+    cpc.save_pretrained(
+        model, tmp_path / "run" / "model", provenance={"step": 7, "data": Audio(manifest="unknown").noted}
+    )
     return tmp_path / "run"
 
 
@@ -124,7 +126,7 @@ def test_errors_stand_beside_probes_of_the_same_weights(
     with_other_weights = cpc.CPC(model.encoder, model.context, model.predictor)
     with_other_weights.encoder.set_statistics(0.0, 0.2)
     cpc.save_pretrained(
-        with_other_weights, model_folder / "model", provenance={"step": 8, "data": Audio(manifest="").noted}
+        with_other_weights, model_folder / "model", provenance={"step": 8, "data": Audio(manifest="unknown").noted}
     )
     assert list(run_abx("one")["abx"]) == ["one"]  # type: ignore[call-overload]
     assert run_abx("one")["tasks"] == {}

@@ -4,8 +4,9 @@ import re
 import warnings
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
+from cpc.argument_rules import Count, Seed, Share, Writable, checked
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS, Header, read_headers
 from cpc.data.audio.label_files import labels_of
 from cpc.data.audio.manifest import KNOWN_COLUMNS, MANIFEST_NAME, Manifest, read_manifest
@@ -18,21 +19,22 @@ SplitBy = Literal["file", "speaker"]
 DEFAULT_SHARE = 0.1  # of the files, for valid and for test each
 
 
+@checked
 def index_folder(
     root: str | Path,
-    out: str | Path | None = None,
+    out: Annotated[str | Path, Writable(is_folder=None)] | None = None,
     *,
     speaker_level: int | None = None,
     speaker_pattern: str | None = None,
     split_level: int | None = None,
     labels: str | Path | None = None,
     label_key: str | None = None,
-    valid_share: float | None = None,
-    test_share: float | None = None,
+    valid_share: Share | None = None,
+    test_share: Share | None = None,
     split_by: SplitBy = "file",
-    seed: int = 0,
-    num_workers: int = 8,
-    num_ray_workers: int | None = None,
+    seed: Seed = 0,
+    num_workers: Count = 8,
+    num_ray_workers: Count | None = None,
     skip_bad: bool = False,
     overwrite: bool = False,
     progress: bool = True,

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from cpc.argument_rules import OutFile, checked
 from cpc.data.audio.alignments import ALIGNMENTS_NAME, Segment, check_alignments, read_alignments
 from cpc.data.audio.file_names import shortest_names
 from cpc.data.audio.item_files import Items
@@ -19,9 +20,10 @@ SILENCES = ("SIL", "sil", "sp", "spn", "h#", "pau", "epi")
 MOST_GAP_SECONDS = 0.02  # between neighbours: CTM rounds start and duration to 10 ms each
 
 
+@checked
 def write_items(
     data: str | Path,
-    out: str | Path,
+    out: OutFile,
     *,
     alignments: str | Path | None = None,
     tier: str | None = None,

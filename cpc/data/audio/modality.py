@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
+from cpc.argument_rules import Count, Positive
 from cpc.data.audio.augmentation import WaveformAugmentation
 from cpc.data.audio.corpus import Corpus, Sampler
 from cpc.data.audio.readouts import AudioReadouts
 from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, initialisation_windows
 from cpc.data.drawn import Drawn
-from cpc.data.modality import require_positive
 
 
 @dataclass(kw_only=True)
@@ -53,18 +53,17 @@ class Audio(Drawn):
     probe_options: ClassVar[tuple[str, ...]] = ("alignments", "tier")
 
     manifest: str
-    window_samples: int = 20480
+    window_samples: Count = 20480
     sampler: Sampler = "uniform"
-    speakers_per_batch: int = 1
+    speakers_per_batch: Count = 1
     alignments: str | None = None
     tier: str | None = None
-    cache_gb: float = 50.0
-    shuffle_hours: float | None = None
+    cache_gb: Positive = 50.0
+    shuffle_hours: Positive | None = None
     augmentation: WaveformAugmentation | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(window_samples=self.window_samples)
         if self.shuffle_hours is not None and self.sampler != "uniform":
             raise ValueError(
                 f"data.shuffle_hours={self.shuffle_hours} needs data.sampler=uniform: speakers of a batch of few are "

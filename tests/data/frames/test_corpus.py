@@ -71,6 +71,6 @@ def test_bad_input(recording: Recording, tmp_path: Path) -> None:
 
 def test_statistics_reach_the_encoder(corpus: FrameCorpus) -> None:
     encoder = FrameEncoder((12, 8), 4, num_frames=2, widths=(4,), kernels=(3,), strides=(2,))
-    Frames(source="").standardise(encoder, corpus)
+    Frames(source="unknown").standardise(encoder, corpus)
     mean, std = corpus.statistics("train")
     torch.testing.assert_close((encoder.pixel_mean.item(), encoder.pixel_std.item()), (mean, std))
