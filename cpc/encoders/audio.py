@@ -73,6 +73,10 @@ class AudioEncoder(WaveformEncoder):
         self.receptive_field_samples = receptive_field(kernels, strides)
         first_sample = -sum(padding * hop for padding, hop in zip(paddings, hops(strides), strict=True))
         self.first_centre_samples = first_sample + (self.receptive_field_samples - 1) / 2
+        shortest = 1  # of the last layer's outputs, and then of each layer's inputs
+        for kernel, stride, padding in reversed(list(zip(kernels, strides, paddings, strict=True))):
+            shortest = max((shortest - 1) * stride + kernel - 2 * padding, 1)
+        self._shortest_samples = shortest
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T D"]:
         """Encode waveforms into latents.
@@ -87,9 +91,17 @@ class AudioEncoder(WaveformEncoder):
 
     def num_latents(self, num_samples: Count) -> Count:
         """How many latents `num_samples` samples give; elementwise on tensors."""
+        length = num_samples
         for kernel, stride, padding in zip(self.kernels, self.strides, self.paddings, strict=True):
-            num_samples = output_length(num_samples, kernel, stride, padding)
-        return num_samples.clamp(min=0) if isinstance(num_samples, Tensor) else max(num_samples, 0)
+            length = output_length(length, kernel, stride, padding)
+        if isinstance(length, Tensor):
+            return torch.where(num_samples < self._shortest_samples, 0, length)
+        return 0 if num_samples < self._shortest_samples else length
+
+    @property
+    def shortest_samples(self) -> int:
+        """Fewest samples that give a latent: every layer has an input of its own, not only padding."""
+        return self._shortest_samples
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B S"]) -> None:
