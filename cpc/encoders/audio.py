@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cpc.data.audio.waveforms import Count, WaveformEncoder
-from cpc.encoders.convolution import Norm, NormedConvolution, check_norm, hops, receptive_field
+from cpc.encoders.convolution import NORM_EPSILON, Norm, NormedConvolution, check_norm, hops, receptive_field
 from cpc.encoders.strided_conv import convolve_blocks, output_length, rectify_into_blocks
 
 
@@ -32,9 +32,10 @@ class AudioEncoder(WaveformEncoder):
         kernels: kernel size of each layer, in its own input's samples.
         strides: stride of each layer.
         paddings: zeros on both sides of each layer's input.
+        norm_epsilon: what norm `layer` adds to the variance.
 
     Raises:
-        ValueError: on unequal numbers of layers, a size below 1, or an unknown norm.
+        ValueError: on unequal numbers of layers, a size below 1, an unknown norm, or an epsilon that is not positive.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class AudioEncoder(WaveformEncoder):
         kernels: tuple[int, ...] = (10, 8, 4, 4, 4),
         strides: tuple[int, ...] = (5, 4, 2, 2, 2),
         paddings: tuple[int, ...] = (3, 2, 1, 1, 1),
+        norm_epsilon: float = NORM_EPSILON,
     ) -> None:
         super().__init__(sample_rate_hz)
         if not len(kernels) == len(strides) == len(paddings):
@@ -58,15 +60,18 @@ class AudioEncoder(WaveformEncoder):
                 f"must all be at least 1, paddings={tuple(paddings)} at least 0"
             )
         check_norm(norm)
+        if not 0 < norm_epsilon < math.inf:
+            raise ValueError(f"norm_epsilon={norm_epsilon} must be a positive number")
         self.dim = dim
         self.norm = norm
         self.kernels = tuple(kernels)
         self.strides = tuple(strides)
         self.paddings = tuple(paddings)
+        self.norm_epsilon = norm_epsilon
 
         widths = [1] + [dim] * len(kernels)
         self.layers = nn.ModuleList(
-            ConvLayer(widths[i], dim, kernels[i], strides[i], paddings[i], norm, takes_frames=i == 0)
+            ConvLayer(widths[i], dim, kernels[i], strides[i], paddings[i], norm, norm_epsilon, takes_frames=i == 0)
             for i in range(len(kernels))
         )
         self.hop_samples = math.prod(strides)
@@ -131,9 +136,17 @@ class ConvLayer(NormedConvolution):
     """
 
     def __init__(
-        self, in_dim: int, dim: int, kernel: int, stride: int, padding: int, norm: Norm, takes_frames: bool
+        self,
+        in_dim: int,
+        dim: int,
+        kernel: int,
+        stride: int,
+        padding: int,
+        norm: Norm,
+        norm_epsilon: float,
+        takes_frames: bool,
     ) -> None:
-        super().__init__(in_dim, dim, (kernel,), norm)
+        super().__init__(in_dim, dim, (kernel,), norm, norm_epsilon)
         self.takes_frames = takes_frames
         self.stride = stride
         self.padding = padding

@@ -15,6 +15,7 @@ from cpc.data.store.statistics import ChannelStatistics, statistics_of, value_su
 
 NUM_STATISTICS_IMAGES = 1000
 _STATISTICS_SEED = 0
+_COMPARED_IMAGES = 32  # when a run is resumed; decoding them takes about 0.1 s
 
 
 class ImageFiles(RowSource):
@@ -57,6 +58,12 @@ class ImageFiles(RowSource):
         with self.decoding():
             sums = list(map_in_order(self._sums, np.sort(drawn).tolist(), os.cpu_count() or 1))
         return statistics_of(np.stack(sums), num_drawn * self.image_size**2, 255)
+
+    def content(self, rows: Sequence[int] | np.ndarray) -> Int64[np.ndarray, "n columns"]:
+        """Sums of the pixels of some of these images, evenly chosen: they change with what an image shows."""
+        places = np.unique(np.linspace(0, len(rows) - 1, _COMPARED_IMAGES).astype(int))
+        with self.decoding():
+            return np.stack([self._sums(row).ravel() for row in np.asarray(rows)[places].tolist()])
 
     def read(self, rows: Sequence[int] | np.ndarray) -> UInt8[np.ndarray, "B S S C"]:
         """The images of these rows.
