@@ -1,8 +1,8 @@
 """`cpc import`: checkpoints of CPC_audio (Riviere et al. 2020, arXiv:2002.02848) as models of cpc.
 
-Its ChannelNorm divides by the root of the unbiased variance over D channels + epsilon, our layer norm of the biased one:
-the scale takes up sqrt((D - 1) / D), and epsilon (D - 1) / D. Its scores are means over D, ours sums: the predictors take up 1 / D. Trained batch norm is a scale
-and a shift of each channel, as our norm `affine`.
+Its ChannelNorm divides by the root of epsilon + the unbiased variance over D channels, our layer norm of epsilon + the
+biased one: the scale takes up sqrt((D - 1) / D), epsilon (D - 1) / D. Its scores are means over D, ours
+sums: the predictors take up 1 / D. Trained batch norm is a scale and a shift of each channel, as our norm `affine`.
 
 D latent dim, C context dim, K prediction steps.
 """

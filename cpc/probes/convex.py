@@ -186,8 +186,8 @@ def solve(
             break
         if objective.num_passes >= _MOST_PASSES:
             warnings.warn(
-                f"a linear probe of {num_classes} classes is not at its optimum after {objective.num_passes} passes over "
-                f"the features: the gradient is {size / tolerance:.0f} times what it should be; raise `l2`",
+                f"a linear probe of {num_classes} classes is not at its optimum after {objective.num_passes} passes "
+                f"over the features: the gradient is {size / tolerance:.0f} times what it should be; raise `l2`",
                 stacklevel=2,
             )
             break

@@ -6,6 +6,7 @@ A manifest is UTF-8 with a header. `path` is required (relative to the CSV's fol
 
 import csv
 import io
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -183,6 +184,7 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
     if not len(manifest):
         raise ValueError(f"{path} has a header and no rows")
     if check_files:
+        _take_normal_forms(manifest)
         absent = [str(file) for file in manifest.files if not file.is_file()]
         if absent:
             raise ValueError(f"{len(absent)} of the {len(manifest)} files in {path} are absent:\n{name_a_few(absent)}")
@@ -209,6 +211,14 @@ def _read_columns(path: Path) -> dict[str, list[str]]:
     if len(set(names)) < len(names):
         raise ValueError(f"{path} names a column twice: {', '.join(names)}")
     return {name: [row[position] for row in rows] for position, name in enumerate(names)}
+
+
+def _take_normal_forms(manifest: Manifest) -> None:
+    """Name files that are there in another normal form of Unicode as the file system does."""
+    for row, (path, file) in enumerate(zip(manifest.paths, manifest.files, strict=True)):
+        if not path.isascii() and not file.is_file():
+            forms = (unicodedata.normalize(form, path) for form in ("NFC", "NFD"))
+            manifest.paths[row] = next((form for form in forms if (manifest.root / form).is_file()), path)
 
 
 def _seen_from(folder: Path, file: Path) -> str:
