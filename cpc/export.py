@@ -109,7 +109,7 @@ def encoder_graph(model: CPC) -> Graph:
     """
     encoder, told = model.encoder, {"modality": model.encoder.modality, **model.encoder.geometry}
     if encoder.modality == "audio":
-        shortest = next(n for n in range(1, 10 * encoder.receptive_field_samples + 2) if encoder.num_latents(n) > 0)
+        shortest = encoder.shortest_samples
 
         def sizes(draws: torch.Generator) -> tuple[int, ...]:
             return _draw(1, 5, draws), shortest + _draw(0, 40 * encoder.hop_samples, draws)

@@ -39,9 +39,9 @@ class ProbeProtocol:
 
     Args:
         hidden: hidden layers: 0 for the linear probe, 1 for the multi-layer probe of van den Oord et al. 2018.
-        l2: weight of the penalty, in the convention of scikit-learn's C = 1 / l2: the sum of the losses plus l2 / 2
-            times the sum of squared weights; chosen on held-out groups of the training part if not given, 1 with a
-            hidden layer.
+        l2: weight of the penalty, in the convention of scikit-learn's C = 1 / l2 (2 / l2 for two classes): the sum of
+            the losses plus l2 / 2 times the sum of squared weights of all classes; chosen on held-out groups of the
+            training part if not given, 1 with a hidden layer.
         hidden_dim: width of the hidden layer, 512 if not given (the paper does not state its own).
         num_seeds: probes with a hidden layer, of different initial weights and orders of examples; 3 if not given.
         num_epochs: passes over the training examples, at least; 20 if not given.

@@ -15,7 +15,7 @@ from cpc.data.audio.windows import FrameLabels, WindowDataset
 from cpc.data.drawn import DrawnCorpus
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.shards import Shards, is_sharded
-from cpc.data.streams.stream import naming
+from cpc.data.streams.stream import digest, naming
 
 Sampler = Literal["uniform", "same_speaker"]
 
@@ -133,6 +133,13 @@ class Corpus(DrawnCorpus):
                 raise ValueError(
                     f"data.shuffle_hours={self.shuffle_hours} holds {at_once} windows: at least 16 are shuffled"
                 )
+        made_from = {
+            "paths of audio files": digest(self.manifest.paths[row] for row in rows.tolist()),
+            "content of audio files": digest(self.audio.content(rows)),
+        }
+        if is_training and self.augmenter is not None and self.augmenter.recordings is not None:
+            noise = self.augmenter.recordings
+            made_from["content of noise"] = digest(noise.content(np.arange(len(noise))))
         return WindowDataset(
             self.audio.subset(rows),
             self.window_samples,
@@ -143,6 +150,7 @@ class Corpus(DrawnCorpus):
             split=split,
             augmenter=self.augmenter if is_training else None,
             windows_at_once=at_once,
+            made_from=made_from,
         )
 
     def statistics(self, split: str | None) -> tuple[float, float]:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
+from cpc.data.audio.file_names import composed
 from cpc.data.audio.headers import COUNT_COLUMNS
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.tables import read_table
@@ -32,9 +33,9 @@ def labels_of(paths: list[str], table: str | Path, key: str) -> dict[str, list[s
     """
     table = Path(table)
     columns = _columns(table, key)
-    keys = columns.pop(key)
-    way = max(WAYS, key=lambda way: len({way(path) for path in paths} & set(keys)))
-    names = [way(path) for path in paths]
+    keys = list(map(composed, columns.pop(key)))
+    way = max(WAYS, key=lambda way: len({way(composed(path)) for path in paths} & set(keys)))
+    names = [way(composed(path)) for path in paths]
     row_of = {name: row for row, name in enumerate(keys)}
     found = [row_of.get(name) for name in names]
     if not any(row is not None for row in found):

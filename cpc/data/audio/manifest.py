@@ -5,6 +5,7 @@ A manifest is UTF-8 with a header. `path` is required (relative to the CSV's fol
 with which other tools cut a file into parts, are legal only where they mean the whole file.
 """
 
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -213,6 +214,7 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
     if not len(manifest):
         raise ValueError(f"{path} has a header and no rows")
     if check_files:
+        _take_normal_forms(manifest)
         absent = [str(file) for file in manifest.files if not file.is_file()]
         if absent:
             raise ValueError(f"{len(absent)} of the {len(manifest)} files in {path} are absent:\n{name_a_few(absent)}")
@@ -228,6 +230,14 @@ def _as_number(cell: str) -> float:
         return float(cell)
     except ValueError:
         return np.nan
+
+
+def _take_normal_forms(manifest: Manifest) -> None:
+    """Name files that are there in another normal form of Unicode as the file system does."""
+    for row, (path, file) in enumerate(zip(manifest.paths, manifest.files, strict=True)):
+        if not path.isascii() and not file.is_file():
+            forms = (unicodedata.normalize(form, path) for form in ("NFC", "NFD"))
+            manifest.paths[row] = next((form for form in forms if (manifest.root / form).is_file()), path)
 
 
 def _seen_from(folder: Path, file: Path) -> str:

@@ -93,7 +93,8 @@ class FrameWindows:
         return {
             "num_slots": np.maximum(self.lengths // self.num_latents, 1),
             "num_starts": np.maximum(self.lengths - self.num_latents, 0) + 1,
-            "made_from": {"window_frames": self.num_latents, "episodes": digest(self.lengths)},
+            "made_from": {"window_frames": self.num_latents, "episodes": digest(self.lengths)}
+            | {"content of episodes": digest(self.corpus.recording.content(self.sequence_ids))},
         }
 
     def __getitems__(self, drawn: Sequence[Draw]) -> Batch:
