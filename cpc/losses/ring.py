@@ -69,7 +69,8 @@ def ring_loss(
         compute: see `cpc.losses.info_nce`.
     """
     dtype, nums = score_dtype(queries), passing.nums
-    needs_gradient = torch.is_grad_enabled() and latents.requires_grad
+    # Either alone is enough: a frozen encoder's latents need no gradient, and its predictor still learns.
+    needs = [torch.is_grad_enabled() and each.requires_grad for each in (queries, latents)]
     gradients: list[Tensor | None] = [None, None]
     own = only_met(latents.detach().to(dtype), lambda: passing.is_valid)
     held = torch.cat([own, own.new_zeros(max(nums) - len(own), own.shape[1])])
@@ -80,12 +81,13 @@ def ring_loss(
             for block in passing.blocks[rank]:
                 rows.sum_up(block, lent[: nums[rank]])
         loss_nats, accuracy = rows.read()
-        if needs_gradient:
+        if any(needs):
             of_queries = torch.zeros_like(rows.queries)
             for rank, (lent, of_lent) in _round(held, torch.zeros_like(held)):
                 for block in passing.blocks[rank]:
                     rows.add_gradients(block, lent[: nums[rank]], weight, of_queries, of_lent[: nums[rank]])
-            gradients = [of_queries, _passed_on([of_lent]).arrived()[0][: len(latents)]]
+            of_latents = _passed_on([of_lent]).arrived()[0][: len(latents)]
+            gradients = [each if has else None for each, has in zip((of_queries, of_latents), needs, strict=True)]
         loss = torch.dot(weight, loss_nats)
     loss = with_gradients(loss, (queries, latents), gradients)
     return RowLosses(loss, loss_nats, planned.num_negatives + 1, accuracy)

@@ -51,6 +51,7 @@ class Case(NamedTuple):
     num_valid: Tensor = LENGTHS
     num_steps: int = 3
     is_sharded: bool = False  # by FSDP2, not replicated by DDP
+    frozen: str = ""  # a part of the model that does not learn
 
 
 def cases() -> dict[str, Case]:
@@ -90,6 +91,12 @@ def cases() -> dict[str, Case]:
         "sharded weights": Case(Contrastive("mixed", 5), is_sharded=True),
         "images, ring": Case(Contrastive("mixed_excluding", skip_steps=1, exchange="ring"), "images", known=()),
         "places, ring": Case(LocalContrastive("mixed", exchange="ring"), "frames", known=()),
+        "frozen encoder": Case(Contrastive("mixed_excluding"), frozen="encoder"),
+        "frozen encoder, ring": Case(Contrastive("mixed_excluding", exchange="ring"), frozen="encoder"),
+        "frozen encoder of places, ring": Case(
+            LocalContrastive("mixed", exchange="ring"), "frames", known=(), frozen="encoder"
+        ),
+        "frozen predictor, ring": Case(Contrastive("mixed", exchange="ring"), frozen="predictor"),
         "ranks without rows, ring": Case(
             Contrastive("mixed", exchange="ring"), num_valid=torch.tensor([0, 1, 1, 1, 10, 4, 1, 10]) * 160
         ),
@@ -124,6 +131,8 @@ def observations(kind: str) -> Tensor:
 def train(case: Case, own: slice, most_steps: int) -> dict[str, Any]:
     x, model, has_ranks = observations(case.kind), model_of(case), dist.is_initialized()
     model.initialise_from(x)
+    if case.frozen:
+        getattr(model, case.frozen).requires_grad_(False)
     ids = {"num_valid": case.num_valid, "sequence_id": FILES, "group_id": SPEAKERS}
     batch = Batch.of(x[own])._replace(**{name: ids[name][own] for name in case.known})
     if case.kind == "tokens":
@@ -143,7 +152,8 @@ def train(case: Case, own: slice, most_steps: int) -> dict[str, Any]:
         contrast = model.contrast(wrapped(batch.x), batch, draws)
         contrast.loss.backward()
         if step == 0:
-            made["gradients"] = {name: whole(each.grad.clone()) for name, each in model.named_parameters()}
+            learning = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+            made["gradients"] = {name: whole(each.grad.clone()) for name, each in learning}
         optimiser.step()
         made["losses"].append(contrast.loss.detach())
         made["sums"].append(torch.stack(contrast[1:]))
