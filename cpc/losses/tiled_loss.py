@@ -244,8 +244,9 @@ class _WithGradients(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *factors: Tensor) -> tuple[Tensor | None, ...]:
         (factor,), saved = factors, iter(ctx.saved_tensors)
-        # Most often the mean itself is differentiated: then nothing is multiplied, and no second copy needed. (To look
-        # at the factor would make a GPU wait.)
-        is_one = factor.device.type == "cpu" and factor == 1
-        found = [(next(saved) if is_one else next(saved) * factor) if has else None for has in ctx.has_gradient]
+        # Most often the mean itself is differentiated, once: then nothing is multiplied, and no second copy needed. (To
+        # look at the factor would make a GPU wait.) A graph that is kept needs its gradients again: callers get others.
+        is_kept = torch._C._autograd._get_current_graph_task_keep_graph()
+        is_last = not is_kept and factor.device.type == "cpu" and factor == 1
+        found = [(next(saved) if is_last else next(saved) * factor) if has else None for has in ctx.has_gradient]
         return None, None, *(g if g is None else g.to(dtype) for g, dtype in zip(found, ctx.dtypes, strict=True))
