@@ -48,10 +48,10 @@ def class_loss(
         weight: of each row in the loss; None: 1 / M.
 
     Raises:
-        ValueError: on an unknown objective, a correction that it does not accept, kept hits where it wants none (that
-            hits are missing where it wants them cannot be seen of a draw), a missing or superfluous draw, shapes that
-            do not fit, targets out of range or twice in a row, a row without a target, or a target
-            whose expected count is zero or not known where the correction needs it.
+        ValueError: on an unknown objective, a correction that it does not accept, kept hits where it wants none,
+            removed hits where it wants them kept (hits that were excluded leave no trace in a draw), a missing or
+            superfluous draw, shapes that do not fit, targets out of range or twice in a row, a row without a target, or
+            a target whose expected count is zero or not known where the correction needs it.
 
     Example:
         >>> zeros = torch.zeros(3, 8)
@@ -68,13 +68,8 @@ def class_loss(
         raise ValueError(f"weight has {len(weight)} entries for {len(queries)} queries")
     targets = as_sets(targets, len(queries), len(classes))
     check_draw(draw, targets, objective, correction)
-    accepted = objective_of(objective).hits
-    if draw is not None and "keep" not in accepted:
-        if bool((hits_among(draw.ids, targets) & (draw.log_count_sampled < torch.inf)).any()):
-            raise ValueError(
-                f"the draw holds a row's own target, but {objective} accepts hits={' or '.join(accepted)} alone: ask "
-                "the sampler so"
-            )
+    if draw is not None:
+        _check_hits(draw, targets, objective)
     return loss_on_table(
         scaled(queries, temperature),
         lambda ids: classes if ids is None else classes[ids],
@@ -186,6 +181,22 @@ def tie_width(
     if bias is not None:
         largest = largest + bias.abs().amax(1, keepdim=True)
     return 16 * torch.finfo(queries.dtype).eps * largest
+
+
+def _check_hits(draw: Draw, targets: Int[Tensor, "M T"], objective: str) -> None:
+    accepted = objective_of(objective).hits
+    is_hit, is_gone = hits_among(draw.ids, targets), draw.log_count_sampled == torch.inf
+    is_empty = (draw.ids == 0) & is_gone  # a removed class 0 looks like an empty place, but those are a row's last ones
+    is_empty = is_empty.flip(-1).cumprod(-1).flip(-1).bool()
+    if "keep" not in accepted and bool((is_hit & ~is_gone).any()):
+        given = "holds a row's own target"
+    elif accepted == ("keep",) and bool((is_hit & is_gone & ~is_empty).any()):
+        given = "lacks a row's own target, which was removed after it was drawn"
+    else:
+        return
+    raise ValueError(
+        f"the draw {given}, but {objective} accepts only hits={' or '.join(accepted)}: ask the sampler for them"
+    )
 
 
 def hits_among(ids: Int[Tensor, "*M N"], targets: Int[Tensor, "M T"]) -> Bool[Tensor, "M N"]:

@@ -133,12 +133,12 @@ def logistic_terms(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor
 
     Every target is a positive of its own, as in the literature; TensorFlow's `nce_loss` spreads one positive over them.
     """
-    of_candidates = F.softplus(scores)
+    of_candidates = softplus(scores)
     if weight is not None:
         of_candidates *= weight
     is_target = targets > -torch.inf
     loss = of_candidates.sum(1, keepdim=True)
-    loss = loss + torch.where(is_target, F.softplus(-targets), 0).sum(1, keepdim=True)
+    loss = loss + torch.where(is_target, softplus(-targets), 0).sum(1, keepdim=True)
     slopes = scores.sigmoid_()
     if weight is not None:
         slopes *= weight
@@ -165,7 +165,12 @@ def log_odds_against(
 
 def loss_and_factor(log_odds: Float[Tensor, "*M"]) -> tuple[Float[Tensor, "*M"], Float[Tensor, "*M"]]:
     """-log p and 1 - p, the factor of a row's slopes."""
-    return F.softplus(log_odds), without_denormals(log_odds.sigmoid(), OF_TWO)
+    return softplus(log_odds), without_denormals(log_odds.sigmoid(), OF_TWO)
+
+
+def softplus(x: Float[Tensor, "*M"]) -> Float[Tensor, "*M"]:
+    """log(1 + exp x) to the last digit: torch's takes x itself above 20, which in float64 is 2e-9 too little."""
+    return F.softplus(x, threshold=40 if x.dtype == torch.float64 else 20)
 
 
 def ranks(

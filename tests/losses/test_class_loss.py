@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import cpc.losses.tiles as tiles
-from cpc.candidates.samplers import Draw
+from cpc.candidates.samplers import Bernoulli, Draw, Uniform
 from cpc.losses import OBJECTIVES, class_loss
 
 N, D = 9, 5
@@ -32,7 +32,7 @@ def draw_for(objective: str, targets: Tensor, shared: bool, num: int = 6) -> Dra
     targets = targets.reshape(len(targets), -1)
     ids = torch.randint(N, (num,) if shared else (len(targets), num), generator=generator)
     log_count = torch.randn(ids.shape, generator=generator, dtype=torch.float64)
-    log_count[..., -1] = torch.inf
+    ids[..., -1], log_count[..., -1] = 0, torch.inf
     log_count_targets = torch.randn(targets.shape, generator=generator, dtype=torch.float64)
     if accepted[0] != "keep":
         is_hit = (ids.expand(len(targets), num)[:, None] == targets[:, :, None]).any(1)
@@ -263,7 +263,7 @@ COUNTS = torch.zeros(2)
             ONE,
             Draw(torch.tensor([3, 1]), COUNTS, COUNTS),
             {"objective": "sampled_softmax"},
-            "the draw holds a row's own target, but sampled_softmax accepts hits=remove or exclude",
+            "the draw holds a row's own target, but sampled_softmax accepts only hits=remove or exclude",
         ),
         (
             ONE,
@@ -298,6 +298,24 @@ def test_bad_input_is_named(targets: Tensor, draw: Draw | None, options: dict, m
     check = getattr(class_loss, "__wrapped__", class_loss)  # annotations would refuse some first
     with pytest.raises(ValueError, match=message):
         check(torch.zeros(2, D), torch.zeros(N, D), targets, draw, **{"objective": "full_softmax", **options})
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("name", ["nce", "negative_sampling"])
+@pytest.mark.parametrize("sampler", [Uniform, Bernoulli])
+def test_hits_that_were_removed_are_refused_where_they_must_be_kept(sampler: type, name: str, shared: bool) -> None:
+    """Places that a draw left empty are no removed hits, though their id 0 may be a target."""
+    queries, classes, _ = problem(dtype=torch.float32)
+    targets = torch.arange(4)
+    for seed in range(5):
+        kept, removed = (
+            sampler(N, shared=shared).sample(None, 6, targets, hits, torch.Generator().manual_seed(seed))
+            for hits in ("keep", "remove")
+        )
+        class_loss(queries, classes, targets, kept, objective=name)
+        with pytest.raises(ValueError, match=f"lacks a row's own target.*but {name} accepts only hits=keep"):
+            class_loss(queries, classes, targets, removed, objective=name)
+        class_loss(queries, classes, targets, removed, objective="info_nce")
 
 
 def test_widths_that_do_not_fit_are_named() -> None:
