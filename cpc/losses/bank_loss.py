@@ -10,10 +10,10 @@ from torch import Tensor
 
 from cpc.candidates.bank import LatentBank
 from cpc.candidates.samplers import Draw
-from cpc.losses.class_loss import candidate_loss, check_places, tie_width
+from cpc.losses.class_loss import candidate_loss, check_places
 from cpc.losses.partition import partition
 from cpc.losses.result import RowLosses
-from cpc.losses.slopes import Shifts, loss_and_factor
+from cpc.losses.slopes import Shifts, accuracy_of, loss_and_factor, tie_width
 from cpc.losses.tiled_loss import scaled, score_dtype, with_gradients
 
 
@@ -86,10 +86,10 @@ def _exact(
 ) -> RowLosses:
     needs_gradient = torch.is_grad_enabled() and queries.requires_grad
     positive_scores = torch.einsum("md,md->m", queries, positives)
-    rounding = tie_width(queries, positives.norm(dim=1, keepdim=True))[:, 0]
-    found = partition(queries, bank, positive_scores, rounding, sequence_id, needs_gradient)
+    width = tie_width(queries, positives.norm(dim=1, keepdim=True))[:, 0]
+    found = partition(queries, bank, positive_scores, width, sequence_id, needs_gradient)
     loss_nats, factor = loss_and_factor(found.log_odds)  # log(1 + Z / exp s+), precise also where the loss is tiny
-    accuracy = torch.where(found.highest > positive_scores + rounding, 0.0, 1 / (1 + found.num_ties.float()))
+    accuracy = accuracy_of(positive_scores, found.highest, found.num_ties, width)
     slopes = factor / len(queries)  # of log Z, and minus those of the positives
     of_queries = None if found.mean_latent is None else found.mean_latent * rearrange(slopes, "m -> m 1")
     loss = with_gradients(loss_nats.mean(), (queries, positive_scores), (of_queries, -slopes))

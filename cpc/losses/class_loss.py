@@ -14,7 +14,7 @@ from cpc.candidates.samplers import NO_TARGET, Draw
 from cpc.losses.blocks import Block, Blocks
 from cpc.losses.objectives import correction_of, objective_of
 from cpc.losses.result import RowLosses
-from cpc.losses.slopes import Shifts
+from cpc.losses.slopes import Shifts, tie_width
 from cpc.losses.tiled_loss import only_met, scaled, score_dtype, tiled_loss
 
 
@@ -148,8 +148,7 @@ def candidate_loss(
     assert log_count_targets is not None
     is_target = log_count_targets < torch.inf
     if isinstance(targets, Tensor):
-        own, target_scores, target_bias = targets, None, None if bias is None else bias[targets]
-        lengths = candidates.detach().norm(dim=-1)[targets]
+        own, target_scores, width = targets, None, None
         num_candidates = torch.full_like(is_target.sum(1), len(candidates))
     else:
         vectors, target_bias = targets
@@ -157,30 +156,19 @@ def candidate_loss(
         own, vectors, is_met = None, only_met(vectors.to(dtype), lambda: is_target), log_count < torch.inf
         shared = is_met.ndim == candidates.ndim  # [M, N] with [N, D]
         candidates = only_met(candidates, lambda: is_met.any(0) if shared else is_met)
-        lengths = vectors.detach().norm(dim=-1)
+        width = tie_width(queries, vectors.norm(dim=-1), target_bias)
         num_candidates = is_target.sum(1) + is_met.sum(-1)
         with torch.autocast(queries.device.type, enabled=False):
             target_scores = torch.einsum("md,mtd->mt", queries, vectors)
         target_scores = target_scores if target_bias is None else target_scores + target_bias
     shifts = Shifts(*(each if each is None or each.dtype == torch.bool else each.to(dtype) for each in shifts))
-    shifts = shifts._replace(tie_width=tie_width(queries, lengths, target_bias))
+    shifts = shifts._replace(tie_width=width)
     weight = queries.new_full((len(queries),), 1 / len(queries)) if weight is None else weight.to(dtype)
     own_block = Blocks.of([Block(positives=own)])
     loss, loss_nats, accuracy = tiled_loss(
         *(queries, candidates, own_block, weight), form=form, bias=bias, target_scores=target_scores, shifts=shifts
     )
     return RowLosses(loss, loss_nats, num_candidates, accuracy)
-
-
-@torch.no_grad()
-def tie_width(
-    queries: Float[Tensor, "M D"], lengths: Float[Tensor, "M T"], bias: Float[Tensor, "M T"] | None = None
-) -> Float[Tensor, "M 1"]:
-    """How far scores may lie from those of targets, of given lengths, and tie: different products round differently."""
-    largest = queries.norm(dim=1, keepdim=True) * lengths.amax(1, keepdim=True)
-    if bias is not None:
-        largest = largest + bias.abs().amax(1, keepdim=True)
-    return 16 * torch.finfo(queries.dtype).eps * largest
 
 
 def _check_hits(draw: Draw, targets: Int[Tensor, "M T"], objective: str) -> None:

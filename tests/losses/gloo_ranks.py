@@ -31,6 +31,7 @@ from cpc.contexts import GRU, PixelCNN
 from cpc.data.batch import Batch
 from cpc.encoders import AudioEncoder, FrameEncoder, PatchEncoder, TinyTrunk, TokenEncoder
 from cpc.losses import ClassTableLoss, Contrastive, LocalContrastive
+from cpc.losses.contrastive import EXCHANGES
 from cpc.losses.gathered import of_all_ranks
 from cpc.losses.loss_part import LossPart
 from cpc.model import CPC
@@ -227,6 +228,19 @@ def apart() -> list[bool]:
     ]
 
 
+def collapsed(exchange: str) -> bool:
+    """Whether equal latents on all ranks are right once in N, though ranks round their products differently."""
+    rank, generator = dist.get_rank(), torch.Generator().manual_seed(0)
+    for dim, num in ((48, 2 + rank), (300, 3), (513, 1 + 4 * rank)):
+        latents = torch.randn(dim, generator=generator).expand(num, 5, dim).contiguous()
+        output = Output(latents, latents, {"": torch.randn(2, num, 5, dim)}, None)
+        found = Contrastive("mixed", exchange=exchange)(output, Batch.of(latents))
+        num_each = found.num_candidates / found.num_rows
+        if not torch.allclose(found.accuracy, found.num_rows / num_each, rtol=1e-6, atol=0):
+            return False
+    return True
+
+
 def on_rank(rank: int, split: str, folder: Path, most_steps: int) -> None:
     sizes = [int(size) for size in split.split("+")]
     torch.set_num_threads(1)
@@ -238,6 +252,7 @@ def on_rank(rank: int, split: str, folder: Path, most_steps: int) -> None:
     made: dict[str, Any] = {name: gathered(train(case, own, most_steps)) for name, case in cases().items()}
     if len(sizes) > 1:
         made["refusals"], made["apart"] = of_all(refusals()), of_all(apart())
+        made["collapsed"] = [of_all(collapsed(exchange)) for exchange in EXCHANGES]
     if rank == 0:
         torch.save(made, folder / f"{split}.pt")
     if len(sizes) > 1:
