@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers import NO_TARGET, Draw
+from cpc.data.tensors import check_precision, check_range, check_tensor
 from cpc.losses.blocks import Block, Blocks
 from cpc.losses.objectives import correction_of, objective_of
 from cpc.losses.result import RowLosses
@@ -60,15 +61,17 @@ def class_loss(
         (True, [5, 5, 5])
     """
     correction = correction_of(objective, correction)
-    if queries.shape[1] != classes.shape[1]:
-        raise ValueError(f"queries have {queries.shape[1]} dims, classes {classes.shape[1]}")
-    if bias is not None and len(bias) != len(classes):
-        raise ValueError(f"bias has {len(bias)} entries for {len(classes)} classes")
-    if weight is not None and len(weight) != len(queries):
-        raise ValueError(f"weight has {len(weight)} entries for {len(queries)} queries")
+    check_tensor("queries", queries, "floats", ("M", "D"))
+    check_tensor("classes", classes, "floats", ("n", queries.shape[1]))
+    check_precision(queries=queries, classes=classes)
+    if bias is not None:
+        check_tensor("bias", bias, "floats", (len(classes),))
+    if weight is not None:
+        check_tensor("weight", weight, "floats", (len(queries),))
     targets = as_sets(targets, len(queries), len(classes))
     check_draw(draw, targets, objective, correction)
     if draw is not None:
+        check_range("ids of the draw", draw.ids, 0, len(classes), "classes")
         _check_hits(draw, targets, objective)
     return loss_on_table(
         scaled(queries, temperature),
@@ -198,15 +201,11 @@ def as_sets(targets: Int[Tensor, "M ..."], num_rows: int, num_classes: int) -> I
     Raises:
         ValueError: if they do not fit the queries, name no class or one twice in a row, or a row has none.
     """
-    if targets.ndim not in (1, 2) or len(targets) != num_rows or targets.numel() == 0:
-        raise ValueError(f"targets {tuple(targets.shape)} do not fit {num_rows} queries: give [M] or [M, T] for M >= 1")
+    check_tensor("targets", targets, "integers", (num_rows, "T") if getattr(targets, "ndim", 1) > 1 else (num_rows,))
+    if targets.numel() == 0:
+        raise ValueError(f"targets are empty, {list(targets.shape)}: give at least one row, and one target in each")
     targets = targets.reshape(num_rows, -1)
-    lowest, highest = int(targets.min()), int(targets.max())
-    if lowest < NO_TARGET or highest >= num_classes:
-        raise ValueError(
-            f"targets run from {lowest} to {highest}, but the {num_classes} classes from 0 to {num_classes - 1} "
-            "(-1: no further target)"
-        )
+    check_range("targets", targets, NO_TARGET, num_classes, "classes")
     is_empty = (targets == NO_TARGET).all(1)
     if bool(is_empty.any()):
         raise ValueError(f"row {int(is_empty.nonzero()[0])} has no target: leave such rows out")
@@ -256,7 +255,11 @@ def check_places(draw: Draw, num_rows: int) -> None:
     Raises:
         ValueError: naming what does not fit.
     """
-    ids, log_count, _ = draw
+    ids, log_count, log_count_targets = draw
+    check_tensor("ids of the draw", ids, "integers", ("M", "m") if getattr(ids, "ndim", 1) > 1 else ("m",))
+    for name, each in (("log_count_sampled", log_count), ("log_count_targets", log_count_targets)):
+        if not isinstance(each, Tensor) or not each.is_floating_point():
+            raise ValueError(f"{name} of the draw is {getattr(each, 'dtype', type(each).__name__)}: it holds floats")
     of_rows = (num_rows, ids.shape[-1])
     if ids.shape not in (of_rows[1:], of_rows) or log_count.shape not in (ids.shape, of_rows):
         raise ValueError(

@@ -222,12 +222,12 @@ def scaled(queries: Tensor, temperature: float | Tensor) -> Tensor:
     """Queries divided by the temperature, in the dtype of scores unless that is 1.
 
     Raises:
-        ValueError: if the temperature is not one positive number.
+        ValueError: if the temperature is not one positive, finite number.
     """
     if isinstance(temperature, Tensor) and temperature.numel() != 1:
         raise ValueError(f"temperature {tuple(temperature.shape)} must be a number or a tensor of one element")
-    if not temperature > 0:
-        raise ValueError(f"temperature={float(temperature)} must be positive")
+    if not 0 < temperature < torch.inf:
+        raise ValueError(f"temperature={float(temperature)} must be positive and finite")
     if not isinstance(temperature, Tensor):
         return queries if temperature == 1 else queries.to(score_dtype(queries)) / temperature
     return queries.to(score_dtype(queries)) / temperature.to(score_dtype(queries))

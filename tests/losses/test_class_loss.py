@@ -284,14 +284,14 @@ COUNTS = torch.zeros(2)
             r"ids \(3, 4\) and log_count_sampled \(3, 4\) do not fit 2 queries: they are \[m\] or \[2, m\]",
         ),
         (ONE, Draw(ONE, COUNTS, torch.zeros(3)), {"objective": "nce"}, r"log_count_targets \(3,\) are not of the"),
-        (torch.tensor([3, 9]), None, {}, "targets run from 3 to 9, but the 9 classes from 0 to 8"),
+        (torch.tensor([3, 9]), None, {}, "targets run from 3 to 9; they number the 9 classes from 0 to 8"),
         (torch.tensor([-2, 3]), None, {}, "targets run from -2 to 3"),
         (torch.tensor([3, -1]), None, {}, "row 1 has no target"),
         (torch.tensor([[3, -1, -1], [4, 2, 4]]), None, {}, "row 1 names class 4 twice"),
-        (torch.tensor([1, 2, 3]), None, {}, r"targets \(3,\) do not fit 2 queries"),
+        (torch.tensor([1, 2, 3]), None, {}, r"targets is torch.int64 of the shape \[3\]; .* of the shape \[2\]"),
         (ONE, None, {"temperature": -1.0}, "temperature=-1.0 must be positive"),
-        (ONE, None, {"bias": torch.zeros(8)}, "bias has 8 entries for 9 classes"),
-        (ONE, None, {"weight": torch.zeros(3)}, "weight has 3 entries for 2 queries"),
+        (ONE, None, {"bias": torch.zeros(8)}, r"bias is torch.float32 of the shape \[8\]; .* of the shape \[9\]"),
+        (ONE, None, {"weight": torch.zeros(3)}, r"weight is torch.float32 of the shape \[3\]; .* of the shape \[2\]"),
     ],
 )
 def test_bad_input_is_named(targets: Tensor, draw: Draw | None, options: dict, message: str) -> None:

@@ -547,7 +547,7 @@ def test_refused(name: str, generator: torch.Generator) -> None:
     sampler, classes, queries = ready(name, generator)
     for arguments, message in (
         ((None, 5, TARGETS), "draws for queries: give them"),
-        ((queries[:, :5], 5, TARGETS), r"queries of shape \(3, 5\) for 3 rows of targets"),
+        ((queries[:, :5], 5, TARGETS), r"queries is torch.float32 of the shape \[3, 5\]; .* of the shape \[3, "),
         ((queries, 0, TARGETS), "num_sampled=0"),
         ((queries, 5, TARGETS + 1), "targets run from 0 to 37"),
     ):
