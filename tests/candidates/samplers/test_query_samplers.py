@@ -557,7 +557,7 @@ def test_refused(name: str, generator: torch.Generator) -> None:
         SAMPLERS[name]().sample(queries, 5, TARGETS)
     with pytest.raises(ValueError, match="call refresh"):
         SAMPLERS[name]().update(torch.tensor([0]), classes[:1])
-    with pytest.raises(ValueError, match="embeddings of shape"):
+    with pytest.raises(ValueError, match=r"embeddings is torch.float32 of the shape"):
         sampler.refresh(classes[:-1])
     with pytest.raises(ValueError, match="not finite"):
         sampler.refresh(classes / 0)
