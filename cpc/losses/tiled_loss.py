@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cpc.losses.blocks import Blocks
-from cpc.losses.slopes import Shifts, tile_terms
+from cpc.losses.slopes import Shifts, tie_width, tile_terms
 from cpc.losses.tiles import tiles_of
 
 
@@ -48,7 +48,7 @@ def tiled_loss(
         negatives: `[M, R]`, places of drawn negatives among the candidates; None: all candidates.
         bias: added to every score, `[N]` or `[M, N]`.
         target_scores: of targets that are not among the candidates.
-        shifts: of scores (`cpc.losses.slopes`).
+        shifts: of scores (`cpc.losses.slopes`), with a width of ties if targets are not among the candidates.
         compute: `bf16` rounds the operands of products (`cpc.losses.tiles`).
     """
     inputs = (queries, candidates, bias, target_scores)
@@ -103,6 +103,7 @@ def _losses_and_gradients(
             if negatives is not None:
                 assert own is not None
                 drawn = torch.cat([own, block.places(negatives)], 1)
+            lengths = block_candidates.norm(dim=-1) if own is not None and drawn is None else None
             num_rows = len(weight) if block.rows is None else len(block.rows)
             tiles = tiles_of(num_rows, block_candidates, block_bias, drawn, compute)
             for tile in tiles.rows():
@@ -110,13 +111,18 @@ def _losses_and_gradients(
                 of_rows = rows if query is None else query[rows]
                 tile_queries = queries[of_rows].to(candidates.dtype)
                 is_met = own_of_tile = None
+                shifts_of_tile = shifts.of(rows)
                 if own is not None:
-                    own_of_tile = own[tile] if drawn is None else torch.zeros_like(own[tile])  # drawn: in front
+                    places = own[tile]
+                    own_of_tile = places if drawn is None else torch.zeros_like(places)  # drawn: in front
+                    own_lengths = block_candidates[places].norm(dim=-1) if lengths is None else lengths[places]
+                    own_bias = None if block_bias is None else block_bias[places]
+                    shifts_of_tile = shifts_of_tile._replace(tie_width=tie_width(tile_queries, own_lengths, own_bias))
                 if block.pool is not None and block.sequence is not None and drawn is None:
                     is_met = block.pool[block.sequence[tile]]
                 targets = None if target_scores is None else target_scores[rows]
                 scores = tiles.scores(tile_queries, tile)
-                accuracy[rows], terms = tile_terms(form, scores, shifts.of(rows), own_of_tile, targets, is_met)
+                accuracy[rows], terms = tile_terms(form, scores, shifts_of_tile, own_of_tile, targets, is_met)
                 loss_nats[rows] = terms.loss[:, 0]
                 if not any(each is not None for each in gradients):
                     continue
@@ -216,12 +222,12 @@ def scaled(queries: Tensor, temperature: float | Tensor) -> Tensor:
     """Queries divided by the temperature, in the dtype of scores unless that is 1.
 
     Raises:
-        ValueError: if the temperature is not one positive number.
+        ValueError: if the temperature is not one positive, finite number.
     """
     if isinstance(temperature, Tensor) and temperature.numel() != 1:
         raise ValueError(f"temperature {tuple(temperature.shape)} must be a number or a tensor of one element")
-    if not temperature > 0:
-        raise ValueError(f"temperature={float(temperature)} must be positive")
+    if not 0 < temperature < torch.inf:
+        raise ValueError(f"temperature={float(temperature)} must be positive and finite")
     if not isinstance(temperature, Tensor):
         return queries if temperature == 1 else queries.to(score_dtype(queries)) / temperature
     return queries.to(score_dtype(queries)) / temperature.to(score_dtype(queries))
@@ -244,8 +250,9 @@ class _WithGradients(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *factors: Tensor) -> tuple[Tensor | None, ...]:
         (factor,), saved = factors, iter(ctx.saved_tensors)
-        # Most often the mean itself is differentiated: then nothing is multiplied, and no second copy needed. (To look
-        # at the factor would make a GPU wait.)
-        is_one = factor.device.type == "cpu" and factor == 1
-        found = [(next(saved) if is_one else next(saved) * factor) if has else None for has in ctx.has_gradient]
+        # Most often the mean itself is differentiated, once: then nothing is multiplied, and no second copy needed. (To
+        # look at the factor would make a GPU wait.) A graph that is kept needs its gradients again: callers get others.
+        is_kept = torch._C._autograd._get_current_graph_task_keep_graph()
+        is_last = not is_kept and factor.device.type == "cpu" and factor == 1
+        found = [(next(saved) if is_last else next(saved) * factor) if has else None for has in ctx.has_gradient]
         return None, None, *(g if g is None else g.to(dtype) for g, dtype in zip(found, ctx.dtypes, strict=True))
