@@ -4,7 +4,8 @@ python -m benchmarks.beside [--rounds N] [--steps N]
 
 Two shipped configs, on noise: configs/small_speech.yaml and configs/image/small_photos.yaml. Every turn is a process of
 its own, with as many threads as `cpc` takes by default, or with one. Turns alternate, and figures are medians over
-rounds. `SPEECH_busy` and its like are fractions of the quiet speed. A busy process is a loop in Python that never waits.
+rounds. `speech_busy` and its like are fractions of the quiet speed. A busy process is a loop in Python that never
+waits.
 """
 
 import argparse

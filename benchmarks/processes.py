@@ -23,7 +23,7 @@ class Variant:
     arguments: tuple[str, ...]
     pinned: bool = False
 
-    def run(self, variables: Mapping[str, str] = {}) -> dict[str, Any]:  # noqa: B006
+    def run(self, variables: Mapping[str, str] = {}) -> dict[str, Any]:
         """What its process printed last; raises RuntimeError with the end of its complaints if it failed."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
         environment = inherited | dict(variables)

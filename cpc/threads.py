@@ -6,6 +6,7 @@ run through whole networks by themselves wait once, and without spinning.
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Barrier
@@ -17,14 +18,15 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 
-def shares(num: int) -> list[slice]:
-    """Cut `num` items into a part for each thread that torch may use here; none is empty unless `num` is 0.
+def shares(num: int, most: int | None = None) -> list[slice]:
+    """Cut `num` items into parts of equal size, give or take one: as many as torch has threads here, or at most `most`.
 
-    A part itself is never cut again: the threads of `run_parts` have one thread each.
+    There is at least one part, and an empty one only if `num` is 0. Within a part torch has one thread, so that parts
+    are not cut again.
     """
-    num_parts = max(1, min(num, torch.get_num_threads()))
+    num_parts = max(1, min(num if most is None else min(num, most), torch.get_num_threads()))
     ends = [num * part // num_parts for part in range(num_parts + 1)]
-    return [slice(start, end) for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    return list(itertools.starmap(slice, itertools.pairwise(ends)))
 
 
 def run_parts(function: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
@@ -54,9 +56,13 @@ def run_parts(function: Callable[[Part], Result], parts: Sequence[Part]) -> list
 
 @functools.cache
 def _pool(num_threads: int) -> ThreadPoolExecutor:
-    """Start the threads; torch's number of threads belongs to the thread that sets it."""
-    pool = ThreadPoolExecutor(num_threads, "cpc-part", initializer=torch.set_num_threads, initargs=(1,))
+    pool = ThreadPoolExecutor(num_threads, "cpc-part", initializer=_use_one_thread)
     has_started = Barrier(num_threads)
     wait([pool.submit(has_started.wait) for _ in range(num_threads)])
-    torch.set_num_threads(num_threads)  # for threads that others start: they take the number that was set last
+    torch.set_num_threads(num_threads)  # of this thread, and of those that others start: they take the last one set
     return pool
+
+
+def _use_one_thread() -> None:
+    torch.get_num_threads()  # the first question gives a thread the process's number, which would undo the next line
+    torch.set_num_threads(1)  # of this thread

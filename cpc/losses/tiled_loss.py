@@ -21,6 +21,8 @@ from cpc.losses.slopes import Shifts, tile_terms
 from cpc.losses.tiles import tiles_of
 from cpc.threads import run_parts, shares
 
+LEAST_WORK = 2**24  # multiplications of the scores that threads are worth: a millisecond
+
 
 def tiled_loss(
     queries: Tensor,
@@ -143,17 +145,17 @@ def _losses_and_gradients(
         return total, bias_total
 
     with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
-        for of_part in run_parts(run, range(num_parts))[1:]:
-            for all_parts, each in zip((of_candidates, of_bias), of_part, strict=True):
-                if all_parts is not None:
-                    all_parts += each
+        for of_part in run_parts(run, range(num_parts))[1:]:  # the first part's are those of all
+            for total, each in zip((of_candidates, of_bias), of_part, strict=True):
+                if total is not None and each is not None:
+                    total += each
         loss = torch.dot(weight, loss_nats)
     return loss, loss_nats, accuracy, gradients
 
 
 def _num_parts(num_rows: int, candidates: Tensor) -> int:
-    """Count the parts that threads score: 1 if a part's own gradient of the candidates would cost as much as it saves."""
-    is_worthwhile = candidates.ndim == 2 and num_rows >= len(candidates) and num_rows * candidates.numel() >= 2**24
+    """Count the parts of the rows that threads score: each has its own gradient of all candidates, which must pay."""
+    is_worthwhile = candidates.ndim == 2 and num_rows >= len(candidates) and num_rows * candidates.numel() >= LEAST_WORK
     return len(shares(num_rows)) if candidates.device.type == "cpu" and is_worthwhile else 1
 
 

@@ -23,7 +23,7 @@ from cpc.losses.objectives import FULL_SOFTMAX
 from cpc.losses.result import Contrast
 from cpc.model import CPC
 from cpc.pretraining.chunks import contrast_in_chunks
-from cpc.pretraining.threaded import threaded_output
+from cpc.threaded_model import threaded_output
 
 
 class Pretraining(pl.LightningModule):
