@@ -5,6 +5,7 @@ B observations, of which a part has some; K steps, S sequences, T latents, D lat
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -37,7 +38,8 @@ def threaded_output(model: CPC, batch: Batch, state: Any = None) -> Output:
     parts = shares(len(batch.x)) if _is_separable(model, batch.x) else [slice(None)]
     if len(parts) == 1:
         return _predict(model, batch, state)
-    seeds = torch.randint(2**62, (len(parts),)).tolist() if model.training else [0] * len(parts)
+    has_dropout = model.training and any(_has_dropout(module) for module in model.modules())
+    seeds = torch.randint(2**62, (len(parts),)).tolist() if has_dropout else []
     structure: Any = None
 
     def predict(index: int) -> list[Tensor | None]:
@@ -45,7 +47,7 @@ def threaded_output(model: CPC, batch: Batch, state: Any = None) -> Output:
         part = parts[index]
         own_state = None if state is None else tuple(each[part] for each in state)
         own_target = None if batch.target is None else batch.target[part]
-        with OwnDropout(seeds[index]):
+        with OwnDropout(seeds[index]) if has_dropout else nullcontext():
             output = _predict(model, batch._replace(x=batch.x[part], target=own_target), own_state)
         queries = {name: rearrange(q, "k s t d -> s t k d") for name, q in output.queries.items()}
         tensors, structure = tree_flatten(output._replace(queries=queries))
@@ -71,6 +73,10 @@ def _is_separable(model: CPC, x: Tensor) -> bool:
         or not type(module).__module__.startswith(SEPARABLE)
         for module in model.modules()
     )
+
+
+def _has_dropout(module: nn.Module) -> bool:
+    return (module.p if isinstance(module, nn.Dropout) else getattr(module, "dropout", 0)) > 0
 
 
 class OwnDropout(TorchFunctionMode):
