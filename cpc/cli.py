@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import os
 import re
 import sys
 from collections import Counter
@@ -65,6 +66,8 @@ def main(arguments: list[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file need not be UTF-8
     keep_freed_memory()
+    # Threads of torch's own operations wait without spinning, which would keep the last one of them from its core.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     typed: dict[str, str] = {}
     num_words = 2 if arguments[:1] == ["data"] else 1
     name = " ".join(arguments[:num_words])

@@ -206,7 +206,8 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
     if not path.is_file():
         raise ValueError(f"there is no manifest {path}; write one with `cpc data index FOLDER`")
     names, rows = read_table(path, errors="surrogateescape")  # the name of a file need not be UTF-8
-    columns = {name: [row[at] for _, row in rows] for at, name in enumerate(names)}
+    cells = [row for _, row in rows]
+    columns = {name: [row[at] for row in cells] for at, name in enumerate(names)}
     try:
         manifest = Manifest(path.parent, columns)
     except ValueError as error:
