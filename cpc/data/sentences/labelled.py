@@ -93,7 +93,10 @@ def read_labelled(source: str | Path, encoding: Encoding = "UTF-8") -> LabelledS
     path = Path(source)
     if not path.exists():
         raise ValueError(f"{source}: there is no such file or folder of labelled sentences")
-    files = [path] if path.is_file() else [path / name for name in find_files(path, SUFFIXES, "labelled sentences")]
+    files = [path]
+    if path.is_dir():
+        names = find_files(path, SUFFIXES, "labelled sentences", f"; of a CSV, {_ADVICE}")
+        files = [path / name for name in names]
     found: list[tuple[str, str, str, str]] = []
     for file in files:
         name, split = set_and_split(file.name)

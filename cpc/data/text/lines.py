@@ -34,7 +34,7 @@ class Text:
         is_whole: every line is of one split, `all`, whatever the files' names.
 
     Attributes:
-        digest: of names, contents and splits, in hexadecimal.
+        digest: of names, contents, splits and segmentation, in hexadecimal.
 
     Raises:
         ValueError: if there is no text file or none holds a line, some files name a split and others do not, there
@@ -83,9 +83,18 @@ class Text:
         """Those that hold a line."""
         return sorted({split for of_file in self._split_of.values() for split in of_file})
 
-    @cached_property
+    @property
     def digest(self) -> str:
-        """SHA-256 of names, contents and splits."""
+        """SHA-256 of names, contents, splits and segmentation."""
+        return self._digest_and_segmentation[0]
+
+    @property
+    def segmentation(self) -> int:
+        """The first version of the rules (`cpc.data.text.segmentation`) that cut the text as the present ones do."""
+        return self._digest_and_segmentation[1]
+
+    @cached_property
+    def _digest_and_segmentation(self) -> tuple[str, int]:
         found, is_cut_anew = hashlib.sha256(), False
         for name, lines in self._contents:
             head = f"{name}\n{' '.join(map(str, self._split_of[name]))}\n"
@@ -93,9 +102,10 @@ class Text:
             for line in lines:
                 found.update(line.encode() + b"\n")
                 is_cut_anew = is_cut_anew or not (line.isascii() or CUT_ANEW.search(line) is None)
+        segmentation = VERSION if is_cut_anew else 1
         if is_cut_anew:  # packs and runs of an earlier segmentation are of another text
-            found.update(f"segmentation {VERSION}".encode())
-        return found.hexdigest()
+            found.update(f"segmentation {segmentation}".encode())
+        return found.hexdigest(), segmentation
 
     def lines(self, split: str) -> Iterator[str]:
         """The lines of a split, in the order of the files' names.

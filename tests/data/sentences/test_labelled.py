@@ -76,6 +76,9 @@ def test_tables_of_other_formats_are_refused(name: str, content: str, message: s
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=message):
         read_labelled(tmp_path / name)
+    (tmp_path / name).rename(tmp_path / "mood.csv")
+    with pytest.raises(ValueError, match=r"there: 1 \.csv\).*of a CSV, write each line as"):
+        read_labelled(tmp_path)
 
 
 def test_labels_and_words_have_one_spelling(tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ def test_runs_of_an_earlier_segmentation_are_of_another_text(tmp_path: Path) -> 
     for lines, is_same in ((["one", "café"], True), (["one", "یک\u200cدو"], False), (["வணக்கம்"], False)):
         text = Text(write(tmp_path / "train.txt", *lines), valid_share=0.0)
         assert (text.digest == plain_digest(*lines)) == is_same
+        assert text.segmentation == (1 if is_same else 2)
 
 
 def test_refusals(tmp_path: Path) -> None:
