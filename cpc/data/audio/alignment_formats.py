@@ -4,6 +4,7 @@ Every reader returns tracks: per audio file the segments in order of time, none 
 that, is left over, or occurs twice is a ValueError with the file and the line.
 """
 
+import codecs
 import io
 import re
 import sys
