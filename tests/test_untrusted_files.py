@@ -37,11 +37,15 @@ from cpc.data.images.pack import PackedImages
 from cpc.data.images.sharded import TABLE_NAME, read_sharded_images
 from cpc.data.images.sources import read_image_source
 from cpc.data.sentences.labelled import read_labelled
+from cpc.data.sentences.splitting import read_sentences
 from cpc.data.sharding import shard_corpus
 from cpc.data.store.packed import FORMAT
 from cpc.data.store.records import read_records
 from cpc.data.store.shards import INDEX_NAME
 from cpc.data.tars import untar_corpus
+from cpc.data.text.lines import read_lines
+from cpc.data.text.segmentation import VERSION, WORD, normal_form
+from cpc.data.text.vocabulary import END, UNKNOWN, Vocabulary
 from cpc.encoders import AudioEncoder
 from cpc.model import CPC
 from cpc.monitor.kinds import BOUND, HEALTH, PROBE
@@ -449,7 +453,7 @@ def test_pack(
 
 
 @fuzz
-@given(content=damaged(b"pos\ta good film\nneg\ta bad film\npos\t\nneg x y\npos fine\n"))
+@given(content=damaged(b'pos\ta good film\nneg\ta bad film\npos\t\nneg\tx y\npos\t"fine"\n'))
 def test_labelled_sentences(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "set.train.tsv").write_bytes(content)
 
@@ -458,6 +462,35 @@ def test_labelled_sentences(content: bytes, tmp_path: Path) -> None:
         assert len(found.sentences) == len(found.labels) == len(found.rows("set")) > 0
 
     reads_or_refuses(read, "set.train.tsv")
+
+
+TEXTS = [
+    *("“Où?” dit-il. Él vino… Да.\n".encode(encoding) for encoding in ("UTF-8", "UTF-8-sig", "UTF-16", "UTF-16LE")),
+    *("वह गया। 他走了。真的。 กินข้าว \u200d❤\ufe0f\n".encode(encoding) for encoding in ("UTF-8", "UTF-16", "UTF-32")),
+    "Él vino. «CAFÉ»\r\rÆon.\n".encode("latin-1"),
+]
+
+
+@fuzz
+@given(content=st.sampled_from(TEXTS).flatmap(damaged), encoding=st.sampled_from(["UTF-8", "latin-1", "windows-1252"]))
+def test_text(content: bytes, encoding: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(content)
+
+    def read_the_sentences() -> None:
+        for sentence in read_sentences(tmp_path / "a.txt", encoding):
+            assert sentence.strip()
+            assert "\0" not in sentence
+
+    def read_the_lines() -> None:
+        for line in read_lines(tmp_path / "a.txt"):
+            assert line.strip() == line
+            assert "\0" not in line
+            symbols = {*WORD.findall(normal_form(line)), END, UNKNOWN}
+            known = Vocabulary(sorted(symbols), "words", segmentation=VERSION)
+            assert known.unknown not in known.encode(line) or UNKNOWN in line
+
+    reads_or_refuses(read_the_sentences, "a.txt")
+    reads_or_refuses(read_the_lines, "a.txt")
 
 
 MEMBERS = {

@@ -18,6 +18,7 @@ from cpc.data.store.folders import find_files, name_a_few
 from cpc.data.store.splits import split_called, split_named
 from cpc.data.store.tables import format_table, has_line_break
 from cpc.data.store.tars import Sample, read_samples, write_samples
+from cpc.data.store.text_files import decode
 
 LABELS_NAME = "labels.csv"
 _TEXTS = ("cls", "txt")  # parts that are one label each
@@ -223,10 +224,7 @@ def _write(sample: Sample, suffix: str, folder: Path, path: str) -> None:
 
 
 def _text(sample: Sample, part: str) -> str:
-    try:
-        return sample.parts[part].decode("utf-8").strip()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{sample.tar}: {part} of sample {sample.key!r} is no UTF-8: {error}") from error
+    return decode(sample.parts[part], f"{sample.tar}: {part} of sample {sample.key!r}").strip()
 
 
 def _cell(value: Any) -> str:

@@ -178,7 +178,7 @@ def below(path: str) -> list[tuple[str, bytes]]:
         ([("1.wav", wav(1)), ("2.wav", wav(2)), ("1.json", b"{}")], {}, "do not follow each other"),
         ([("1.wav", wav(1)), ("1.json", b"[1]")], {}, "no object of names and values"),
         ([("1.wav", wav(1)), ("1.json", b"{")], {}, "the JSON of sample '1' is damaged"),
-        ([("1.wav", wav(1)), ("1.txt", b"\xff")], {}, "is no UTF-8"),
+        ([("1.wav", wav(1)), ("1.txt", b"\xff")], {}, "byte 0: 0xff is not UTF-8"),
         ([("1.wav", wav(1)), ("2.png", png(1))], {}, "is of images, others are not"),
         ([("1.wav", wav(1))], {"size": 10**9}, "is said to have 1000000000 bytes"),
     ],

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpc.data.store.tables import read_table, require_utf8
+from cpc.data.store.text_files import decode
 
 PHN_RATE_HZ = 16_000
 # CPC_audio's labels are 160 samples apart, at LibriSpeech's 16 kHz.
@@ -205,14 +206,7 @@ def _track(file: Path, overlap_seconds: float, *columns_and_labels: Any) -> Trac
 
 def decode_text(file: Path) -> str:
     """Return the text of a file in UTF-8 or UTF-16, without its byte-order mark."""
-    data = file.read_bytes()
-    encoding = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
-    if encoding != "utf-16":
-        require_utf8(file, data)
-    try:
-        return data.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: is neither UTF-8 nor UTF-16 text ({error})") from error
+    return decode(file.read_bytes(), file)
 
 
 def _cells(file: Path, comment: str | None = None) -> Iterator[tuple[int, list[str]]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import MANIFEST_NAME, Manifest
 from cpc.data.store.folders import name_a_few, require_file
+from cpc.data.store.text_files import read_text
 
 
 def describe(manifest: Manifest, published: dict[str, int] | None = None) -> str:
@@ -73,7 +74,7 @@ def splits_of(
 def read_list(path: Path) -> list[str]:
     """The lines of a text file that are not blank; raises a ValueError if there is none."""
     require_file(path)
-    return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [line for line in read_text(path).splitlines() if line.strip()]
 
 
 def refuse(complaint: str, culprits: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from cpc.data.store.atomic import write_atomically
 from cpc.data.store.folders import name_a_few
+from cpc.data.store.text_files import read_text
 
 HEADER = "#file onset offset #phone prev-phone next-phone speaker"
 
@@ -91,11 +92,7 @@ def read_items(path: str | Path) -> Items:
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"there is no item file {path}; write one with `cpc data items DIR --out FILE.item`")
-    try:
-        with path.open(encoding="utf-8-sig") as stream:
-            header, *lines = stream.read().split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no item file: it is not UTF-8 text ({error})") from error
+    header, *lines = read_text(path).split("\n")
     if header.replace("#", "").split() != HEADER.replace("#", "").split():
         raise ValueError(f"{path}, line 1: {header[:80]!r} is not the header of an item file, {HEADER!r}")
     rows = []

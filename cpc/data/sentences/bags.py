@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -10,11 +11,12 @@ from scipy.sparse import block_diag, csr_array
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from torch import Tensor
 
-from cpc.data.text.vocabulary import WORD
+from cpc.data.text.segmentation import WORD, normal_form
 
+_WORDS = {"preprocessor": partial(normal_form, lower_case=True), "tokenizer": WORD.findall, "token_pattern": None}
 KINDS = {
-    "bow": lambda: CountVectorizer(token_pattern=WORD.pattern),
-    "tfidf": lambda: TfidfVectorizer(token_pattern=WORD.pattern, ngram_range=(1, 2)),
+    "bow": lambda: CountVectorizer(**_WORDS),
+    "tfidf": lambda: TfidfVectorizer(**_WORDS, ngram_range=(1, 2)),
 }
 
 

@@ -4,10 +4,11 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from cpc.data.sentences.splitting import Encoding, read_sentences
+from cpc.data.sentences.splitting import read_sentences
 from cpc.data.store.contents import say_contents
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
 from cpc.data.store.splits import draw_splits, split_named
+from cpc.data.store.text_files import Encoding
 
 FEWEST_SENTENCES = 2  # one to know, one to predict
 
@@ -22,7 +23,7 @@ class Books:
         source: the folder.
         valid_share: expected share of the books in `valid`.
         test_share: likewise, in `test`.
-        encoding: of the files, `UTF-8` or `latin-1`.
+        encoding: of the files, `UTF-8`, `latin-1` or `windows-1252`.
         skip_bad: go on without books that are not in this encoding or have fewer than two sentences, and say how many.
 
     Attributes:

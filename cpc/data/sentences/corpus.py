@@ -18,7 +18,7 @@ from cpc.data.store.atomic import write_json
 from cpc.data.text.corpus import write_once
 from cpc.data.text.vocabulary import Vocabulary
 
-_FORMAT = 1
+_FORMAT = 2  # 1 cut sentences and words at the letters and marks of English
 _INDEX = "index.json"
 
 

@@ -1,7 +1,7 @@
 """Labelled sentences: files with a label and a sentence in every line, which are the tasks of probes."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,15 +10,20 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from cpc.data.sentences.bags import bags
-from cpc.data.sentences.splitting import Encoding, read_text
 from cpc.data.store.contents import say_contents
 from cpc.data.store.folders import find_files
 from cpc.data.store.splits import split_named
+from cpc.data.store.text_files import Encoding, read_text
+from cpc.data.text.segmentation import normal_form
 
 SUFFIXES = (".all", ".tsv", ".txt")
 WHOLE = "all"  # the split of a file whose name says none: it is read by cross-validation
 PUBLISHED = {"rt-polarity": "MR", "mpqa": "MPQA"}  # what papers call the sets in these files
 MOST_LABELS = 1000
+_ADVICE = (
+    "write each line as a label, a tab and a sentence, without quotes around them (Python's csv.reader reads the rows "
+    "of a CSV), or each with a space for the tab"
+)
 
 
 @dataclass(eq=False)
@@ -82,17 +87,22 @@ def read_labelled(source: str | Path, encoding: Encoding = "UTF-8") -> LabelledS
         encoding: of the files.
 
     Raises:
-        ValueError: if there is no such file, one is not in this encoding, holds no line, or labels
-            hardly ever come again.
+        ValueError: if there is no such file, one is not in this encoding or is a table of another format, such as a
+            CSV, holds no line, or labels hardly ever come again.
     """
     path = Path(source)
     if not path.exists():
         raise ValueError(f"{source}: there is no such file or folder of labelled sentences")
-    files = [path] if path.is_file() else [path / name for name in find_files(path, SUFFIXES, "labelled sentences")]
+    files = [path]
+    if path.is_dir():
+        names = find_files(path, SUFFIXES, "labelled sentences", f"; of a CSV, {_ADVICE}")
+        files = [path / name for name in names]
     found: list[tuple[str, str, str, str]] = []
     for file in files:
         name, split = set_and_split(file.name)
-        lines = [_label_and_sentence(line) for line in read_text(file, encoding).split("\n") if line.strip()]
+        if file.suffix.lower() == ".csv":
+            raise ValueError(f"{file}: labelled sentences are not read from a CSV; {_ADVICE}")
+        lines = list(_labels_and_sentences(file, normal_form(read_text(file, encoding))))
         num_labels = len({label for label, _ in lines})
         if not lines or num_labels > max(2, min(MOST_LABELS, len(lines) // 2)):
             raise ValueError(
@@ -114,6 +124,23 @@ def set_and_split(name: str) -> tuple[str, str]:
     return PUBLISHED.get(stem, stem), split or WHOLE
 
 
-def _label_and_sentence(line: str) -> tuple[str, str]:
-    label, _, sentence = line.partition("\t" if "\t" in line else " ")
-    return label.strip(), sentence.strip()
+def _labels_and_sentences(file: Path, text: str) -> Iterator[tuple[str, str]]:
+    """The lines that are not blank, parted at their tab, or in a file without tabs at their first space.
+
+    Raises:
+        ValueError: naming the line, on what a table of another format has: quotes around a label, a comma after it, an
+            object of JSON, a second tab, or a line without the tab of the others.
+    """
+    separator = "\t" if "\t" in text else " "
+    for number, line in enumerate(text.split("\n"), start=1):
+        label, _, sentence = (part.strip() for part in line.strip(" \r").partition(separator))
+        if not label and not sentence:
+            continue
+        if separator == "\t" and (line.count("\t") != 1 or not label):
+            problem = f"{line.count(separator)} tabs" if label else "no label before its tab"
+        elif label.startswith(('"', "{", "[")) or (separator == " " and re.search('[,;"]', label)):
+            problem = f"the label {label[:40]!r} is of a CSV or of JSON"
+        else:
+            yield label, sentence
+            continue
+        raise ValueError(f"{file}, line {number}: {problem}; {_ADVICE}")

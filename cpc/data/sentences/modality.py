@@ -9,7 +9,7 @@ from cpc.data.drawn import Drawn, DrawnCorpus
 from cpc.data.sentences.books import Books
 from cpc.data.sentences.corpus import SentenceCorpus
 from cpc.data.sentences.readouts import SentenceReadouts
-from cpc.data.sentences.splitting import Encoding
+from cpc.data.store.text_files import Encoding
 from cpc.data.text.vocabulary import Vocabulary, build_vocabulary
 
 
@@ -19,7 +19,7 @@ class Sentences(Drawn):
 
     Args:
         source: a folder, whose `*.txt` files are a book each (`cpc.data.sentences.books` says which is of which split).
-        encoding: of the files: `UTF-8` or `latin-1`.
+        encoding: of the files: `UTF-8`, `latin-1` or `windows-1252`; a byte-order mark overrules it.
         max_tokens: of a sentence; a longer one is cut into several.
         window_sentences: consecutive sentences of an observation.
         passage_sentences: of a stretch of a book whose windows share a sequence: sequence_only negatives come from it,

@@ -19,10 +19,11 @@ from cpc.data.sentences.bags import SparseRows
 from cpc.data.sentences.books import Books
 from cpc.data.sentences.corpus import SentenceCorpus
 from cpc.data.sentences.labelled import WHOLE, LabelledSentences, read_labelled
-from cpc.data.sentences.splitting import Encoding, read_sentences
+from cpc.data.sentences.splitting import read_sentences
 from cpc.data.sentences.windows import stacked
 from cpc.data.sentences.word_vectors import WordVectors, expand, learn_vectors
 from cpc.data.store.folders import find_files
+from cpc.data.store.text_files import Encoding
 
 _BATCH_SENTENCES = 256
 NUM_FOLDS = 10

@@ -15,7 +15,7 @@ from scipy.sparse import coo_array, csr_array
 from sklearn.linear_model import RidgeCV
 from sklearn.utils.extmath import randomized_svd
 
-from cpc.data.text.vocabulary import WORD
+from cpc.data.text.segmentation import VERSION, WORD, normal_form
 
 REACH = 5  # words on each side that count as around a word
 SMOOTHING = 0.75  # exponent of the context's frequency
@@ -48,7 +48,7 @@ def learn_vectors(sentences: Iterable[str], dim: int = DIM) -> WordVectors:
     Raises:
         ValueError: if there are fewer than three words.
     """
-    split = [WORD.findall(sentence.lower()) for sentence in sentences]
+    split = [WORD.findall(normal_form(sentence, lower_case=True)) for sentence in sentences]
     counts = Counter(word for words in split for word in words)
     words = sorted(counts, key=lambda word: (-counts[word], word))
     if len(words) < 3:
@@ -110,7 +110,7 @@ def expand(model: Any, learnt: WordVectors) -> Any:
     ridge = RidgeCV(alphas=_PENALTIES).fit(learnt.vectors[shared], of_shared)
     weight = torch.from_numpy(np.concatenate([table, ridge.predict(learnt.vectors[new])]))
     symbols = [*encoder.words.symbols, *(learnt.words[place] for place in new)]
-    encoder.vocabulary = encoder.words.description | {"symbols": symbols}
+    encoder.vocabulary = encoder.words.description | {"symbols": symbols, "segmentation": VERSION}
     encoder.num_tokens = len(symbols)
     encoder.embedding = torch.nn.Embedding.from_pretrained(weight.to(encoder.embedding.weight))
     return expanded

@@ -1,20 +1,18 @@
 """Subwords by byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909): frequent neighbours become one symbol."""
 
 import heapq
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-WORD_START = "\u2581"  # the white space before a word, so that symbols can be joined to text again
-_CHUNK = re.compile(rf"{WORD_START}?(?:\w+|[^\w\s{WORD_START}]+)")
+from cpc.data.text.segmentation import CHUNK, WORD_START
 
 Pair = tuple[str, str]
 
 
 def chunks(line: str) -> list[str]:
     """Words and rows of punctuation, `▁` for the white space before them; symbols never cross their borders."""
-    return _CHUNK.findall("".join(WORD_START + word for word in line.split()))
+    return CHUNK.findall("".join(WORD_START + word for word in line.split()))
 
 
 def learn_merges(counts: Mapping[str, int], num_merges: int) -> list[Pair]:

@@ -9,6 +9,8 @@ from cpc.data.made.prose import sentences
 from cpc.data.store.contents import say_contents
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
 from cpc.data.store.splits import draw_splits, split_named
+from cpc.data.store.text_files import decode, marked_encoding, read_text
+from cpc.data.text.segmentation import CUT_ANEW, VERSION
 
 EMBEDDED = "embedded"
 ALL = "all"  # the one split of a text that is read whole
@@ -24,15 +26,15 @@ class Text:
     files are named but none `valid`, that split is held out of the training files in the same way.
 
     Args:
-        source: a UTF-8 file; a folder, all of whose `*.txt` files are read, at any depth; or `embedded`, the prose of
-            `pydoc_data.topics` (`cpc.data.made.prose`).
+        source: a UTF-8 file, or one of UTF-16 with its byte-order mark; a folder, all of whose `*.txt` files are read,
+            at any depth; or `embedded`, the prose of `pydoc_data.topics` (`cpc.data.made.prose`).
         valid_share: expected share of the blocks in a `valid` that has no file.
         test_share: likewise, in a `test` where no file names a split.
         skip_bad: go on without files that are not UTF-8, and say how many.
         is_whole: every line is of one split, `all`, whatever the files' names.
 
     Attributes:
-        digest: of names, contents and splits, in hexadecimal.
+        digest: of names, contents, splits and segmentation, in hexadecimal.
 
     Raises:
         ValueError: if there is no text file or none holds a line, some files name a split and others do not, there
@@ -81,16 +83,29 @@ class Text:
         """Those that hold a line."""
         return sorted({split for of_file in self._split_of.values() for split in of_file})
 
-    @cached_property
+    @property
     def digest(self) -> str:
-        """SHA-256 of names, contents and splits."""
-        found = hashlib.sha256()
+        """SHA-256 of names, contents, splits and segmentation."""
+        return self._digest_and_segmentation[0]
+
+    @property
+    def segmentation(self) -> int:
+        """The first version of the rules (`cpc.data.text.segmentation`) that cut the text as the present ones do."""
+        return self._digest_and_segmentation[1]
+
+    @cached_property
+    def _digest_and_segmentation(self) -> tuple[str, int]:
+        found, is_cut_anew = hashlib.sha256(), False
         for name, lines in self._contents:
             head = f"{name}\n{' '.join(map(str, self._split_of[name]))}\n"
             found.update(head.encode("utf-8", "surrogateescape"))
             for line in lines:
                 found.update(line.encode() + b"\n")
-        return found.hexdigest()
+                is_cut_anew = is_cut_anew or not (line.isascii() or CUT_ANEW.search(line) is None)
+        segmentation = VERSION if is_cut_anew else 1
+        if is_cut_anew:  # packs and runs of an earlier segmentation are of another text
+            found.update(f"segmentation {segmentation}".encode())
+        return found.hexdigest(), segmentation
 
     def lines(self, split: str) -> Iterator[str]:
         """The lines of a split, in the order of the files' names.
@@ -131,21 +146,18 @@ def read_lines(path: Path) -> Iterator[str]:
     """The lines of a file that hold more than white space, without it at their ends.
 
     Raises:
-        ValueError: on bytes that are not UTF-8, naming the file and the place of the first.
+        ValueError: as `cpc.data.store.text_files.decode`, on bytes that are not UTF-8, naming the first.
     """
-    offset = 0
     with path.open("rb") as stream:
+        if marked_encoding(stream.read(4))[0] not in (None, "UTF-8"):
+            # line ends of UTF-16 are no bytes of their own
+            yield from (text for line in read_text(path).split("\n") if (text := line.strip()))
+            return
+        offset = stream.seek(0)
         for line in stream:
-            try:
-                text = line.decode("utf-8").removeprefix("\ufeff" if offset == 0 else "").strip()
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"{path}, byte {offset + error.start}: {line[error.start]:#04x} is not UTF-8 ({error.reason}); "
-                    "convert the file to UTF-8, or take it out"
-                ) from error
-            offset += len(line)
-            if text:
+            if text := decode(line, path, offset=offset).strip():
                 yield text
+            offset += len(line)
 
 
 def _files(source: str | Path) -> dict[str, Path | None]:

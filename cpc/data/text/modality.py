@@ -118,6 +118,8 @@ class Text(Modality):
                 "chunk_tokens": self.chunk_tokens,
                 "world_size": world_size,
             }
+            # runs of the first segmentation name none
+            | ({} if corpus.text.segmentation == 1 else {"segmentation": corpus.text.segmentation})
         )
         return Training(lanes, order, entropy_nats(counts))
 

@@ -1,16 +1,15 @@
 """Which symbols a text is written in, and the class of each."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from cpc.data.text.byte_pairs import BytePairs, chunks, learn_merges
+from cpc.data.text.segmentation import CUT_ANEW, VERSION, WORD, normal_form
 
 Tokens = Literal["whitespace", "words", "subwords"]
 END, UNKNOWN = "<eos>", "<unk>"
 MIN_CHARACTER_COUNT = 2  # rarer ones are unknown, so that <unk> occurs in training
-WORD = re.compile(r"\w+(?:['\u2019]\w+)*|[^\w\s]")
 
 
 class Vocabulary:
@@ -24,9 +23,12 @@ class Vocabulary:
             punctuation marks, one by one; `subwords`: byte pairs (`cpc.data.text.byte_pairs`).
         lower_case: whether text is put in lower case first.
         merges: of subwords.
+        segmentation: the version of the rules that cut the training text (`cpc.data.text.segmentation`). Version 1, of
+            descriptions that name none, cut words at every mark.
 
     Raises:
-        ValueError: on symbols listed twice, or without `<eos>` or `<unk>`.
+        ValueError: on symbols listed twice, or without `<eos>` or `<unk>`; on symbols of version 1 that are not in
+            normal form C, or that later versions cut in another way.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class Vocabulary:
         tokens: Tokens = "whitespace",
         lower_case: bool = False,
         merges: Iterable[Sequence[str]] = (),
+        segmentation: int = 1,
     ) -> None:
         self.symbols = tuple(symbols)
         self.tokens = tokens
@@ -43,6 +46,15 @@ class Vocabulary:
         self._ids = {symbol: place for place, symbol in enumerate(self.symbols)}
         if len(self._ids) < len(self.symbols) or END not in self._ids or UNKNOWN not in self._ids:
             raise ValueError(f"a vocabulary has every symbol once, {END} and {UNKNOWN} among them")
+        # Where no symbol tells the versions apart, none is named: descriptions stay as earlier releases wrote them.
+        anew = [symbol for symbol in self.symbols if tokens != "whitespace" and CUT_ANEW.search(symbol)]
+        self.segmentation = VERSION if anew else 1
+        if segmentation != VERSION and (anew := [*anew, *(s for s in self.symbols if normal_form(s) != s)]):
+            raise ValueError(
+                f"the vocabulary holds {anew[0]!r}: an earlier version of cpc made it, which cut text in another way "
+                "there (at marks and joiners, and not in scripts without spaces) and did not normalise it to NFC; "
+                "train the model again"
+            )
         self.end, self.unknown = self._ids[END], self._ids[UNKNOWN]
         self._split = _splitter(tokens, self.merges)
 
@@ -57,11 +69,11 @@ class Vocabulary:
             "lower_case": self.lower_case,
             "symbols": list(self.symbols),
             "merges": [list(pair) for pair in self.merges],
-        }
+        } | ({} if self.segmentation == 1 else {"segmentation": self.segmentation})
 
     def encode(self, line: str) -> list[int]:
         """The classes of a line's tokens, and that of its end."""
-        line = line.lower() if self.lower_case else line
+        line = normal_form(line, lower_case=self.lower_case)
         return [*(self._ids.get(symbol, self.unknown) for symbol in self._split(line)), self.end]
 
 
@@ -82,7 +94,7 @@ def build_vocabulary(lines: Iterable[str], *, tokens: Tokens, num_tokens: int, l
     counts: Counter[str] = Counter()
     num_lines = 0
     for line in lines:
-        counts.update(split(line.lower() if lower_case else line))
+        counts.update(split(normal_form(line, lower_case=lower_case)))
         num_lines += 1
     if not counts:
         raise ValueError(f"{num_lines} lines of training text hold no token: the vocabulary would be empty")
@@ -98,7 +110,7 @@ def build_vocabulary(lines: Iterable[str], *, tokens: Tokens, num_tokens: int, l
     kept = [symbol for symbol, _ in _by_count(counts) if symbol not in special][: num_tokens - len(special)]
     of_kept = {symbol: counts[symbol] for symbol in (*kept, END)}
     of_kept[UNKNOWN] = counts.total() - sum(of_kept.values())
-    return Vocabulary([symbol for symbol, _ in _by_count(of_kept)], tokens, lower_case)
+    return Vocabulary([symbol for symbol, _ in _by_count(of_kept)], tokens, lower_case, segmentation=VERSION)
 
 
 def _subwords(counts: Counter[str], num_lines: int, num_tokens: int, lower_case: bool) -> Vocabulary:
@@ -129,7 +141,7 @@ def _subwords(counts: Counter[str], num_lines: int, num_tokens: int, lower_case:
     for chunk, count in counts.items():
         for symbol in pairs.of_chunk(chunk):
             used[symbol if symbol in symbols else UNKNOWN] += count
-    return Vocabulary([symbol for symbol, _ in _by_count(used)], "subwords", lower_case, merges)
+    return Vocabulary([symbol for symbol, _ in _by_count(used)], "subwords", lower_case, merges, VERSION)
 
 
 def _splitter(tokens: str, merges: Iterable[Sequence[str]]) -> Callable[[str], list[str]]:

@@ -244,7 +244,7 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
         ("a.ctm", "u 1 0.0 0.5 a 0.9 lex spk more\n", r"line 1.*is not 'file channel"),
         ("a.csv", "path,start,end,label\nu,0,0.5,a\nu,0.49,1,b\n", r"line 3.*'b'.*overlaps"),
         ("a.txt", "u1 1 2\0\n", r"a\.txt holds NUL bytes"),
-        ("a.phn", "0 100 x\0\n", r"a\.phn holds NUL bytes"),
+        ("a.phn", "0 100 x\0\n", r"a\.phn, byte 7: a NUL"),
         ("a.ctm", "u 1 0.0 0.5 a\nu 1 0.4 0.5 b\n", r"a\.ctm, line 2.*'b'.*overlaps"),
         ("a.ctm", "u 1 0.0 0.5 a\nu 2 0.5 0.5 b\n", r"line 2: u has the channels 1 and 2"),
         ("a.ctm", "u 1 0.0 a\n", r"line 1.*is not 'file channel"),
@@ -315,7 +315,7 @@ def test_malformed_lines_are_named(tmp_path, name, text, message):
 def test_text_in_no_known_encoding_is_refused(tmp_path):
     file = tmp_path / "a.ctm"
     file.write_bytes("u 1 0 1 é\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"a\.ctm: is neither UTF-8 nor UTF-16"):
+    with pytest.raises(ValueError, match=r"a\.ctm, byte \d+: 0x.. is not UTF-8"):
         read_alignments(file)
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 from itertools import pairwise
 from math import log
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -56,6 +57,37 @@ def test_refusals(source: Path) -> None:
     (source / "novel.txt").write_text("\n")
     with pytest.raises(ValueError, match=r"novel\.txt has 0 lines"):
         read_labelled(source, "latin-1")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("mood.txt", 'yes,"so it is"\nno,never\n', r"mood\.txt, line 1: the label 'yes,\"so'.*csv\.reader"),
+        ("mood.txt", "pos;so it is\nneg;never was\n", "line 1: the label 'pos;so'"),
+        ("mood.tsv", '"pos"\t"so ""it"" is"\n"neg"\t"never"\n', "line 1: the label '\"pos\"'"),
+        ("mood.tsv", "pos\tso it is\nneg never\n", "line 2: 0 tabs"),
+        ("mood.tsv", "a1\t0\t\tso it is\na1\t1\t\tnever\n", "line 1: 3 tabs"),
+        ("mood.tsv", "pos\tso\n\tnever\n", "line 2: no label"),
+        ("mood.txt", '{"label": 0, "text": "so"}\n{"label": 1, "text": "no"}\n', "line 1: the label"),
+        ("mood.csv", "0 so\n1 no\n", r"mood\.csv: labelled sentences are not read from a CSV"),
+    ],
+)
+def test_tables_of_other_formats_are_refused(name: str, content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_labelled(tmp_path / name)
+    (tmp_path / name).rename(tmp_path / "mood.csv")
+    with pytest.raises(ValueError, match=r"there: 1 \.csv\).*of a CSV, write each line as"):
+        read_labelled(tmp_path)
+
+
+def test_labels_and_words_have_one_spelling(tmp_path: Path) -> None:
+    lines = ["só\tmuito é", "não\tpouco", "só\tnada é"]
+    (tmp_path / "mood.tsv").write_text("\n".join([*lines, *(normalize("NFD", line) for line in lines)]))
+    found = read_labelled(tmp_path)
+    assert set(found.labels) == {"só", "não"}
+    assert found.bags("bow").shape == (6, 4)
+    assert bags("bow", [[normalize("NFD", "हिन्दी é"), "é हिन्दी"]]).shape == (2, 2)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the real sets lie in ../shared/data/sentclf")

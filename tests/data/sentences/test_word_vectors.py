@@ -67,3 +67,5 @@ def test_expanding_finds_a_linear_map() -> None:
     torch.testing.assert_close(expanded(same), encoder(same))
     with pytest.raises(ValueError, match="no word in common"):
         expand(model, learn_vectors(["other words here"]))
+    with_marks = expand(model, learn_vectors([*sentences, "w0 পাখি w1 உயிர்"], dim=5)).encoder
+    assert with_marks.words.unknown not in with_marks.words.encode("পাখি உயிர்")

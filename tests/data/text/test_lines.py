@@ -1,5 +1,6 @@
 """Which lines of which files make which split, and what is refused."""
 
+import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -98,6 +99,17 @@ def test_the_first_byte_that_is_not_utf8_is_named(tmp_path: Path, capsys: pytest
         Text(tmp_path)
     assert Text(tmp_path, skip_bad=True).splits == ["train", "valid"]
     assert "1 of 3 files skipped" in capsys.readouterr().out
+
+
+def test_runs_of_an_earlier_segmentation_are_of_another_text(tmp_path: Path) -> None:
+    def plain_digest(*lines: str) -> str:
+        content = "".join(f"{line}\n" for line in ["train.txt", "train", *lines])
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    for lines, is_same in ((["one", "café"], True), (["one", "یک\u200cدو"], False), (["வணக்கம்"], False)):
+        text = Text(write(tmp_path / "train.txt", *lines), valid_share=0.0)
+        assert (text.digest == plain_digest(*lines)) == is_same
+        assert text.segmentation == (1 if is_same else 2)
 
 
 def test_refusals(tmp_path: Path) -> None:

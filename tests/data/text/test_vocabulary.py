@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from itertools import pairwise
+from unicodedata import is_normalized, normalize
 
 import pytest
 
@@ -80,6 +81,32 @@ def test_subwords_spell_every_word_of_known_characters() -> None:
 def test_rare_characters_are_unknown() -> None:
     vocabulary = build_vocabulary(["aab", "ab#"], tokens="subwords", num_tokens=6)
     assert "#" not in vocabulary.symbols
+
+
+@pytest.mark.parametrize("tokens", ["whitespace", "words", "subwords"])
+def test_both_normal_forms_are_one_text(tokens: str) -> None:
+    lines = ["trời đẹp quá", "trời mưa", "कितने लोग", "J\u030cem"]
+    decomposed = [normalize("NFD", line) for line in lines]
+    num_tokens = 7 if tokens != "subwords" else 30
+    for lower_case in (False, True):
+        built = build_vocabulary(lines * 2, tokens=tokens, num_tokens=num_tokens, lower_case=lower_case)
+        again = build_vocabulary(decomposed * 2, tokens=tokens, num_tokens=num_tokens, lower_case=lower_case)
+        assert again.description == built.description
+        assert all(is_normalized("NFC", symbol) for symbol in built.symbols)
+        for line, other in zip(lines, decomposed, strict=True):
+            assert built.encode(other) == built.encode(line)
+        assert Vocabulary(**built.description).encode(lines[0]) == built.encode(lines[0])
+
+
+def test_vocabularies_of_earlier_releases_read_as_before_or_are_refused() -> None:
+    english = ["don't", "café", "naïve", ",", "Œuvre", "слово", "½"]
+    assert "segmentation" not in Vocabulary([*english, END, UNKNOWN], "words").description
+    for tokens, symbol in (("words", "\u093f"), ("words", "我们"), ("subwords", "\u0bbe,"), ("whitespace", "e\u0301")):
+        with pytest.raises(ValueError, match=r"an earlier version of cpc made it.*train the model again"):
+            Vocabulary([symbol, END, UNKNOWN], tokens)
+    hindi = build_vocabulary(["यह किताब", "किताब"], tokens="words", num_tokens=3)
+    assert hindi.description["segmentation"] == 2
+    assert "segmentation" not in build_vocabulary(["यह किताब"], tokens="whitespace", num_tokens=3).description
 
 
 def test_refusals() -> None:
