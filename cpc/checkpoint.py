@@ -8,7 +8,6 @@ beside the old ones until config.json names them.
 """
 
 import hashlib
-import json
 import math
 import os
 import zipfile
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cpc.data.store.atomic import write_json
+from cpc.data.store.untrusted import open_regular, read_json, require_regular
 from cpc.description import build, describe
 from cpc.hub import fetch_model, is_hub_name
 from cpc.model import CPC
@@ -149,10 +149,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         raise ValueError(
             f"{folder} holds no model: config.json and model.safetensors are looked for there and in its 'model' folder"
         )
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON, cut off or edited? {error}") from error
+    config = read_json(path)
     version = config.get("format_version") if isinstance(config, dict) else None
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         raise ValueError(f"{path} has format_version {version}, this cpc reads up to {FORMAT_VERSION}; upgrade cpc")
@@ -247,9 +244,12 @@ def read_torch_archive(path: str | Path, written_by: str) -> Any:
         ValueError: naming the file, if it is damaged, or holds more than tensors and plain values.
         OSError: if there is no such file.
     """
+    require_regular(path)
     names: list[str] = []
     try:
         with zipfile.ZipFile(path) as archive:
+            if any(member.compress_type for member in archive.infolist()):  # torch compresses none
+                raise zipfile.BadZipFile("a member is compressed")
             if archive.testzip() is not None:  # torch compares no checksums
                 raise zipfile.BadZipFile("a checksum differs")
         names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
@@ -316,5 +316,5 @@ def _kind(tensor: Tensor) -> tuple[tuple[int, ...], str]:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,7 +13,7 @@ import yaml
 from cpc import __version__
 from cpc.bounds.bound import record_table
 from cpc.checkpoint import load_pretrained, model_folder_of, read_config, weights_of
-from cpc.data.store.atomic import write_json
+from cpc.data.store.atomic import json_text, write_json
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.description import describe
 from cpc.evaluation import data_class
@@ -178,7 +178,7 @@ def _probes(model_folder: str | Path, config: Mapping[str, Any]) -> str:
 
 def _yaml(value: Any) -> str:
     """As configs have it."""
-    return str(yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False)).rstrip()
+    return str(yaml.safe_dump(json.loads(json_text(value)), sort_keys=False)).rstrip()
 
 
 def _block(text: str) -> str:

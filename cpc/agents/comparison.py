@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from scipy.stats import t as student
 
 from cpc.agents.environments import Environment
 from cpc.agents.training import A2C, train_agent
 from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.records import read_records
+from cpc.data.store.untrusted import read_yaml
 from cpc.pretraining.run_folder import only_one_process
 
 SCHEMA = 1
@@ -95,7 +95,7 @@ def read_config(path: Path) -> tuple[dict[str, Any], Environment, A2C]:
     """
     if not path.exists():
         raise ValueError(f"there is no config {path}")
-    found = yaml.safe_load(path.read_text())
+    found = read_yaml(path)
     if not isinstance(found, dict) or set(found) != set(SECTIONS):
         raise ValueError(f"{path} must have the sections {', '.join(SECTIONS)}, and no others")
     for section, kind in (("environment", Environment), ("a2c", A2C)):

@@ -11,6 +11,7 @@ from typing import Any
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS
 from cpc.data.audio.manifest import is_manifest, read_manifest
 from cpc.data.images.folder import IMAGE_SUFFIXES
+from cpc.data.store.atomic import json_text
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.data.store.folders import find_files, name_a_few
 from cpc.data.store.tars import Sample, read_samples, write_samples
@@ -43,7 +44,7 @@ def tar_corpus(data: str | Path, *, out: str | Path, tar_mb: float = 100.0) -> N
         contents = (
             (
                 f"{place:08}",
-                {file.suffix[1:].lower(): file.read_bytes(), "json": json.dumps(known, ensure_ascii=False).encode()},
+                {file.suffix[1:].lower(): file.read_bytes(), "json": json_text(known, ensure_ascii=False).encode()},
             )
             for place, (file, known) in enumerate(samples)
         )

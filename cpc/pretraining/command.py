@@ -155,7 +155,9 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, begin
 
 def _lost_worker(error: BaseException | None) -> str | None:
     """What is said of a loader worker that is gone, by torch or by the line to it; Lightning may have failed after."""
-    while error is not None:
+    seen: set[int] = set()  # causes and contexts of errors may form a cycle
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         frames = traceback.extract_tb(error.__traceback__)
         is_of_line = isinstance(error, (OSError, EOFError)) and frames and "multiprocessing" in frames[-1].filename
         if is_of_line or (isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")):

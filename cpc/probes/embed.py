@@ -16,6 +16,7 @@ from cpc.checkpoint import load_pretrained, read_config
 from cpc.data.readouts import Precision
 from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.folders import name_a_few
+from cpc.data.store.untrusted import reading
 from cpc.on_ray.spread import spread
 from cpc.probes.open import open_readouts
 
@@ -129,7 +130,8 @@ class _Embedding:
         """Write to the first path the features of the second; what is wrong with it, if nothing can be written."""
         target, path = pair
         try:
-            values = self._front_end.of_file(path)
+            with reading(path, "its features cannot be computed"):
+                values = self._front_end.of_file(path)
             if not np.isfinite(values).all():
                 raise ValueError(f"{path}: its features are not finite, the model's products overflow")
         except ValueError as error:

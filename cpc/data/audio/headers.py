@@ -14,6 +14,7 @@ import soundfile
 from tqdm import tqdm
 
 from cpc.data.store.parallel import map_in_order
+from cpc.data.store.untrusted import reading
 from cpc.on_ray.spread import spread
 
 # What libsndfile reads and people store speech in; compared in lower case.
@@ -69,16 +70,10 @@ class Sound(soundfile.SoundFile):
 @contextmanager
 def open_sound(path: Path) -> Iterator[Sound]:
     """Opens an audio file; whatever the decoder complains about becomes a ValueError that names the file."""
-    try:
-        sound = Sound(os.fsencode(path))  # a name need not be UTF-8
-    except (soundfile.SoundFileError, TypeError) as error:  # TypeError: headerless audio, as .raw
-        raise ValueError(_complaint(path, error)) from error
-    with sound:
+    damage = "cannot be decoded, it is damaged, truncated or no audio"
+    with reading(path, damage), Sound(os.fsencode(path)) as sound:  # a name need not be UTF-8
         check_rate(sound.samplerate, f"{path}: is of")
-        try:
-            yield sound
-        except soundfile.SoundFileError as error:
-            raise ValueError(_complaint(path, error)) from error
+        yield sound
 
 
 def check_rate(sample_rate_hz: int, whose: str) -> None:
@@ -90,22 +85,6 @@ def check_rate(sample_rate_hz: int, whose: str) -> None:
     lowest, highest = COUNT_LIMITS["sample_rate_hz"]
     if not lowest <= sample_rate_hz <= highest:
         raise ValueError(f"{whose} {sample_rate_hz} Hz, but legal are {lowest} to {highest} Hz")
-
-
-def _complaint(path: Path, error: Exception) -> str:
-    reason = str(getattr(error, "error_string", error)).strip().rstrip(".")
-    return f"{path}: {obstacle(path) or f'cannot be decoded, it is damaged, truncated or no audio ({reason})'}"
-
-
-def obstacle(path: Path) -> str:
-    """What keeps a file from being read, whatever is in it; "" if nothing does."""
-    try:
-        with path.open("rb") as stream:
-            return "" if stream.read(1) else "is empty (0 bytes)"
-    except FileNotFoundError:
-        return "there is no such file"
-    except OSError as error:  # a folder, not permitted, a broken disk ...
-        return f"cannot be read ({error.strerror})"
 
 
 def num_samples_tolerance(sound: Sound) -> int:

@@ -14,11 +14,12 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from cpc.data.audio.headers import obstacle
 from cpc.data.images.table import SPLIT_OF, FolderImages, ImageTable
 from cpc.data.store.folders import refuse_doubles
+from cpc.data.store.untrusted import reading
 
 MOST_CLASSES = 1_000_000
+_NO_NPZ = "cannot be read as an npz file"
 _MOST_UNPACKED = 1032  # bytes from one: no deflated file holds more
 _COLUMNS = {  # beside `images`: types, and what they are
     "labels": ("iu", "whole numbers"),
@@ -199,20 +200,9 @@ def _read_file(path: Path, is_split: bool) -> ImageArray:
     )
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Whatever the reader complains about becomes a ValueError that names the file."""
-    try:
-        yield
-    except MemoryError:
-        raise
-    except Exception as error:  # BadZipFile, zlib.error, EOFError, KeyError, numpy's own ...
-        raise ValueError(f"{path}: {obstacle(path) or f'cannot be read as an npz file ({error})'}") from error
-
-
 def _look_into(path: Path) -> tuple[set[str], tuple[int, ...], np.dtype]:
     """The names of the arrays, and shape and type of `images`, without reading it."""
-    with _reading(path), zipfile.ZipFile(path) as archive:
+    with reading(path, _NO_NPZ), zipfile.ZipFile(path) as archive:
         members = {member.removesuffix(".npy") for member in archive.namelist()}
         if "images" in members:
             return members, *_header(archive, "images")
@@ -223,7 +213,7 @@ def _look_into(path: Path) -> tuple[set[str], tuple[int, ...], np.dtype]:
 
 def load_array(path: Path, name: str) -> np.ndarray:
     """One array of an npz file; raises a ValueError that names the file if it cannot be read, or has no such array."""
-    with _reading(path), zipfile.ZipFile(path) as archive:
+    with reading(path, _NO_NPZ), zipfile.ZipFile(path) as archive:
         _header(archive, name)
         with archive.open(f"{name}.npy") as stream:
             return np.lib.format.read_array(stream)
@@ -243,6 +233,6 @@ def _header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], np.dt
 
 def _checksum(path: Path) -> tuple[int, ...]:
     """Length and CRC-32 of the images, as the zip file's directory has them: of the content, wherever it lies."""
-    with _reading(path), zipfile.ZipFile(path) as archive:
+    with reading(path, _NO_NPZ), zipfile.ZipFile(path) as archive:
         member = archive.getinfo("images.npy")
         return member.file_size, member.CRC

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
+from cpc.data.store.untrusted import reading
+
 Encoding = Literal["UTF-8", "latin-1"]
 
 # A full stop, question or exclamation mark with closing quotes, before white space and what can begin a sentence.
@@ -21,13 +23,14 @@ def read_text(path: Path, encoding: Encoding) -> str:
     Raises:
         ValueError: on bytes that are not in this encoding, naming the file and the place of the first.
     """
-    try:
-        return path.read_text(encoding).removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path}, byte {error.start}: {error.object[error.start]:#04x} is not {encoding} ({error.reason}); convert "
-            "the file, take it out, or set `encoding`, of old files often latin-1"
-        ) from error
+    with reading(path):
+        try:
+            return path.read_text(encoding).removeprefix("\ufeff")
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path}, byte {error.start}: {error.object[error.start]:#04x} is not {encoding} ({error.reason}); "
+                "convert the file, take it out, or set `encoding`, of old files often latin-1"
+            ) from error
 
 
 def read_sentences(path: Path, encoding: Encoding) -> list[str]:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from cpc.data.store.untrusted import reading
+
 MOST_MEMBER_BYTES = 2**30
 
 
@@ -33,7 +35,7 @@ def read_samples(tar: Path) -> Iterator[Sample]:
     seen: set[str] = set()
     sample: Sample | None = None
     num_bytes = tar.stat().st_size
-    try:
+    with reading(tar, "is damaged, compressed or no tar"):
         with tarfile.open(tar, "r:") as archive:
             for member in archive:
                 if member.isdir():
@@ -60,8 +62,6 @@ def read_samples(tar: Path) -> Iterator[Sample]:
                 if len(content) != member.size:
                     raise ValueError(f"{tar}: {member.name!r} is cut off")
                 sample.parts[kind] = content
-    except (tarfile.TarError, EOFError, OverflowError, UnicodeError) as error:
-        raise ValueError(f"{tar} is damaged, compressed or no tar: {error}") from error
     if sample is not None:
         yield sample
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from cpc.data.made.prose import sentences
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
 from cpc.data.store.splits import draw_splits
+from cpc.data.store.untrusted import reading
 
 EMBEDDED = "embedded"
 ALL = "all"  # the one split of a text that is read whole
@@ -134,7 +135,7 @@ def read_lines(path: Path) -> Iterator[str]:
         ValueError: on bytes that are not UTF-8, naming the file and the place of the first.
     """
     offset = 0
-    with path.open("rb") as stream:
+    with reading(path), path.open("rb") as stream:
         for line in stream:
             try:
                 text = line.decode("utf-8").removeprefix("\ufeff" if offset == 0 else "").strip()

@@ -176,6 +176,8 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path: Path, monke
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "open", refuse)  # root, who runs tests, may read whatever its mode
+    monkeypatch.setattr(
+        "cpc.data.store.untrusted.open_regular", refuse
+    )  # root, who runs tests, may read whatever its mode
     with pytest.raises(ValueError, match=r"a\.wav: cannot be read \(Permission denied\)$"):
         read_header(path)

@@ -547,6 +547,8 @@ def test_what_may_not_be_read_is_not_called_damaged(tmp_path: Path, name: str, m
 
     (tmp_path / name).write_text("nothing")
     source = tmp_path / name if name == "a.npz" else tmp_path
-    monkeypatch.setattr(Path, "open", refuse)  # root, who runs tests, may read whatever its mode
+    monkeypatch.setattr(
+        "cpc.data.store.untrusted.open_regular", refuse
+    )  # root, who runs tests, may read whatever its mode
     with pytest.raises(ValueError, match=rf"{name}: cannot be read \(Permission denied\)$"):
         pixels(read_image_source(source, valid_share=0.0), 0)
