@@ -91,7 +91,7 @@ def share(
         folder = Path(place)
         shutil.copyfile(weights_of(model_folder), folder / MODEL_FILES[1])
         write_json(config, folder / MODEL_FILES[0])
-        (folder / CARD_NAME).write_text(card, encoding="utf-8")
+        (folder / CARD_NAME).write_text(card, encoding="utf-8", errors="replace")
         return Path(str(out)) if to is None else _upload(folder, to, private)
 
 

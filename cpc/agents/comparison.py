@@ -10,6 +10,7 @@ from scipy.stats import t as student
 
 from cpc.agents.environments import Environment
 from cpc.agents.training import A2C, train_agent
+from cpc.data.figure_text import figure_text
 from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.records import read_records
 from cpc.data.store.untrusted import read_yaml
@@ -236,7 +237,7 @@ def _picture(curves: dict[float, list[tuple[np.ndarray, np.ndarray]]], num_steps
         mean, half = values.mean(0), np.nan_to_num([_half_interval(column) for column in values.T])
         line = axes.plot(at, mean, label=f"weight of CPC {weight:g}")[0]
         axes.fill_between(at, mean - half, mean + half, alpha=0.2, color=line.get_color())
-    axes.set(title=title, xlabel="steps", ylabel=f"mean return, {CONFIDENCE:.0%} interval over seeds")
+    axes.set(title=figure_text(title), xlabel="steps", ylabel=f"mean return, {CONFIDENCE:.0%} interval over seeds")
     axes.legend()
     axes.grid(axis="y")
     return figure

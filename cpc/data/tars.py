@@ -13,7 +13,7 @@ from cpc.data.audio.manifest import is_manifest, read_manifest
 from cpc.data.images.folder import IMAGE_SUFFIXES
 from cpc.data.store.atomic import json_text
 from cpc.data.store.atomic_folder import build_atomically
-from cpc.data.store.folders import find_files, name_a_few
+from cpc.data.store.folders import find_files, name_a_few, require_utf8
 from cpc.data.store.tars import Sample, read_samples, write_samples
 
 LABELS_NAME = "labels.csv"
@@ -32,7 +32,7 @@ def tar_corpus(data: str | Path, *, out: str | Path, tar_mb: float = 100.0) -> N
         tar_mb: size of a tar, 1e6 bytes.
 
     Raises:
-        ValueError: if `out` is there, or there are no files.
+        ValueError: if `out` is there, there are no files, or a name or label is not UTF-8.
     """
     data, out = Path(data), Path(out)
     if out.exists():
@@ -40,6 +40,7 @@ def tar_corpus(data: str | Path, *, out: str | Path, tar_mb: float = 100.0) -> N
     if not tar_mb > 0:
         raise ValueError(f"`tar_mb`={tar_mb} must be positive")
     samples = list(_of_manifest(data) if is_manifest(data) else _of_images(data))
+    require_utf8((text for _, known in samples for text in known.values()), "the JSON of a tar")
     with build_atomically(out, lambda _: False, "out") as folder:
         contents = (
             (

@@ -155,9 +155,13 @@ def _targets(
     for relative, file in sources:
         target = out / relative.with_suffix(f".{format}")
         if target in targets:
+            other = targets[target]
+            if other.resolve() == file.resolve():
+                raise ValueError(f"{file} is named twice, by itself or by a folder: name it once")
+            way = "rename one" if other.parent == file.parent else "name the folder above both in their place"
             raise ValueError(
-                f"{targets[target]} and {file} would both be written to {target}: embed them into different folders, "
-                "or name the folder above both"
+                f"{other} and {file} would both be written to {target}: {way}, or embed each by a command of its own, "
+                "with another `out`"
             )
         targets[target] = file
     return targets
