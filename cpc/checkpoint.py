@@ -32,7 +32,20 @@ from cpc.model import CPC
 FORMAT_VERSION = 1
 _WEIGHTS, _WAITING_WEIGHTS, _CONFIG = "model.safetensors", "model.safetensors.new", "config.json"
 _ENTRIES = {"architecture": dict, "sha256": str, "provenance": dict}  # of a config.json that cpc reads, and their types
-_SAVED = {"global_step": int, "state_dict": dict, "loops": dict, "cpc": dict}  # in a checkpoint
+_SAVED = {  # in a checkpoint
+    "global_step": int,
+    "epoch": int,
+    "pytorch-lightning_version": str,
+    "state_dict": dict,
+    "loops.fit_loop": dict,
+    "callbacks": dict,
+    "optimizer_states": list,
+    "lr_schedulers": list,
+    "cpc.architecture": dict,
+    "cpc.settings": dict,
+    "cpc.num_workers": int,
+    "cpc.ranks": list,
+}
 
 
 def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any] | None = None) -> None:
@@ -154,8 +167,10 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         raise ValueError(f"{path} has format_version {version}, this cpc reads up to {FORMAT_VERSION}; upgrade cpc")
     wrong = [f"{name} ({kind.__name__})" for name, kind in _ENTRIES.items() if not isinstance(config.get(name), kind)]
-    if not wrong and not isinstance(config["provenance"].get("data", {}), dict):
-        wrong = ["provenance.data (dict)"]
+    if not wrong and "data" in config["provenance"]:
+        kinds = {"data": dict, "data.class_path": str, "data.init_args": dict}
+        values = {name: _entry(config["provenance"], name) for name in kinds}
+        wrong = [f"provenance.{n} ({kind.__name__})" for n, kind in kinds.items() if not isinstance(values[n], kind)]
     if wrong:
         raise ValueError(f"{path} lacks {', '.join(wrong)}: not written by cpc, or edited; export again")
     return config
@@ -217,7 +232,7 @@ def read_checkpoint(
 
     Args:
         path: of the file.
-        entries: that it must hold, and their types.
+        entries: that it must hold, those within others after a dot, and their types; whole numbers are counts.
         written_by: the command whose runs save these.
 
     Raises:
@@ -226,10 +241,19 @@ def read_checkpoint(
         OSError: if there is no such file.
     """
     found = read_torch_archive(path, written_by)
-    found = found if isinstance(found, dict) else {}
-    missing = [name for name, kind in entries.items() if not isinstance(found.get(name), kind)]
+    values = {name: _entry(found, name) for name in entries}
+    missing = [name for name, kind in entries.items() if not isinstance(values[name], kind)]
     if missing:
         raise ValueError(f"{path} was not written by {written_by}: it holds no {', '.join(missing)}")
+    negative = [f"{name} {values[name]}" for name, kind in entries.items() if kind is int and values[name] < 0]
+    if negative:
+        raise ValueError(f"{path} was not written by {written_by}: it holds {', '.join(negative)}")
+    return dict(found)
+
+
+def _entry(found: Any, name: str) -> Any:
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
     return found
 
 

@@ -1,6 +1,7 @@
 """`cpc pretrain`: LightningCLI's fit under our name, with the run's folder around it."""
 
 import logging
+import re
 import signal
 import sys
 import traceback
@@ -203,6 +204,15 @@ def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
                 parser_kwargs={"allow_abbrev": False, "prog": "cpc pretrain"},
                 trainer_class=make_trainer,
             )
+    except RuntimeError as error:  # of torch
+        size = re.search(r"tried to allocate (\d+) bytes|overflow", str(error))
+        if size is None:
+            raise
+        gigabytes = f"{int(size[1]) / 1e9:.0f} GB" if size[1] else "more than can be counted"
+        raise ValueError(
+            f"a tensor of the model takes {gigabytes}, which this machine does not have: lower the widths of "
+            "model.encoder, model.context, model.predictor and model.loss"
+        ) from error
     finally:
         sys.argv = own_arguments
 

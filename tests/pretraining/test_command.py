@@ -618,7 +618,7 @@ def test_a_step_that_cannot_fit_is_refused_before_it_takes_memory(
     options: list[str],
     message: str,
 ) -> None:
-    monkeypatch.setattr("cpc.pretraining.batch_checks._memory_bytes", lambda: 2**33)
+    monkeypatch.setattr("cpc.pretraining.batch_checks.memory_bytes", lambda: 2**33)
     with pytest.raises(SystemExit):
         run(*options)
     assert message in capsys.readouterr().err

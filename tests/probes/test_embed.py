@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 import cpc
 from cpc.data import Audio
 from cpc.data.audio.features import Features
-from cpc.data.audio.files import read_audio
+from cpc.data.audio.files import read_audio, read_blocks
 from cpc.probes.embed import embed
 
 
@@ -92,12 +92,12 @@ def test_two_inputs_with_one_output_are_refused_before_anything_is_written(
 def test_whatever_a_reader_raises_is_left_out_when_asked(
     error: Exception, model_folder: Path, audio_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(path: Path, sample_rate_hz: int) -> np.ndarray:
+    def broken(path: Path, sample_rate_hz: int) -> Iterator[np.ndarray]:
         if path.name == "3.mp3":
             raise error
-        return read_audio(path, sample_rate_hz)
+        return read_blocks(path, sample_rate_hz)
 
-    monkeypatch.setattr("cpc.data.audio.readouts.read_audio", broken)
+    monkeypatch.setattr("cpc.data.audio.readouts.read_blocks", broken)
     with pytest.warns(UserWarning, match=r"left out 1 of 12 files:\n.*3\.mp3: its features cannot be"):
         written = embed(model_folder, [audio_folder], tmp_path / "out", skip_bad=True, progress=False)
     assert len(written) == 11

@@ -14,7 +14,7 @@ import soundfile
 from tqdm import tqdm
 
 from cpc.data.store.parallel import map_in_order
-from cpc.data.store.untrusted import reading
+from cpc.data.store.untrusted import open_regular, reading
 from cpc.on_ray.spread import spread
 
 # What libsndfile reads and people store speech in; compared in lower case.
@@ -70,10 +70,27 @@ class Sound(soundfile.SoundFile):
 @contextmanager
 def open_sound(path: Path) -> Iterator[Sound]:
     """Opens an audio file; whatever the decoder complains about becomes a ValueError that names the file."""
-    damage = "cannot be decoded, it is damaged, truncated or no audio"
-    with reading(path, damage), Sound(os.fsencode(path)) as sound:  # a name need not be UTF-8
-        check_rate(sound.samplerate, f"{path}: is of")
-        yield sound
+    with reading(path, "cannot be decoded, it is damaged, truncated or no audio"):
+        try:
+            sound = Sound(os.fsencode(path))  # a name need not be UTF-8
+        except soundfile.SoundFileError as error:
+            _refuse_compression(path, str(error))
+            raise
+        with sound:
+            check_rate(sound.samplerate, f"{path}: is of")
+            yield sound
+
+
+def _refuse_compression(path: Path, reason: str) -> None:
+    """Say of a whole file in an encoding that libsndfile does not read that it is not damaged."""
+    with open_regular(path) as stream:
+        head = stream.read(1024)
+    if head.startswith(b"NIST_1A") and b"shorten" in head:
+        raise ValueError(
+            f"{path}: is compressed by shorten, which is not supported: write it as WAV, by `sph2pipe -f wav IN OUT`"
+        )
+    if re.search("unimplemented|unsupported|not supported", reason, re.IGNORECASE):
+        raise ValueError(f"{path}: is in an encoding that is not supported ({reason}): write it as WAV or FLAC")
 
 
 def check_rate(sample_rate_hz: int, whose: str) -> None:

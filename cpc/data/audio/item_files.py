@@ -60,8 +60,8 @@ class Items:
         """Write the item file, atomically.
 
         Raises:
-            ValueError: if a name is empty, holds a blank, which would shift the columns, or is not UTF-8; if an item has
-                no length.
+            ValueError: if a name is empty, holds a blank, which would shift the columns, or is not UTF-8; or if an item
+                has no length.
         """
         names = {*self.files, *self.phones, *self.previous, *self.following, *self.speakers}
         unfit = sorted(name for name in names if name.split() != [name])

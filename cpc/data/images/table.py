@@ -39,6 +39,9 @@ class FolderImages:
                 image = Image.open(path)
             except UnidentifiedImageError as error:
                 raise TypeError("no format that Pillow knows") from error  # whose own words name the file again
+            except Image.DecompressionBombError as error:
+                most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+                raise ValueError(f"{path}: has more than the {most} pixels that are opened: scale it down") from error
             with image:
                 yield image
 

@@ -42,7 +42,12 @@ def read_samples(tar: Path) -> Iterator[Sample]:
                     continue
                 if not member.isreg():
                     raise ValueError(f"{tar}: {member.name!r} is a link or a device; samples are files")
-                if member.size > min(MOST_MEMBER_BYTES, num_bytes):
+                if num_bytes >= member.size > MOST_MEMBER_BYTES:
+                    raise ValueError(
+                        f"{tar}: {member.name!r} has {member.size} bytes; a member has at most {MOST_MEMBER_BYTES}: "
+                        "unpack it by `tar -x`"
+                    )
+                if member.size > num_bytes:
                     raise ValueError(
                         f"{tar}: {member.name!r} is said to have {member.size} bytes; the tar has {num_bytes}"
                     )
