@@ -167,10 +167,11 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         raise ValueError(f"{path} has format_version {version}, this cpc reads up to {FORMAT_VERSION}; upgrade cpc")
     wrong = [f"{name} ({kind.__name__})" for name, kind in _ENTRIES.items() if not isinstance(config.get(name), kind)]
-    if not wrong and "data" in config["provenance"]:
-        kinds = {"data": dict, "data.class_path": str, "data.init_args": dict}
-        values = {name: _entry(config["provenance"], name) for name in kinds}
-        wrong = [f"provenance.{n} ({kind.__name__})" for n, kind in kinds.items() if not isinstance(values[n], kind)]
+    data = config["provenance"].get("data", {}) if not wrong else {}
+    if not isinstance(data, dict):
+        wrong = ["provenance.data (dict)"]
+    elif "class_path" in data and not isinstance(data.get("init_args"), dict):
+        wrong = ["provenance.data.init_args (dict)"]
     if wrong:
         raise ValueError(f"{path} lacks {', '.join(wrong)}: not written by cpc, or edited; export again")
     return config
