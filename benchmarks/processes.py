@@ -23,9 +23,10 @@ class Variant:
     arguments: tuple[str, ...]
     pinned: bool = False
 
-    def run(self) -> dict[str, Any]:
+    def run(self, variables: Mapping[str, str] = {}) -> dict[str, Any]:
         """What its process printed last; raises RuntimeError with the end of its complaints if it failed."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+        environment = inherited | dict(variables)
         command = [sys.executable, "-m", self.module, *self.arguments]
         done = subprocess.run(
             command, env=environment | (PINNED if self.pinned else {}), capture_output=True, text=True

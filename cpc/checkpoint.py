@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cpc.argument_rules import Writable
 from cpc.data.store.atomic import write_json
 from cpc.data.store.untrusted import open_regular, read_json, require_regular
 from cpc.description import build, describe
@@ -220,10 +221,13 @@ def place_of_results(model: str | Path, name: str, out: str | Path | None) -> Pa
 
     Raises:
         ValueError: if neither is a place to write to.
+        OSError: if the system refuses to write there.
     """
     if out is None and is_hub_name(model):
         raise ValueError(f"{model} is a model of the Hub, which has no folder here for {name}: name a file by `out`")
-    return Path(model) / name if out is None else Path(out)
+    path = Path(model) / name if out is None else Path(out)
+    Writable(is_folder=False).check("out", path)
+    return path
 
 
 def read_checkpoint(

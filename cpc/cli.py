@@ -76,8 +76,11 @@ def main(arguments: list[str] | None = None) -> None:
         else:
             _run(name, arguments[num_words:], typed)
     except (ValueError, OSError, FloatingPointError) as error:
-        fallback = r"--data.\1" if name == "pretrain" else r"`\1`"  # whose library speaks of the data's options
-        message = re.sub(r"`(\w+)`", lambda marked: typed.get(marked[1], marked.expand(fallback)), str(error))
+        message = re.sub(r"`([\w.]+)`", lambda marked: typed.get(marked[1], marked[0]), str(error))
+        if name == "pretrain":
+            from cpc.pretraining.command import typed_option
+
+            message = re.sub(r"`([\w.]+)`", lambda marked: typed_option(marked[1]), message)
         print(f"cpc: error: {message}", file=sys.stderr)
         raise SystemExit(2) from error
     except KeyboardInterrupt:
@@ -132,7 +135,7 @@ def _run(name: str, arguments: list[str], typed: dict[str, str]) -> None:
 def _add_data_options(options: Any, command: str, arguments: list[str]) -> str:
     """Add those of the data of the model that is named among the arguments; what to say of options it has not."""
     given, left = options.parse_alone(arguments)
-    values = [argument for argument in left if not argument.startswith("-")]
+    values = [argument for argument in left if argument.strip() and not argument.startswith("-")]
     if not values:
         options.parser.epilog = "Further options depend on the model's data: name the model before --help to see them."
         return ""

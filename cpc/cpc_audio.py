@@ -1,8 +1,8 @@
 """`cpc import`: checkpoints of CPC_audio (Riviere et al. 2020, arXiv:2002.02848) as models of cpc.
 
-Its ChannelNorm divides by the unbiased deviation over D channels, our layer norm by the biased one: the scale takes up
-sqrt((D - 1) / D). Its scores are means over D, ours sums: the predictors take up 1 / D. Trained batch norm is a scale
-and a shift of each channel, as our norm `affine`.
+Its ChannelNorm divides by the root of epsilon + the unbiased variance over D channels, our layer norm of epsilon + the
+biased one: the scale takes up sqrt((D - 1) / D), epsilon (D - 1) / D. Its scores are means over D, ours
+sums: the predictors take up 1 / D. Trained batch norm is a scale and a shift of each channel, as our norm `affine`.
 
 D latent dim, C context dim, K prediction steps.
 """
@@ -18,11 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cpc.argument_rules import OutFolder, checked
 from cpc.checkpoint import not_finite, read_torch_archive, save_pretrained
 from cpc.contexts import GRU, LSTM
 from cpc.data.store.untrusted import open_regular, read_json
 from cpc.encoders import AudioEncoder
-from cpc.encoders.convolution import Norm
+from cpc.encoders.convolution import NORM_EPSILON, Norm
 from cpc.losses import Contrastive
 from cpc.model import CPC
 from cpc.predictors import Bilinear
@@ -44,7 +45,8 @@ _COUNTER = re.compile(r"gEncoder\.batchNorm\d\.num_batches_tracked")
 Weights = dict[str, Tensor]
 
 
-def import_checkpoint(checkpoint: str | Path, *, out: str | Path) -> Path:
+@checked
+def import_checkpoint(checkpoint: str | Path, *, out: OutFolder) -> Path:
     """Write a checkpoint of CPC_audio as a model folder: encoder, GRU or LSTM, and linear predictors, exactly.
 
     Other predictors are left out, and stderr says so: those of CPC_audio that read the speaker too, or all of a time.
@@ -166,8 +168,10 @@ def _model(path: Path, weights: Weights, num_steps: int, num_negatives: int) -> 
     if num_gates not in contexts or rest:
         raise ValueError(f"{path}: its recurrent network has {num_gates} gates, no GRU (3) and no LSTM (4)")
     num_layers = sum(name.startswith("gAR.baseNet.weight_hh_l") for name in weights)
+    dim, norm = len(kernel), _norm(path, weights)
+    epsilon = _EPSILON * (dim - 1) / dim if norm == "layer" and dim > 1 else NORM_EPSILON
     return CPC(
-        AudioEncoder(dim=len(kernel), norm=_norm(path, weights)),
+        AudioEncoder(dim=dim, norm=norm, norm_epsilon=epsilon),
         contexts[num_gates](dim=hidden.shape[1], num_layers=num_layers),
         Bilinear(num_steps=num_steps),
         Contrastive(negatives="mixed", num_negatives=num_negatives),

@@ -11,13 +11,14 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
 from cpc import __version__
+from cpc.argument_rules import OutFolder, Range, checked
 from cpc.checkpoint import load_pretrained
 from cpc.contexts import GRU, LSTM, Identity, PixelCNN
 from cpc.data.store.atomic import json_text
@@ -48,11 +49,12 @@ class Graph(NamedTuple):
     told: dict[str, Any]
 
 
+@checked
 def export(
     model_folder: str | Path,
-    out: str | Path,
+    out: OutFolder,
     format: Literal["onnx"] = "onnx",
-    opset: int | None = None,
+    opset: Annotated[int, Range(OLDEST_OPSET)] | None = None,
     *,
     trusted_packages: Sequence[str] = ("cpc",),
 ) -> list[Path]:
@@ -83,8 +85,6 @@ def export(
     out = Path(out)
     if out.exists():
         raise ValueError(f"{out} exists already: name another folder")
-    if opset is not None and opset < OLDEST_OPSET:
-        raise ValueError(f"`opset` {opset} is too old for torch's exporter: give at least {OLDEST_OPSET}")
     if not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
         raise ValueError(f"`format` onnx needs onnx, onnxscript and onnxruntime: {to_install('onnx')}")
     model = load_pretrained(model_folder, trusted_packages=tuple(trusted_packages))
@@ -109,7 +109,7 @@ def encoder_graph(model: CPC) -> Graph:
     """
     encoder, told = model.encoder, {"modality": model.encoder.modality, **model.encoder.geometry}
     if encoder.modality == "audio":
-        shortest = next(n for n in range(1, 10 * encoder.receptive_field_samples + 2) if encoder.num_latents(n) > 0)
+        shortest = encoder.shortest_samples
 
         def sizes(draws: torch.Generator) -> tuple[int, ...]:
             return _draw(1, 5, draws), shortest + _draw(0, 40 * encoder.hop_samples, draws)

@@ -7,6 +7,7 @@ is positional.
 
 import argparse
 import inspect
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -17,6 +18,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import docstring_parser
 import yaml
+
+from cpc.yaml_rules import check_yaml
 
 COMMAND = "command"  # a parameter of this name takes all that follows, options too
 NAMED = ("data", "items", "task", "out", "run_dir")
@@ -58,6 +61,7 @@ class Options:
                 reading = _reading(kinds[name]) | {"metavar": name}
                 if name == COMMAND:
                     reading |= {"nargs": argparse.REMAINDER, "metavar": "COMMAND ..."}
+                self.typed[name] = name
                 self.parser.add_argument(name, help=_escape(texts.get(name)), **reading)
             elif name not in PYTHON_ONLY:
                 self._add(name, kinds[name], texts.get(name), None if is_required else parameter.default, is_required)
@@ -105,15 +109,51 @@ class Options:
         self._alone.add_argument(f"--{name}", **settings | {"required": False})
 
 
+def whole(text: str) -> int:
+    """Read a whole number of at most 64 bits: longer ones overflow where seeds and counts are used."""
+    value = int(text)
+    if abs(value) >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text} is too large: give at most {2**63 - 1}")
+    return value
+
+
+def number(text: str) -> float:
+    """Read a finite number."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text} is not finite: give a number")
+    return value
+
+
+def filled(text: str) -> str:
+    """Read a text that is not empty: `--out "$UNSET"` would mean the current folder."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("is empty: give a value (is a variable of the shell unset?), or leave it out")
+    return text
+
+
+def path(text: str) -> Path:
+    """Read a path that is not empty."""
+    return Path(filled(text))
+
+
 def number_or_all(text: str) -> int | None:
     """Read `all` as None."""
-    return None if text == "all" else int(text)
+    return None if text == "all" else whole(text)
+
+
+READERS: dict[type, Callable[[str], Any]] = {int: whole, float: number, str: filled, Path: path}
+for _kind, _reader in READERS.items():
+    _reader.__name__ = _kind.__name__  # as argparse says it: invalid int value
 
 
 def mapping(text: str) -> dict[str, Any]:
     """Read `{name: value}` as YAML does."""
     try:
+        check_yaml(text)
         value = yaml.safe_load(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
     except yaml.YAMLError:
         value = None
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
@@ -137,7 +177,9 @@ def _reading(kind: Any) -> dict[str, Any]:
         return {"action": "store_true"}
     if get_origin(first) is Literal:
         return {"type": type(get_args(first)[0]), "choices": get_args(first)}
-    return {"type": first, "metavar": METAVARS[Path if Path in members else first]} if first in METAVARS else {}
+    if first not in READERS:
+        return {}
+    return {"type": READERS[first], "metavar": METAVARS[Path if Path in members else first]}
 
 
 def _escape(text: str | None) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from cpc import __version__
+from cpc.argument_rules import OutFolder, checked
 from cpc.bounds.bound import record_table
 from cpc.checkpoint import load_pretrained, model_folder_of, read_config, weights_of
 from cpc.data.store.atomic import json_text, write_json
@@ -28,12 +29,13 @@ _PLACES = ("source", "init_from")  # options of these names, whatever their valu
 _PLACE = re.compile(r"(\w{2,}:)?(/|~|\.\.?[\\/]|[A-Za-z]:[\\/]|\\\\)")  # how paths begin, also in NAME:ROOT
 
 
+@checked
 def share(
     model_folder: str | Path,
     *,
     license: str,
     to: str | None = None,
-    out: str | Path | None = None,
+    out: OutFolder | None = None,
     data_name: str | None = None,
     private: bool = False,
     trusted_packages: tuple[str, ...] = ("cpc",),
@@ -66,6 +68,8 @@ def share(
         raise ValueError("name where the model goes: `to` ORG/NAME on the Hub, or `out`, a new folder to look at first")
     if out is not None and Path(out).exists():
         raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
+    if private and to is None:
+        raise ValueError("`private` is about a repository of the Hub: name one with `to`, or leave it out")
     if to is not None:
         hub()  # missing? Say so before the work
     trusted = tuple(trusted_packages)

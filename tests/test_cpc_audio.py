@@ -61,6 +61,21 @@ def test_features_and_scores_are_those_of_the_checkpoint(
         torch.testing.assert_close(scores.double(), expected, atol=1e-5, rtol=1e-5)
 
 
+def test_quiet_input_has_the_features_of_the_checkpoint(tmp_path: Path) -> None:
+    """Where variances are about epsilon, it matters that the unbiased variance is the one that epsilon is added to."""
+    weights, _ = random_weights("GRU", "layerNorm")
+    for index in range(len(SHAPES)):
+        for name in (f"conv{index}.bias", f"batchNorm{index}.bias"):
+            weights[f"gEncoder.{name}"] *= 0
+    model = cpc.load_pretrained(import_checkpoint(save(tmp_path, weights), out=tmp_path / "model"))
+    x = 2e-3 * torch.randn(2, 3200)
+    z, c = oracle(weights, "GRU", "layerNorm", x)
+    with torch.no_grad():
+        output = model(x)
+    torch.testing.assert_close(output.latents.double(), z, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(output.contexts.double(), c, atol=1e-5, rtol=1e-5)
+
+
 def test_other_predictors_are_left_out_and_said_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     weights, _ = random_weights("LSTM", "layerNorm")
     transformer = {"wPrediction.predictors.0.0.multihead.Wq.weight": torch.randn(4, 4)}

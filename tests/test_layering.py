@@ -16,6 +16,7 @@ STAGES = (
     "losses",
     "bounds",
     "model",
+    "threaded_model",
     "description",
     "hub",
     "checkpoint",
@@ -36,9 +37,11 @@ STAGES = (
 # Beside the flow: these import nothing of it, and only the command line imports them.
 SERVING_COMMANDS = ("allocator", "processor", "options", "doctor")
 SERVING_PROCESSES = ("allocator", "processor")  # what the command line sets up, Ray's workers set up too
-FOR_ALL = ("__version__", "extras", "compiled", "on_ray")  # any stage may compile C, or spread its work
+RULES = ("argument_rules", "yaml_rules")  # what arguments and configs may hold
+BESIDE = (*RULES, "extras", "compiled", "threads", "on_ray")  # any stage may compile C, or share out its work
+FOR_ALL = ("__version__", *BESIDE)
 # cpc/__init__.py loads its names on first use.
-OUTSIDE = ("__init__", "extras", "compiled", "on_ray", *SERVING_COMMANDS)
+OUTSIDE = ("__init__", *BESIDE, *SERVING_COMMANDS)
 LIGHTNING_MAY_APPEAR_FROM = "probes"
 
 

@@ -14,17 +14,21 @@ import tracemalloc
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cpc.checkpoint import load_pretrained, save_pretrained
 from cpc.contexts import GRU
 from cpc.data.audio.alignments import read_alignments
+from cpc.data.audio.files import read_audio
+from cpc.data.audio.headers import read_header
 from cpc.data.audio.item_files import read_items
 from cpc.data.audio.label_files import labels_of
 from cpc.data.audio.manifest import read_manifest
@@ -130,6 +134,7 @@ def test_manifest(content: bytes, tmp_path: Path) -> None:
     def read() -> None:
         manifest = read_manifest(tmp_path, check_files=False)
         assert len(manifest) == len(manifest.files) > 0
+        assert not any(mark in cell for cells in manifest.columns.values() for cell in cells for mark in "\r\n")
 
     reads_or_refuses(read, "manifest.csv")
 
@@ -145,6 +150,10 @@ ALIGNMENTS = {
         b'    intervals: size = 2\n      intervals [1]:\n        xmin = 0\n        xmax = 0.5\n        text = "a"\n'
         b'      intervals [2]:\n        xmin = 0.5\n        xmax = 1\n        text = "b ""c"""\n'
     ),
+    "b.TextGrid": (
+        b'File type = "ooTextFile short"\n"TextGrid"\n0\n1\n<exists>\n2\n"IntervalTier"\n"phones"\n0\n1\n2\n'
+        b'0\n0.5\n"a"\n0.5\n1\n"b"\n"TextTier"\n"clicks"\n0\n1\n1\n0.3\n"x"\n'
+    ),
 }
 
 
@@ -159,12 +168,46 @@ def test_alignments(name: str, changes: list[Edit], tmp_path: Path) -> None:
         for each in alignments.names:
             segments = alignments.segments(each)
             assert all(0 <= segment.start_seconds < segment.end_seconds < np.inf for segment in segments)
+            assert all(a.end_seconds <= b.start_seconds for a, b in pairwise(segments))
         assert len(alignments.labels) >= 0
 
     reads_or_refuses(read, name)
 
 
 ITEMS = b"#file onset offset #phone prev-phone next-phone speaker\na 0.0 0.25 sh b iy ann\nb 0.1 0.2 iy sh a bob\n"
+
+
+@pytest.fixture(scope="module")
+def audio_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Of every container, a tenth of a second."""
+    folder, x = tmp_path_factory.mktemp("audio"), np.random.default_rng(0).uniform(-0.5, 0.5, 1600)
+    for name, options in AUDIO.items():
+        soundfile.write(folder / name, x, 16000, **options)
+    return {name: (folder / name).read_bytes() for name in AUDIO}
+
+
+AUDIO: dict[str, dict[str, str]] = {
+    "a.mp3": {},
+    "a.ogg": {},
+    "a.wav": {},
+    "a.caf": {"subtype": "PCM_24"},
+    "a.rf64": {"format": "RF64"},
+    "a.sph": {"format": "NIST", "subtype": "PCM_16"},
+}
+
+
+@pytest.mark.parametrize("name", AUDIO)
+@fuzz
+@given(changes=edits)
+def test_audio(name: str, changes: list[Edit], audio_files: dict[str, bytes], tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(edited(audio_files[name], changes))
+
+    def read() -> None:
+        header = read_header(tmp_path / name)
+        x = read_audio(tmp_path / name, header.sample_rate_hz)
+        assert len(x) == header.num_samples
+
+    reads_or_refuses(read, name)
 
 
 @fuzz
@@ -178,20 +221,35 @@ def test_items(content: bytes, tmp_path: Path) -> None:
         assert (items.onset_seconds >= 0).all()
         assert (items.onset_seconds < items.offset_seconds).all()
         assert np.isfinite(items.offset_seconds).all()
+        assert len({*zip(items.files, items.onset_seconds, items.offset_seconds, strict=True)}) == len(items)
 
     reads_or_refuses(read, "a.item")
 
 
+LABELS = {
+    "a.csv": b'file,word,split\n1.wav,"yes, so",train\n2.wav,"so ""no""",valid\n',
+    "a.tsv": b'file\tword\tsplit\n1.wav\t"yes\ttrain\n2.wav\t"no"\tvalid\n3.wav\tso"\ttest\n',
+}
+
+
+@pytest.mark.parametrize("name", LABELS)
 @fuzz
-@given(content=damaged(b'file,word,split\n1.wav,"yes, so",train\n2.wav,no,valid\n'))
-def test_labels(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(content)
+@given(changes=edits)
+def test_labels(name: str, changes: list[Edit], tmp_path: Path) -> None:
+    content = edited(LABELS[name], changes)
+    (tmp_path / name).write_bytes(content)
+    paths = ["a/1.wav", "a/2.wav"]
 
     def read() -> None:
-        found = labels_of(["a/1.wav", "a/2.wav"], tmp_path / "a.csv", "file")
+        found = labels_of(paths, tmp_path / name, "file")
         assert all(len(column) == 2 and name not in ("", "path") for name, column in found.items())
+        lines = content.decode().replace('"', "").replace("\r", "\n").split("\n")
+        for row, path in enumerate(paths):  # a file's labels are of one line
+            cells = [column[row].replace('"', "") for column in found.values()]
+            stem = path.removeprefix("a/").removesuffix(".wav")
+            assert not any(cells) or any(stem in line and all(cell in line for cell in cells) for line in lines)
 
-    reads_or_refuses(read, "a.csv")
+    reads_or_refuses(read, name)
 
 
 def npy(array: np.ndarray) -> bytes:

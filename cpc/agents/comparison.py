@@ -10,11 +10,13 @@ from scipy.stats import t as student
 
 from cpc.agents.environments import Environment
 from cpc.agents.training import A2C, train_agent
+from cpc.argument_rules import Count, NonNegative, checked
 from cpc.data.figure_text import figure_text
 from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.records import read_records
-from cpc.data.store.untrusted import read_yaml
+from cpc.data.store.untrusted import read_limited_yaml
 from cpc.pretraining.run_folder import only_one_process
+from cpc.yaml_rules import read_yaml
 
 SCHEMA = 1
 FINAL_SHARE = 0.1  # of the steps, whose mean return is the final one
@@ -23,13 +25,14 @@ CONFIDENCE = 0.95
 SECTIONS = ("model", "environment", "a2c")
 
 
+@checked
 def train_agents(
     config: str | Path,
     *,
     run_dir: str | Path,
-    num_seeds: int = 5,
-    cpc_weights: Sequence[float] | None = None,
-    num_steps: int | None = None,
+    num_seeds: Count = 5,
+    cpc_weights: Sequence[NonNegative] | None = None,
+    num_steps: Count | None = None,
     threshold: float | None = None,
     trusted_packages: Sequence[str] = ("cpc",),
 ) -> dict[str, Any]:
@@ -54,8 +57,6 @@ def train_agents(
         ValueError: on a config that cannot be used, runs of other settings in the folder, or another process that
             trains there.
     """
-    if num_seeds < 1:
-        raise ValueError(f"num_seeds={num_seeds} must be at least 1")
     run_dir, (architecture, environment, a2c) = Path(run_dir), read_config(Path(config))
     a2c = a2c if num_steps is None else replace(a2c, num_steps=num_steps)
     weights = tuple(dict.fromkeys((0.0, a2c.cpc_weight) if cpc_weights is None else cpc_weights))
@@ -80,10 +81,11 @@ def train_agents(
         "by_cpc_weight": summaries,
         "differences": _differences(summaries, a2c.num_steps),
     }
-    write_json(compared, run_dir / "comparison.json")
+    table = _table(compared)
     with write_atomically(run_dir / "comparison.png") as new:
         _picture(curves, a2c.num_steps, environment.name).savefig(new, format="png")
-    print(_table(compared))
+    write_json(compared, run_dir / "comparison.json")
+    print(table)
     print(f"written to {run_dir / 'comparison.json'} and comparison.png")
     return compared
 
@@ -96,6 +98,7 @@ def read_config(path: Path) -> tuple[dict[str, Any], Environment, A2C]:
     """
     if not path.exists():
         raise ValueError(f"there is no config {path}")
+    read_limited_yaml(path)  # before one without limits
     found = read_yaml(path)
     if not isinstance(found, dict) or set(found) != set(SECTIONS):
         raise ValueError(f"{path} must have the sections {', '.join(SECTIONS)}, and no others")

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from einops import rearrange, reduce
 
+from cpc.argument_rules import Count, check_fields
 from cpc.data.frames.environments import open_environment, picture_in, to_frame
-from cpc.data.modality import require_positive
 
 
 class Transition(NamedTuple):
@@ -47,11 +47,11 @@ class Environment:
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
-    shrink: int = 1
+    shrink: Count = 1
     is_grey: bool = True
 
     def __post_init__(self) -> None:
-        require_positive(**{"environment.shrink": self.shrink})
+        check_fields(self, "environment.")
 
     def make(self) -> Any:
         """Open one.

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cpc.agents.actor_critic import ActorCritic, actor_critic_losses, returns_of
 from cpc.agents.environments import Environment, Environments
+from cpc.argument_rules import check_fields
 from cpc.bounds import BoundTally
 from cpc.checkpoint import read_checkpoint, save_pretrained
 from cpc.data.store.atomic import write_atomically
@@ -69,6 +70,7 @@ class A2C:
     save_every_updates: int = 200
 
     def __post_init__(self) -> None:
+        check_fields(self, "a2c.")
         for name, value in asdict(self).items():
             at_least = 0 if name.endswith(("weight", "discount")) else 1 if isinstance(value, int) else None
             if (at_least is None and value <= 0) or (at_least is not None and value < at_least):

@@ -18,9 +18,9 @@ import torch
 from einops import rearrange, reduce
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from cpc.bounds.readings import Reading, log_mean_exp
+from cpc.losses.slopes import softplus
 
 DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY = 0.01, 5.0, 0.99
 ScoreMatrix = Float[Tensor, "M N"]

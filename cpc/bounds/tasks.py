@@ -19,6 +19,7 @@ from torch.nn.functional import one_hot
 
 NUM_LETTERS = 16
 DEFAULT_FREEDOM = 5.0
+_MOST_NATS_PER_DIM = 12  # from where on float64 loses 1 - rho^2 = exp(-24) to a millionth, and soon all of it
 SPIRAL_TURN = 1.0  # radians at the mean of |x|^2 / D
 Pairs = tuple[Float[Tensor, "N Dx"], Float[Tensor, "N Dy"]]
 
@@ -57,7 +58,7 @@ class CorrelatedGaussians:
     @classmethod
     def with_information(cls, information_nats: int | float, dim: int) -> "CorrelatedGaussians":
         """The rho, positive, that gives this information; a ValueError if it is not positive."""
-        _check_reach("gaussian", information_nats, dim, 0, math.inf)
+        _check_reach("gaussian", information_nats, dim, 0, _MOST_NATS_PER_DIM * dim)
         return cls(math.sqrt(-math.expm1(-2 * information_nats / dim)), dim)
 
     @property
@@ -101,7 +102,7 @@ class StudentT:
     def with_information(cls, information_nats: int | float, dim: int) -> "StudentT":
         """The correlation, not negative, that gives this information; a ValueError if the divisor alone gives more."""
         of_divisor = cls(0.0, dim).mutual_information_nats
-        _check_reach("student", information_nats, dim, of_divisor, math.inf)
+        _check_reach("student", information_nats, dim, of_divisor, of_divisor + _MOST_NATS_PER_DIM * dim)
         return cls(CorrelatedGaussians.with_information(information_nats - of_divisor, dim).correlation, dim)
 
     @property

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.untrusted import read_json, reading
+from cpc.data.tensors import check_tensor
 
 FORMAT_VERSION = 1
 _CUT_OFF = "cannot be read, a copy that was cut off"
@@ -49,10 +50,11 @@ class LatentBank:
         sequence_id: Int[Tensor, " n"] | None = None,
         facts: dict[str, Any] | None = None,
     ) -> None:
-        if latents.ndim != 2 or len(latents) == 0:
-            raise ValueError(f"latents {tuple(latents.shape)}: a bank holds [n, D], at least one")
-        if sequence_id is not None and len(sequence_id) != len(latents):
-            raise ValueError(f"sequence_id has {len(sequence_id)} entries for {len(latents)} latents: give one each")
+        check_tensor("latents", latents, "floats", ("n", "D"))
+        if len(latents) == 0:
+            raise ValueError("a bank needs at least one latent, and latents holds none")
+        if sequence_id is not None:
+            check_tensor("sequence_id", sequence_id, "integers", (len(latents),))
         self.latents = latents.detach()
         self.sequence_id = torch.full((len(latents),), -1) if sequence_id is None else sequence_id
         self.facts = dict(facts or {})

@@ -28,7 +28,7 @@ class ClassTable(nn.Module):
             that take them: `torch.optim.SGD` (without momentum or weight decay), `SparseAdam`, `Adagrad`.
 
     Raises:
-        ValueError: if `num_classes` or `dim` is below 1, or the temperature is not positive.
+        ValueError: if `num_classes` or `dim` is below 1, or the temperature is not positive and finite.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class ClassTable(nn.Module):
         super().__init__()
         if num_classes < 1 or dim < 1:
             raise ValueError(f"num_classes={num_classes} and dim={dim} must be at least 1")
-        if not temperature > 0:
-            raise ValueError(f"temperature={temperature} must be positive")
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"temperature={temperature} must be positive and finite")
         self.num_classes = num_classes
         self.dim = dim
         self.has_bias = has_bias

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.compiled import call, compiled
+from cpc.data.tensors import check_range, check_tensor
 
 SOURCE = Path(__file__).with_suffix(".c")
 # Of SplitMix64, in torch's signed integers.
@@ -50,8 +51,16 @@ def draw_negatives(
         num_before: rows of other processes before these.
 
     Raises:
-        ValueError: if a row has no candidate to draw.
+        ValueError: on tensors of another kind, shape or range, or if a row has no candidate to draw.
     """
+    check_tensor("pool", pool, "booleans", ("B", "N"))
+    check_tensor("query_sequence", query_sequence, "integers", ("M",))
+    check_range("query_sequence", query_sequence, 0, pool.shape[0], "rows of pool")
+    if positives is not None:
+        check_tensor("positives", positives, "integers", (len(query_sequence),))
+        check_range("positives", positives, 0, pool.shape[1], "candidates")
+    if num_negatives < 1:
+        raise ValueError(f"num_negatives={num_negatives} must be at least 1")
     eligible = Eligible.of(pool, query_sequence, positives)
     return eligible.draw(num_negatives, generator, pool.device if device is None else device, num_before)
 

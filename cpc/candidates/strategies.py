@@ -12,6 +12,8 @@ from einops import rearrange
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from cpc.data.tensors import check_tensor
+
 Strategy = Literal["mixed", "same_speaker", "mixed_excluding", "same_speaker_excluding", "sequence_only"]
 
 # From 0 or 1 for a pair of sequences, or from numbers of latents of those that a sequence makes such pairs with: all
@@ -47,6 +49,11 @@ def allowed_matrix(
     Raises:
         ValueError: on an unknown strategy, or a same-speaker strategy without speakers.
     """
+    given = {"sequence_id": sequence_id, "group_id": group_id}
+    given |= {"lender_sequence_id": lender_sequence_id, "lender_group_id": lender_group_id}
+    for name, each in given.items():
+        if each is not None:
+            check_tensor(name, each, "integers", ("S" if name.startswith("lender") else "B",))
     if lender_sequence_id is None:
         lender_sequence_id, lender_group_id = sequence_id, group_id
     _check(strategy, group_id, lender_group_id)

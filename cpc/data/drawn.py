@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from cpc.argument_rules import Count, Natural, Seed, check_fields
 from cpc.data.batch import Batch
-from cpc.data.modality import EVALUATION_SEED, Modality, Training, require_positive
+from cpc.data.modality import EVALUATION_SEED, Modality, Training
 from cpc.data.streams.in_turn import BatchesInTurn, DataSetsInTurn
 from cpc.data.streams.resuming import ENDLESS
 from cpc.data.streams.same_group import SameGroupBatches
@@ -136,10 +137,10 @@ class First:
     """
 
     source: str
-    num_batches: int
+    num_batches: Count
 
     def __post_init__(self) -> None:
-        require_positive(**{"first.num_batches": self.num_batches})
+        check_fields(self, "first.")
 
 
 @dataclass(kw_only=True)
@@ -168,14 +169,10 @@ class Drawn(Modality):
     size_option: ClassVar[str] = "batch_size"
     num_initialisation: ClassVar[int] = 64
 
-    eval_batches: int = 16
-    num_workers: int = 0
-    seed: int = 0
+    eval_batches: Count = 16
+    num_workers: Natural = 0
+    seed: Seed = 0
     first: First | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(eval_batches=self.eval_batches, speakers_per_batch=self.speakers_per_batch)
 
     def standardise(self, encoder: Any, corpus: DrawnCorpus) -> None:
         """Give the encoder mean and deviation of the training split."""
@@ -202,6 +199,18 @@ class Drawn(Modality):
                 f"split {split!r} has one sequence only (a file, or images of a scene), and {needs_others[0]!r} takes "
                 f"negatives from others: {more}; or leave that strategy out, by --model.extra_strategies [] of "
                 "`cpc pretrain` or --negatives of `cpc evaluate`"
+            )
+
+    def check_sampling(self, strategies: Sequence[str]) -> None:
+        """Refuse `speakers_per_batch` where nothing reads it: the sampler is uniform, and so is every strategy's.
+
+        Raises:
+            ValueError: naming the options.
+        """
+        if self.speakers_per_batch != 1 and self.sampler == "uniform" and not any(map(is_same_speaker, strategies)):
+            raise ValueError(
+                f"`speakers_per_batch`={self.speakers_per_batch} has no effect with `sampler` uniform and negatives of "
+                f"{', '.join(strategies)}: set `sampler` to same_speaker, or leave `speakers_per_batch` out"
             )
 
     def training(self, corpus: DrawnCorpus, model: Any, rank: int = 0, world_size: int = 1) -> Training:

@@ -14,27 +14,24 @@ from typing import Any
 
 import fsspec
 
+from cpc.argument_rules import OutFolder, checked
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS
 from cpc.data.images.folder import IMAGE_SUFFIXES
 from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.store.splits import split_called
 from cpc.data.store.untrusted import read_json
 from cpc.data.tars import LABELS_NAME, write_labels
 from cpc.extras import to_install
 
-_SPLITS = {  # whole words: `validated` of Common Voice holds its train, dev and test
-    "train": ("train", "training"),
-    "valid": ("val", "valid", "validation", "dev", "devel", "development"),
-    "test": ("test", "testing"),
-    "unlabelled": ("unlabelled", "unlabeled", "unsupervised", "unsup"),
-}
 _MAGIC = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3", b"\xff\xfb": ".mp3", b"\xff\xf3": ".mp3"}
 _SUFFIXES = {"Audio": AUDIO_SUFFIXES, "Image": IMAGE_SUFFIXES}
 
 
+@checked
 def download_dataset(
     source: str,
     *,
-    out: str | Path,
+    out: OutFolder,
     config: str | None = None,
     revision: str | None = None,
     splits: Sequence[str] | None = None,
@@ -52,8 +49,8 @@ def download_dataset(
         config: which of its configurations, if it has several.
         revision: a branch, tag or commit of the Hub's.
         splits: those wanted, by the dataset's own names; all if not given. Names whose first word is train, training,
-            val, valid, validation, dev, test, testing, unlabelled or unsupervised are known. Empty ones are skipped,
-            and stderr says so.
+            val, valid, validation, dev, test, testing, eval, unlabelled or unsupervised are known. Empty ones are
+            skipped, and stderr says so.
         column: of audio or images; the first one if not given.
         label: column of the classes of images; the first one of classes if not given. Where a split has images of no
             class beside others, they go to `unlabelled`.
@@ -170,10 +167,9 @@ def _move(paths: list[Path], folder: Path, split: str) -> None:
 
 
 def _known_split(name: str, source: str) -> str:
-    word = re.split(r"[\W\d_]", name.lower())[0]
-    for split, words in _SPLITS.items():
-        if word in words:
-            return split
+    word = re.split(r"[\W\d_]", name)[0]  # whole: `validated` of Common Voice holds its train, dev and test
+    if split := split_called(word):
+        return split
     raise ValueError(
         f"{source}: split {name!r} is none of train, valid, test and unlabelled by its name: choose others by `splits`"
     )

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkab
 
 from torch import Tensor
 
+from cpc.argument_rules import Count, check_fields
 from cpc.data.batch import Batch
 from cpc.data.readouts import Readouts
 
@@ -40,7 +41,7 @@ class Modality(ABC):
         num_workers: loader processes; 0 loads in the training process.
 
     Raises:
-        ValueError: if a count is below 1.
+        ValueError: if a field breaks the rule of its annotation (`cpc.argument_rules`).
     """
 
     name: ClassVar[str]
@@ -55,12 +56,12 @@ class Modality(ABC):
 
     train_split: str = "train"
     eval_split: str = "valid"
-    batch_size: int = 8
+    batch_size: Count = 8
     cache_dir: str | None = None
     skip_bad: bool = False
 
     def __post_init__(self) -> None:
-        require_positive(batch_size=self.batch_size)
+        check_fields(self)
         for name in ("train_split", "eval_split"):
             if not isinstance(getattr(self, name), str):
                 raise ValueError(f"`{name}`={getattr(self, name)!r} must name a split")
@@ -267,14 +268,3 @@ class HeldOutBatches(Protocol):
     def batches(self, strategy: str) -> Iterator[Batch]:
         """The batches that a strategy is measured on."""
         ...
-
-
-def require_positive(**values: int) -> None:
-    """Refuse options of the data section that are below 1.
-
-    Raises:
-        ValueError: naming the first.
-    """
-    for name, value in values.items():
-        if type(value) is not int or value < 1:
-            raise ValueError(f"`{name}`={value!r} must be at least 1")

@@ -1,21 +1,23 @@
 """`cpc data shard`: a corpus of audio or images as shards. torch is imported when it starts, not for its help."""
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from cpc.argument_rules import Count, OutFolder, Positive, checked
 
 if TYPE_CHECKING:
     from cpc.data.store.packed import PackedRows
 
 
+@checked
 def shard_corpus(
     data: str | Path,
-    out: str | Path,
+    out: OutFolder,
     *,
-    shard_mb: float = 16.8,
-    sample_rate_hz: int | None = None,
-    image_size: int | None = None,
-    num_channels: int | None = None,
+    shard_mb: Positive = 16.8,
+    sample_rate_hz: Count | None = None,
+    image_size: Count | None = None,
+    num_channels: Count | None = None,
     cache_dir: str | Path | None = None,
     skip_bad: bool = False,
 ) -> None:
@@ -39,8 +41,6 @@ def shard_corpus(
     from cpc.data.audio.manifest import is_manifest
     from cpc.data.store.shards import is_sharded, write_shards
 
-    if not 0 < shard_mb < math.inf:
-        raise ValueError(f"`shard_mb`={shard_mb} must be a size above 0, in 1e6 bytes")
     if Path(out).exists():
         raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
     if is_sharded(data):
@@ -69,13 +69,14 @@ def _refuse(data: str | Path, kind: str, **of_others: Any) -> None:
 def _audio(
     data: str | Path, sample_rate_hz: int, cache_dir: str | Path | None, skip_bad: bool
 ) -> tuple["PackedRows", dict[str, bytes]]:
-    from cpc.data.audio.alignments import ALIGNMENTS_NAME
+    from cpc.data.audio.alignments import ALIGNMENTS_NAME, check_alignments, read_alignments
     from cpc.data.audio.manifest import MANIFEST_NAME, read_manifest
     from cpc.data.audio.pack import pack
 
     manifest = read_manifest(data)
     tables = {MANIFEST_NAME: manifest.csv(manifest.paths)}
     if (manifest.root / ALIGNMENTS_NAME).is_file():
+        check_alignments(read_alignments(manifest.root), manifest, manifest.rows(None))
         tables[ALIGNMENTS_NAME] = (manifest.root / ALIGNMENTS_NAME).read_bytes()
     return pack(manifest, sample_rate_hz, cache_dir, skip_bad=skip_bad), tables
 

@@ -1,29 +1,35 @@
 """`cpc data tar` and `cpc data untar`: corpora of files to WebDataset's tars and back."""
 
-import csv
 import errno
 import json
+import re
 import warnings
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from cpc.argument_rules import OutFolder, Positive, checked
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS
 from cpc.data.audio.manifest import is_manifest, read_manifest
 from cpc.data.images.folder import IMAGE_SUFFIXES
 from cpc.data.store.atomic import json_text
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.data.store.folders import find_files, name_a_few, require_utf8
+from cpc.data.store.splits import split_called, split_named
+from cpc.data.store.tables import format_table, has_line_break
 from cpc.data.store.tars import Sample, read_samples, write_samples
 
 LABELS_NAME = "labels.csv"
 _TEXTS = ("cls", "txt")  # parts that are one label each
+_LINE_BREAKS = re.compile(r"[\r\n]+")
 _KINDS = {"audio": AUDIO_SUFFIXES, "images": IMAGE_SUFFIXES}
 # Of names that no file can have: too long, or below another file.
 _IMPOSSIBLE = (errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
 
 
-def tar_corpus(data: str | Path, *, out: str | Path, tar_mb: float = 100.0) -> None:
+@checked
+def tar_corpus(data: str | Path, *, out: OutFolder, tar_mb: Positive = 100.0) -> None:
     """Write a corpus of files as tars that WebDataset reads: the files as they are, and what is known of each as JSON.
 
     Args:
@@ -37,8 +43,6 @@ def tar_corpus(data: str | Path, *, out: str | Path, tar_mb: float = 100.0) -> N
     data, out = Path(data), Path(out)
     if out.exists():
         raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
-    if not tar_mb > 0:
-        raise ValueError(f"`tar_mb`={tar_mb} must be positive")
     samples = list(_of_manifest(data) if is_manifest(data) else _of_images(data))
     require_utf8((text for _, known in samples for text in known.values()), "the JSON of a tar")
     with build_atomically(out, lambda _: False, "out") as folder:
@@ -53,11 +57,13 @@ def tar_corpus(data: str | Path, *, out: str | Path, tar_mb: float = 100.0) -> N
     print(f"{len(samples)} files in {num_tars} tars in {out}")
 
 
-def untar_corpus(tars: Sequence[str | Path], *, out: str | Path, skip_bad: bool = False) -> None:
+@checked
+def untar_corpus(tars: Sequence[str | Path], *, out: OutFolder, skip_bad: bool = False) -> None:
     """Write the files of WebDataset's tars below a new folder, from which `cpc data index` or training goes on.
 
-    A file is called as the `path` of its sample's JSON says, otherwise TAR/KEY; an image with a class (`.cls`) lies in
-    the folder of that name. What else JSON, `.cls` and `.txt` say goes to OUT/labels.csv: of audio,
+    A file is called as the `path` of its sample's JSON says, otherwise TAR/KEY. An image with a class (`.cls`) lies in
+    the folder of that name, below its split if the tars' names say splits (`val-000.tar`); one without a class lies in
+    `unlabelled` or its split. What else JSON, `.cls` and `.txt` say goes to OUT/labels.csv: of audio,
     `cpc data index OUT --labels OUT/labels.csv` makes the manifest.
 
     Args:
@@ -101,6 +107,8 @@ def untar_corpus(tars: Sequence[str | Path], *, out: str | Path, skip_bad: bool 
                 bad.append(str(error))
         if not rows:
             raise ValueError(f"the tars hold no sample that can be used:\n{name_a_few(bad)}")
+        if kinds == {"images"}:
+            rows = _with_classes_in_train(rows, folder)
         has_labels = any(rows.values())
         if has_labels:
             write_labels(rows, folder / LABELS_NAME)
@@ -152,14 +160,19 @@ def _place_and_labels(sample: Sample, kind: str, suffix: str) -> tuple[str, dict
         if not isinstance(known, dict):
             raise ValueError(f"{sample.tar}: the JSON of sample {sample.key!r} is no object of names and values")
         labels |= {str(name): _cell(value) for name, value in known.items() if not isinstance(value, dict | list)}
+    unfit = [name for name in labels if not name or name != name.strip() or has_line_break(name)]
+    if unfit:
+        raise ValueError(
+            f"{sample.tar}: the JSON of sample {sample.key!r} has the name {unfit[0]!r}: no column can have it"
+        )
     try:
         "".join([*labels, *labels.values()]).encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"{sample.tar}: the JSON of sample {sample.key!r} holds half a character: {error}") from error
     path = labels.pop("path", "")
     if not path:
-        of_class = labels["cls"] if kind == "images" and "cls" in labels else ""
-        path = f"{of_class or sample.tar.stem}/{f'{sample.tar.stem}-' if of_class else ''}{sample.key}.{suffix}"
+        name = f"{sample.key}.{suffix}"
+        path = _image_path(sample.tar, name, labels.get("cls")) if kind == "images" else f"{sample.tar.stem}/{name}"
     pure = PurePosixPath(path)
     is_plain = all(part.isprintable() and not part.startswith((".", "~")) and "\\" not in part for part in pure.parts)
     if (
@@ -171,6 +184,32 @@ def _place_and_labels(sample: Sample, kind: str, suffix: str) -> tuple[str, dict
     ):
         raise ValueError(f"{sample.tar}: sample {sample.key!r} would be written to {path!r}: rename it")
     return pure.as_posix(), {name: value for name, value in labels.items() if name not in COUNT_COLUMNS}
+
+
+def _image_path(tar: Path, name: str, class_name: str | None) -> str:
+    """Return where an image is written: only a class may name the folder that becomes its class."""
+    split, name = split_named(tar.stem), f"{tar.stem}-{name}"
+    if class_name:
+        return f"{split}/{class_name}/{name}" if split else f"{class_name}/{name}"
+    return f"{split or 'unlabelled'}/{name.replace('/', '-')}"
+
+
+def _with_classes_in_train(rows: dict[str, dict[str, str]], folder: Path) -> dict[str, dict[str, str]]:
+    """Move folders of classes that lie beside folders of splits into `train`, as sources of images are laid out."""
+    tops = {path.partition("/")[0] for path in rows if "/" in path}
+    classes = {top for top in tops if not split_called(top)}
+    splits = tops - classes
+    if not classes or not splits:
+        return rows
+    if splits != {"unlabelled"}:
+        raise ValueError(
+            f"some tars say a split by their name ({', '.join(sorted(splits))}), others hold the classes "
+            f"{', '.join(sorted(classes)[:5])} and say none: rename these, or untar them by themselves"
+        )
+    (folder / "train").mkdir()
+    for name in classes:
+        (folder / name).rename(folder / "train" / name)
+    return {f"train/{path}" if path.partition("/")[0] in classes else path: labels for path, labels in rows.items()}
 
 
 def _write(sample: Sample, suffix: str, folder: Path, path: str) -> None:
@@ -197,9 +236,14 @@ def _cell(value: Any) -> str:
 
 
 def write_labels(rows: dict[str, dict[str, str]], table: Path) -> None:
-    """A CSV with a row for each path: what is known of it, empty where another has more."""
+    """Write a CSV with a row for each path: what is known of it, empty where another has more.
+
+    A row is one line of the table: line breaks inside a label become blanks, and a warning counts them.
+    """
     names = list(dict.fromkeys(name for labels in rows.values() for name in labels))
-    with table.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["path", *names])
-        writer.writerows([path, *(labels.get(name, "") for name in names)] for path, labels in rows.items())
+    columns = {name: [labels.get(name, "") for labels in rows.values()] for name in names}
+    num_broken = sum(map(has_line_break, chain(*columns.values())))
+    if num_broken:
+        warnings.warn(f"{table.name}: line breaks inside {num_broken} labels were written as blanks", stacklevel=3)
+        columns = {name: [_LINE_BREAKS.sub(" ", cell) for cell in cells] for name, cells in columns.items()}
+    table.write_bytes(format_table({"path": list(rows)} | columns))

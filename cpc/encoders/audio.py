@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cpc.data.audio.waveforms import Count, WaveformEncoder
-from cpc.encoders.convolution import Norm, NormedConvolution, check_norm, hops, receptive_field
+from cpc.encoders.convolution import NORM_EPSILON, Norm, NormedConvolution, check_norm, hops, receptive_field
 from cpc.encoders.strided_conv import convolve_blocks, output_length, rectify_into_blocks
 
 
@@ -32,9 +32,10 @@ class AudioEncoder(WaveformEncoder):
         kernels: kernel size of each layer, in its own input's samples.
         strides: stride of each layer.
         paddings: zeros on both sides of each layer's input.
+        norm_epsilon: what norm `layer` adds to the variance.
 
     Raises:
-        ValueError: on unequal numbers of layers, a size below 1, or an unknown norm.
+        ValueError: on unequal numbers of layers, a size below 1, an unknown norm, or an epsilon that is not positive.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class AudioEncoder(WaveformEncoder):
         kernels: tuple[int, ...] = (10, 8, 4, 4, 4),
         strides: tuple[int, ...] = (5, 4, 2, 2, 2),
         paddings: tuple[int, ...] = (3, 2, 1, 1, 1),
+        norm_epsilon: float = NORM_EPSILON,
     ) -> None:
         super().__init__(sample_rate_hz)
         if not len(kernels) == len(strides) == len(paddings):
@@ -58,21 +60,28 @@ class AudioEncoder(WaveformEncoder):
                 f"must all be at least 1, paddings={tuple(paddings)} at least 0"
             )
         check_norm(norm)
+        if not 0 < norm_epsilon < math.inf:
+            raise ValueError(f"norm_epsilon={norm_epsilon} must be a positive number")
         self.dim = dim
         self.norm = norm
         self.kernels = tuple(kernels)
         self.strides = tuple(strides)
         self.paddings = tuple(paddings)
+        self.norm_epsilon = norm_epsilon
 
         widths = [1] + [dim] * len(kernels)
         self.layers = nn.ModuleList(
-            ConvLayer(widths[i], dim, kernels[i], strides[i], paddings[i], norm, takes_frames=i == 0)
+            ConvLayer(widths[i], dim, kernels[i], strides[i], paddings[i], norm, norm_epsilon, takes_frames=i == 0)
             for i in range(len(kernels))
         )
         self.hop_samples = math.prod(strides)
         self.receptive_field_samples = receptive_field(kernels, strides)
         first_sample = -sum(padding * hop for padding, hop in zip(paddings, hops(strides), strict=True))
         self.first_centre_samples = first_sample + (self.receptive_field_samples - 1) / 2
+        shortest = 1  # of the last layer's outputs, and then of each layer's inputs
+        for kernel, stride, padding in reversed(list(zip(kernels, strides, paddings, strict=True))):
+            shortest = max((shortest - 1) * stride + kernel - 2 * padding, 1)
+        self._shortest_samples = shortest
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T D"]:
         """Encode waveforms into latents.
@@ -87,9 +96,17 @@ class AudioEncoder(WaveformEncoder):
 
     def num_latents(self, num_samples: Count) -> Count:
         """How many latents `num_samples` samples give; elementwise on tensors."""
+        length = num_samples
         for kernel, stride, padding in zip(self.kernels, self.strides, self.paddings, strict=True):
-            num_samples = output_length(num_samples, kernel, stride, padding)
-        return num_samples.clamp(min=0) if isinstance(num_samples, Tensor) else max(num_samples, 0)
+            length = output_length(length, kernel, stride, padding)
+        if isinstance(length, Tensor):
+            return torch.where(num_samples < self._shortest_samples, 0, length)
+        return 0 if num_samples < self._shortest_samples else length
+
+    @property
+    def shortest_samples(self) -> int:
+        """Fewest samples that give a latent: every layer has an input of its own, not only padding."""
+        return self._shortest_samples
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B S"]) -> None:
@@ -119,9 +136,17 @@ class ConvLayer(NormedConvolution):
     """
 
     def __init__(
-        self, in_dim: int, dim: int, kernel: int, stride: int, padding: int, norm: Norm, takes_frames: bool
+        self,
+        in_dim: int,
+        dim: int,
+        kernel: int,
+        stride: int,
+        padding: int,
+        norm: Norm,
+        norm_epsilon: float,
+        takes_frames: bool,
     ) -> None:
-        super().__init__(in_dim, dim, (kernel,), norm)
+        super().__init__(in_dim, dim, (kernel,), norm, norm_epsilon)
         self.takes_frames = takes_frames
         self.stride = stride
         self.padding = padding

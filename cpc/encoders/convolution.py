@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 Norm = Literal["affine", "layer", "none"]
+NORM_EPSILON = 1e-5  # of layer norm, torch's
 
 
 def check_norm(norm: str) -> None:
@@ -58,7 +59,9 @@ class NormedConvolution(nn.Module):
     shrinks it sixfold over five layers, and the contrast of latents with it.
     """
 
-    def __init__(self, in_dim: int, dim: int, kernel: Sequence[int], norm: Norm) -> None:
+    def __init__(
+        self, in_dim: int, dim: int, kernel: Sequence[int], norm: Norm, norm_epsilon: float = NORM_EPSILON
+    ) -> None:
         super().__init__()
         self.norm = norm
         self.weight = nn.Parameter(torch.empty(dim, in_dim, *kernel))
@@ -67,7 +70,7 @@ class NormedConvolution(nn.Module):
         if norm == "affine":
             self.scale = nn.Parameter(torch.ones(dim))
         elif norm == "layer":
-            self.layer_norm = nn.LayerNorm(dim)
+            self.layer_norm = nn.LayerNorm(dim, norm_epsilon)
 
     def forward(self, x: Tensor) -> Float[Tensor, "B ... D"]:
         """Convolve and normalise."""

@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 
+from cpc.argument_rules import Count, OutFile, Seed, checked
 from cpc.bounds import Bound
 from cpc.candidates import BANK, STRATEGIES
 from cpc.candidates.strategies import Strategy
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
+from cpc.data.drawn import Drawn
 from cpc.data.modality import EVALUATION_SEED
 from cpc.data.store.atomic import write_json
 from cpc.evaluation.bank import bank_of_split, bank_tally
@@ -26,21 +28,22 @@ _NUM_BATCHES = 64
 _BANK_LATENTS = 1_000_000
 
 
+@checked
 def evaluate(
     model_folder: str | Path,
     data: str | Path,
     *,
     negatives: Iterable[Strategy] | None = None,
-    num_negatives: Iterable[int | None] | None = None,
+    num_negatives: Iterable[Count | None] | None = None,
     estimators: Iterable[str] = (INFO_NCE,),
     split: str | None = None,
-    num_batches: int | None = None,
+    num_batches: Count | None = None,
     bank: str | None = None,
-    bank_latents: int | None = None,
-    seed: int | None = None,
+    bank_latents: Count | None = None,
+    seed: Seed | None = None,
     cache_dir: str | Path | None = None,
     skip_bad: bool = False,
-    out: str | Path | None = None,
+    out: OutFile | None = None,
     trusted_packages: Iterable[str] = ("cpc",),
     **data_options: Any,
 ) -> dict[str, Any]:
@@ -104,11 +107,10 @@ def evaluate(
     own, step = loss.training_strategies[0], config["provenance"].get("step")
     asked = _strategies(model, negatives, data_options.get("sampler"))
     nums = tuple(dict.fromkeys([loss.num_negatives] if num_negatives is None else num_negatives))
-    too_few = [num for num in nums if num is not None and num < 1]
-    if too_few:
-        raise ValueError(f"num_negatives={too_few[0]} must be at least 1, or all")
     if bank is None and bank_latents is not None:
         raise ValueError(f"bank_latents={bank_latents} has no effect without bank: name the split to take them from")
+    if isinstance(modality, Drawn) and data_options.get("speakers_per_batch") is not None:
+        modality.check_sampling(asked)
     check_readable(others, asked)
     corpus = modality.open(model.encoder)
     modality.check_split(corpus, modality.eval_split, asked, own)

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from cpc.candidates.bank import LatentBank
 from cpc.candidates.samplers import Draw
-from cpc.losses.class_loss import candidate_loss, check_places, tie_width
+from cpc.data.tensors import check_precision, check_range, check_tensor
+from cpc.losses.class_loss import candidate_loss, check_places
 from cpc.losses.partition import partition
 from cpc.losses.result import RowLosses
-from cpc.losses.slopes import Shifts, loss_and_factor
+from cpc.losses.slopes import Shifts, accuracy_of, loss_and_factor, tie_width
 from cpc.losses.tiled_loss import scaled, score_dtype, with_gradients
 
 
@@ -86,10 +87,10 @@ def _exact(
 ) -> RowLosses:
     needs_gradient = torch.is_grad_enabled() and queries.requires_grad
     positive_scores = torch.einsum("md,md->m", queries, positives)
-    rounding = tie_width(queries, positives.norm(dim=1, keepdim=True))[:, 0]
-    found = partition(queries, bank, positive_scores, rounding, sequence_id, needs_gradient)
+    width = tie_width(queries, positives.norm(dim=1, keepdim=True))[:, 0]
+    found = partition(queries, bank, positive_scores, width, sequence_id, needs_gradient)
     loss_nats, factor = loss_and_factor(found.log_odds)  # log(1 + Z / exp s+), precise also where the loss is tiny
-    accuracy = torch.where(found.highest > positive_scores + rounding, 0.0, 1 / (1 + found.num_ties.float()))
+    accuracy = accuracy_of(positive_scores, found.highest, found.num_ties, width)
     slopes = factor / len(queries)  # of log Z, and minus those of the positives
     of_queries = None if found.mean_latent is None else found.mean_latent * rearrange(slopes, "m -> m 1")
     loss = with_gradients(loss_nats.mean(), (queries, positive_scores), (of_queries, -slopes))
@@ -103,18 +104,14 @@ def _check(
     draw: Draw | None,
     sequence_id: Tensor | None,
 ) -> None:
-    if queries.shape != positives.shape or queries.shape[1] != bank.dim or len(queries) == 0:
-        raise ValueError(
-            f"queries {tuple(queries.shape)}, positives {tuple(positives.shape)} and a bank of {bank.dim} channels do "
-            "not go together: they need one row each, at least one, and the same channels"
-        )
-    if sequence_id is not None and sequence_id.shape != (len(queries),):
-        raise ValueError(f"sequence_id {tuple(sequence_id.shape)}: {len(queries)} queries need one each")
+    check_tensor("queries", queries, "floats", ("M", bank.dim))
+    if len(queries) == 0:
+        raise ValueError("no queries: there is nothing to be found; give at least one row")
+    check_tensor("positives", positives, "floats", tuple(queries.shape))
+    check_precision(queries=queries, positives=positives)
+    if sequence_id is not None:
+        check_tensor("sequence_id", sequence_id, "integers", (len(queries),))
     if draw is None:
         return
     check_places(draw, len(queries))
-    if draw.ids.numel() and not 0 <= int(draw.ids.min()) <= int(draw.ids.max()) < len(bank):
-        raise ValueError(
-            f"the draw's ids run from {int(draw.ids.min())} to {int(draw.ids.max())}, the bank's places from 0 to "
-            f"{len(bank) - 1}: was the sampler built for len(bank) classes?"
-        )
+    check_range("ids of the draw", draw.ids, 0, len(bank), "latents of the bank")

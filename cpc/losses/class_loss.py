@@ -11,10 +11,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers import NO_TARGET, Draw
+from cpc.data.tensors import check_precision, check_range, check_tensor
 from cpc.losses.blocks import Block, Blocks
 from cpc.losses.objectives import correction_of, objective_of
 from cpc.losses.result import RowLosses
-from cpc.losses.slopes import Shifts
+from cpc.losses.slopes import Shifts, tie_width
 from cpc.losses.tiled_loss import only_met, scaled, score_dtype, tiled_loss
 
 
@@ -48,10 +49,10 @@ def class_loss(
         weight: of each row in the loss; None: 1 / M.
 
     Raises:
-        ValueError: on an unknown objective, a correction that it does not accept, kept hits where it wants none (that
-            hits are missing where it wants them cannot be seen of a draw), a missing or superfluous draw, shapes that
-            do not fit, targets out of range or twice in a row, a row without a target, or a target
-            whose expected count is zero or not known where the correction needs it.
+        ValueError: on an unknown objective, a correction that it does not accept, kept hits where it wants none,
+            removed hits where it wants them kept (hits that were excluded leave no trace in a draw), a missing or
+            superfluous draw, shapes that do not fit, targets out of range or twice in a row, a row without a target, or
+            a target whose expected count is zero or not known where the correction needs it.
 
     Example:
         >>> zeros = torch.zeros(3, 8)
@@ -60,21 +61,18 @@ def class_loss(
         (True, [5, 5, 5])
     """
     correction = correction_of(objective, correction)
-    if queries.shape[1] != classes.shape[1]:
-        raise ValueError(f"queries have {queries.shape[1]} dims, classes {classes.shape[1]}")
-    if bias is not None and len(bias) != len(classes):
-        raise ValueError(f"bias has {len(bias)} entries for {len(classes)} classes")
-    if weight is not None and len(weight) != len(queries):
-        raise ValueError(f"weight has {len(weight)} entries for {len(queries)} queries")
+    check_tensor("queries", queries, "floats", ("M", "D"))
+    check_tensor("classes", classes, "floats", ("n", queries.shape[1]))
+    check_precision(queries=queries, classes=classes)
+    if bias is not None:
+        check_tensor("bias", bias, "floats", (len(classes),))
+    if weight is not None:
+        check_tensor("weight", weight, "floats", (len(queries),))
     targets = as_sets(targets, len(queries), len(classes))
     check_draw(draw, targets, objective, correction)
-    accepted = objective_of(objective).hits
-    if draw is not None and "keep" not in accepted:
-        if bool((hits_among(draw.ids, targets) & (draw.log_count_sampled < torch.inf)).any()):
-            raise ValueError(
-                f"the draw holds a row's own target, but {objective} accepts hits={' or '.join(accepted)} alone: ask "
-                "the sampler so"
-            )
+    if draw is not None:
+        check_range("ids of the draw", draw.ids, 0, len(classes), "classes")
+        _check_hits(draw, targets, objective)
     return loss_on_table(
         scaled(queries, temperature),
         lambda ids: classes if ids is None else classes[ids],
@@ -153,8 +151,7 @@ def candidate_loss(
     assert log_count_targets is not None
     is_target = log_count_targets < torch.inf
     if isinstance(targets, Tensor):
-        own, target_scores, target_bias = targets, None, None if bias is None else bias[targets]
-        lengths = candidates.detach().norm(dim=-1)[targets]
+        own, target_scores, width = targets, None, None
         num_candidates = torch.full_like(is_target.sum(1), len(candidates))
     else:
         vectors, target_bias = targets
@@ -162,13 +159,13 @@ def candidate_loss(
         own, vectors, is_met = None, only_met(vectors.to(dtype), lambda: is_target), log_count < torch.inf
         shared = is_met.ndim == candidates.ndim  # [M, N] with [N, D]
         candidates = only_met(candidates, lambda: is_met.any(0) if shared else is_met)
-        lengths = vectors.detach().norm(dim=-1)
+        width = tie_width(queries, vectors.norm(dim=-1), target_bias)
         num_candidates = is_target.sum(1) + is_met.sum(-1)
         with torch.autocast(queries.device.type, enabled=False):
             target_scores = torch.einsum("md,mtd->mt", queries, vectors)
         target_scores = target_scores if target_bias is None else target_scores + target_bias
     shifts = Shifts(*(each if each is None or each.dtype == torch.bool else each.to(dtype) for each in shifts))
-    shifts = shifts._replace(tie_width=tie_width(queries, lengths, target_bias))
+    shifts = shifts._replace(tie_width=width)
     weight = queries.new_full((len(queries),), 1 / len(queries)) if weight is None else weight.to(dtype)
     own_block = Blocks.of([Block(positives=own)])
     loss, loss_nats, accuracy = tiled_loss(
@@ -177,15 +174,20 @@ def candidate_loss(
     return RowLosses(loss, loss_nats, num_candidates, accuracy)
 
 
-@torch.no_grad()
-def tie_width(
-    queries: Float[Tensor, "M D"], lengths: Float[Tensor, "M T"], bias: Float[Tensor, "M T"] | None = None
-) -> Float[Tensor, "M 1"]:
-    """How far scores may lie from those of targets, of given lengths, and tie: different products round differently."""
-    largest = queries.norm(dim=1, keepdim=True) * lengths.amax(1, keepdim=True)
-    if bias is not None:
-        largest = largest + bias.abs().amax(1, keepdim=True)
-    return 16 * torch.finfo(queries.dtype).eps * largest
+def _check_hits(draw: Draw, targets: Int[Tensor, "M T"], objective: str) -> None:
+    accepted = objective_of(objective).hits
+    is_hit, is_gone = hits_among(draw.ids, targets), draw.log_count_sampled == torch.inf
+    is_empty = (draw.ids == 0) & is_gone  # a removed class 0 looks like an empty place, but those are a row's last ones
+    is_empty = is_empty.flip(-1).cumprod(-1).flip(-1).bool()
+    if "keep" not in accepted and bool((is_hit & ~is_gone).any()):
+        given = "holds a row's own target"
+    elif accepted == ("keep",) and bool((is_hit & is_gone & ~is_empty).any()):
+        given = "lacks a row's own target, which was removed after it was drawn"
+    else:
+        return
+    raise ValueError(
+        f"the draw {given}, but {objective} accepts only hits={' or '.join(accepted)}: ask the sampler for them"
+    )
 
 
 def hits_among(ids: Int[Tensor, "*M N"], targets: Int[Tensor, "M T"]) -> Bool[Tensor, "M N"]:
@@ -199,15 +201,11 @@ def as_sets(targets: Int[Tensor, "M ..."], num_rows: int, num_classes: int) -> I
     Raises:
         ValueError: if they do not fit the queries, name no class or one twice in a row, or a row has none.
     """
-    if targets.ndim not in (1, 2) or len(targets) != num_rows or targets.numel() == 0:
-        raise ValueError(f"targets {tuple(targets.shape)} do not fit {num_rows} queries: give [M] or [M, T] for M >= 1")
+    check_tensor("targets", targets, "integers", (num_rows, "T") if getattr(targets, "ndim", 1) > 1 else (num_rows,))
+    if targets.numel() == 0:
+        raise ValueError(f"targets are empty, {list(targets.shape)}: give at least one row, and one target in each")
     targets = targets.reshape(num_rows, -1)
-    lowest, highest = int(targets.min()), int(targets.max())
-    if lowest < NO_TARGET or highest >= num_classes:
-        raise ValueError(
-            f"targets run from {lowest} to {highest}, but the {num_classes} classes from 0 to {num_classes - 1} "
-            "(-1: no further target)"
-        )
+    check_range("targets", targets, NO_TARGET, num_classes, "classes")
     is_empty = (targets == NO_TARGET).all(1)
     if bool(is_empty.any()):
         raise ValueError(f"row {int(is_empty.nonzero()[0])} has no target: leave such rows out")
@@ -257,7 +255,11 @@ def check_places(draw: Draw, num_rows: int) -> None:
     Raises:
         ValueError: naming what does not fit.
     """
-    ids, log_count, _ = draw
+    ids, log_count, log_count_targets = draw
+    check_tensor("ids of the draw", ids, "integers", ("M", "m") if getattr(ids, "ndim", 1) > 1 else ("m",))
+    for name, each in (("log_count_sampled", log_count), ("log_count_targets", log_count_targets)):
+        if not isinstance(each, Tensor) or not each.is_floating_point():
+            raise ValueError(f"{name} of the draw is {getattr(each, 'dtype', type(each).__name__)}: it holds floats")
     of_rows = (num_rows, ids.shape[-1])
     if ids.shape not in (of_rows[1:], of_rows) or log_count.shape not in (ids.shape, of_rows):
         raise ValueError(

@@ -15,10 +15,11 @@ from cpc.candidates.draws import draw_excess_nats
 from cpc.candidates.strategies import STRATEGIES
 from cpc.contexts.grid import columns
 from cpc.data.batch import Batch
+from cpc.data.tensors import check_precision, check_tensor
 from cpc.losses.gathered import OfAllRanks, of_all_ranks
 from cpc.losses.info_nce import loss_of_rows
 from cpc.losses.loss_part import LossPart, Measure
-from cpc.losses.plan import Plan, Sequences, on_host, plan
+from cpc.losses.plan import Plan, Sequences, check_identities, on_host, plan
 from cpc.losses.result import Contrast, RowLosses, side_by_side, summed
 from cpc.losses.ring import Passing, ring_loss
 from cpc.losses.tiles import COMPUTE
@@ -163,6 +164,7 @@ class Contrastive(LossPart):
 
         With auxiliary strategies `.loss` is the mean of all, weighted by their shares; all else is of `negatives`.
         """
+        check_identities(len(_targets(output)), batch.num_valid, batch.sequence_id, batch.group_id)
         everyone = of_all_ranks(output, batch, self._strategies(measure), self.exchange)
         return self.of_meetings(everyone.output, self.meetings(everyone, generator, measure))
 
@@ -273,11 +275,12 @@ def contrast(
         options: of `Contrastive`: `num_negatives`, `shared_across_steps`, `skip_steps`, `compute`.
 
     Raises:
-        ValueError: as `Contrastive`, or if `num_valid` counts more latents than there are, no sequence is longer than
-            the first step, or the strategy leaves a row without negatives.
+        ValueError: as `Contrastive`, on tensors of another kind or shape, or if `num_valid` counts more latents than
+            there are, no sequence is longer than the first step, or the strategy leaves a row without negatives.
     """
-    if latents.shape != queries.shape[1:]:
-        raise ValueError(f"queries {tuple(queries.shape)} are [K, *latents], but latents are {tuple(latents.shape)}")
+    check_tensor("queries", queries, "floats", ("K", "B", "T", "D"))
+    check_tensor("latents", latents, "floats", tuple(queries.shape[1:]))
+    check_precision(queries=queries, latents=latents)
     ids: dict[str, Any] = {"num_valid": num_valid, "sequence_id": sequence_id, "group_id": group_id}
     batch = Batch.of(latents)._replace(**ids)
     return Contrastive(strategy, **options)(Output(latents, latents, {"": queries}, None), batch, generator)

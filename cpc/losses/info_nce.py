@@ -8,6 +8,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from cpc.data.tensors import check_precision, check_range, check_tensor
 from cpc.losses.blocks import Block, Blocks, blocks
 from cpc.losses.plan import Plan, plan_of_blocks
 from cpc.losses.result import RowLosses
@@ -69,17 +70,15 @@ def info_nce(
         >>> bool(torch.isclose(result.loss, torch.tensor(3.0).log())), result.accuracy.tolist()
         (True, [0.3333333432674408, 0.3333333432674408, 0.3333333432674408])
     """
-    lengths = {
-        "positives": (positives, len(queries)),
-        "negatives": (negatives, len(queries)),
-        "query_sequence": (query_sequence, len(queries)),
-        "candidate_sequence": (candidate_sequence, len(candidates)),
-        "valid": (valid, len(candidates)),
-        "log_count": (log_count, len(candidates)),
-    }
-    _check_vectors(queries, candidates, lengths)
-    _check_sequences(query_sequence, candidate_sequence, allowed)
+    _check_kinds(queries, candidates, positives, negatives)
+    _check_sequences(query_sequence, candidate_sequence, allowed, len(queries), len(candidates))
     _check_places(len(candidates), positives, negatives)
+    if valid is not None:
+        check_tensor("valid", valid, "booleans", (len(candidates),))
+    if log_count is not None:
+        check_tensor("log_count", log_count, "floats", (len(candidates),))
+        if not bool(log_count.isfinite().all()):
+            raise ValueError("log_count holds values that are not finite: mark candidates that do not exist by valid")
     if num_negatives is not None and num_negatives < 1:
         raise ValueError(f"num_negatives={num_negatives} must be at least 1, or None for all candidates")
     if num_negatives is not None and negatives is not None:
@@ -148,50 +147,46 @@ def loss_of_rows(
     return RowLosses(loss, loss_nats, num_negatives + 1, accuracy)
 
 
-def _check_vectors(queries: Tensor, candidates: Tensor, lengths: dict[str, tuple[Tensor | None, int]]) -> None:
+def _check_kinds(queries: Tensor, candidates: Tensor, positives: Tensor, negatives: Tensor | None) -> None:
+    check_tensor("queries", queries, "floats", ("M", "D"))
     if len(queries) == 0:
         raise ValueError("no queries: every sequence is too short for this prediction step")
-    if queries.shape[1] != candidates.shape[1]:
-        raise ValueError(f"queries have {queries.shape[1]} channels, candidates {candidates.shape[1]}")
-    for name, (given, expected) in lengths.items():
-        if given is not None and len(given) != expected:
-            raise ValueError(
-                f"{name} has {len(given)} entries, but there are {len(queries)} queries and {len(candidates)} "
-                f"candidates: it needs {expected}"
-            )
-    positives, _ = lengths["positives"]
-    devices = [each.device for each in (queries, candidates, positives) if each is not None]
+    check_tensor("candidates", candidates, "floats", ("N", queries.shape[1]))
+    check_tensor("positives", positives, "integers", (len(queries),))
+    if negatives is not None:
+        check_tensor("negatives", negatives, "integers", (len(queries), "R"))
+    check_precision(queries=queries, candidates=candidates)
+    devices = [each.device for each in (queries, candidates, positives)]
     if len(set(devices)) > 1:
         raise ValueError(
             "queries, candidates and positives are on {}, {} and {}; move them to one device".format(*devices)
         )
-    if queries.dtype != candidates.dtype and torch.float64 in (queries.dtype, candidates.dtype):
-        raise ValueError(
-            f"queries are {queries.dtype}, candidates {candidates.dtype}: float64 goes with float64 alone; convert one"
-        )
 
 
-def _check_sequences(query_sequence: Tensor | None, candidate_sequence: Tensor | None, allowed: Tensor | None) -> None:
+def _check_sequences(
+    query_sequence: Tensor | None,
+    candidate_sequence: Tensor | None,
+    allowed: Tensor | None,
+    num_queries: int,
+    num_candidates: int,
+) -> None:
     if (allowed is None) != (query_sequence is None) or (allowed is None) != (candidate_sequence is None):
         raise ValueError(
             "allowed, query_sequence and candidate_sequence go together: whose latents a sequence meets, and who "
             "belongs to whom; give all three or none"
         )
-    if allowed is not None and query_sequence is not None and candidate_sequence is not None:
-        needed = (int(query_sequence.max()) + 1, int(candidate_sequence.max()) + 1)
-        if allowed.ndim != 2 or allowed.dtype != torch.bool or any(map(int.__lt__, allowed.shape, needed)):
-            raise ValueError(
-                f"allowed is {allowed.dtype} {tuple(allowed.shape)}, but the sequences of queries and candidates need "
-                f"torch.bool of at least {needed}: a row for each sequence of queries, a column for each of candidates"
-            )
+    if allowed is None or query_sequence is None or candidate_sequence is None:
+        return
+    check_tensor("allowed", allowed, "booleans", ("B", "B"))
+    check_tensor("query_sequence", query_sequence, "integers", (num_queries,))
+    check_tensor("candidate_sequence", candidate_sequence, "integers", (num_candidates,))
+    check_range("query_sequence", query_sequence, 0, allowed.shape[0], "rows of allowed")
+    check_range("candidate_sequence", candidate_sequence, 0, allowed.shape[1], "columns of allowed")
 
 
 def _check_places(num_candidates: int, positives: Tensor, negatives: Tensor | None) -> None:
-    for name, indices in (("positives", positives), ("negatives", negatives)):
-        if indices is not None and (int(indices.min()) < 0 or int(indices.max()) >= num_candidates):
-            raise ValueError(
-                f"{name} index the {num_candidates} candidates, got values from {int(indices.min())} to "
-                f"{int(indices.max())}"
-            )
-    if negatives is not None and bool((negatives == rearrange(positives, "m -> m 1")).any()):
-        raise ValueError("negatives hold a row's own positive: it would be scored twice; draw another in its place")
+    check_range("positives", positives, 0, num_candidates, "candidates")
+    if negatives is not None:
+        check_range("negatives", negatives, 0, num_candidates, "candidates")
+        if bool((negatives == rearrange(positives, "m -> m 1")).any()):
+            raise ValueError("negatives hold a row's own positive: it would be scored twice; draw another in its place")

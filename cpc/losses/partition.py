@@ -23,7 +23,14 @@ TILE_ROWS, TILE_LATENTS = 1024, 4096  # 16 MiB of float32 scores
 
 
 class Partition(NamedTuple):
-    """Of each row: log Z less the positive's score, the best score, how many tie with the positive, the mean latent."""
+    """The sums of each row.
+
+    Attributes:
+        log_odds: log Z less the positive's score.
+        highest: the best score.
+        num_ties: how many tie with the positive or beat it.
+        mean_latent: d log Z / d q; None: it was not wanted.
+    """
 
     log_odds: Tensor
     highest: Tensor
@@ -51,7 +58,7 @@ def partition(
         needs_gradient: whether the mean latent, d log Z / d q, is wanted.
     """
     of_tiles = []
-    for rows in slices(len(queries), TILE_ROWS):
+    for rows in slices(slice(0, len(queries)), TILE_ROWS):
         own = None if sequence_id is None else rearrange(sequence_id[rows], "m -> m 1")
         of_tiles.append(_of_rows(queries[rows], bank, positive_scores[rows], tie_width[rows], own, needs_gradient))
     log_odds, highest, num_ties, mean_latent = zip(*of_tiles, strict=True)
@@ -68,7 +75,7 @@ def _of_rows(
     needs_gradient: bool,
 ) -> Partition:
     """Sums over the latents seen so far, relative to the best score so far."""
-    lowest_tie, highest_tie = positive_scores - tie_width, positive_scores + tie_width
+    lowest_tie = positive_scores - tie_width
     highest, total = torch.full_like(positive_scores, -torch.inf), torch.zeros_like(positive_scores)
     num_ties = torch.zeros_like(positive_scores, dtype=torch.long)
     mean_latent = torch.zeros_like(queries) if needs_gradient else None
@@ -84,9 +91,7 @@ def _of_rows(
         best = scores.amax(1)
         can_tie = best >= lowest_tie  # few rows of a trained critic
         if bool(can_tie.any()):
-            lowest, high = (rearrange(end[can_tie], "m -> m 1") for end in (lowest_tie, highest_tie))
-            near = scores[can_tie]
-            num_ties[can_tie] += ((near >= lowest) & (near <= high)).sum(1)
+            num_ties[can_tie] += (scores[can_tie] >= rearrange(lowest_tie[can_tie], "m -> m 1")).sum(1)
         before, highest = highest, torch.maximum(highest, best)
         finite = highest.clamp(min=torch.finfo(scores.dtype).min)  # as long as a row has no negative: no inf - inf
         weights = without_denormals(scores.sub_(rearrange(finite, "m -> m 1")).exp_())

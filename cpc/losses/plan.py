@@ -16,8 +16,9 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.candidates.draws import Eligible, draw_negatives, one_pool
+from cpc.candidates.draws import Eligible, one_pool
 from cpc.candidates.strategies import allowed_matrix, check_num_valid, identities_read, lends_to_itself, num_lent
+from cpc.data.tensors import check_tensor
 from cpc.losses.blocks import Blocks, blocks
 
 
@@ -45,15 +46,14 @@ class Sequences(NamedTuple):
         """The B sequences of T latents of a batch, `size`; None: whole ones, distinct ones, unknown speakers.
 
         Raises:
-            ValueError: on a number for each of other sequences, or if `num_valid` counts more latents than there are.
+            ValueError: on what is not one integer for each sequence, or if `num_valid` counts more latents than there
+                are.
         """
         num_sequences, num_latents = size
+        check_identities(num_sequences, num_valid, sequence_id, group_id)
         num_valid, sequence_id, group_id = on_host(num_valid, sequence_id, group_id)
         if num_valid is None:
             num_valid = torch.full((num_sequences,), num_latents)
-        for name, each in (("num_valid", num_valid), ("sequence_id", sequence_id), ("group_id", group_id)):
-            if each is not None and each.shape != (num_sequences,):
-                raise ValueError(f"{name} has the shape {tuple(each.shape)}, but there are {num_sequences} sequences")
         check_num_valid(num_valid, num_latents)
         return cls(num_valid, torch.arange(num_sequences) if sequence_id is None else sequence_id, group_id)
 
@@ -156,8 +156,8 @@ class Plan(NamedTuple):
         assert self.query is not None
         num_steps, _, num_latents = self.size
         time, place = torch.unique_consecutive(self.query // num_steps, return_inverse=True)
-        of_times = (self.pool, time // num_latents, None, num, generator, device, self.num_times_before)
-        shared = draw_negatives(*of_times)[place.to(drawn.device)]
+        of_times = Eligible.of(self.pool, time // num_latents, None)
+        shared = of_times.draw(num, generator, device, self.num_times_before)[place.to(drawn.device)]
         positives = rearrange(self.positives, "m -> m 1").to(drawn.device, non_blocking=True)
         return torch.where(shared == positives, drawn, shared)
 
@@ -301,6 +301,17 @@ def check_rows(
             "negative: raise data.batch_size, or, for a same-speaker strategy, choose data.sampler=same_speaker, "
             "which puts several sequences of a speaker in each batch"
         )
+
+
+def check_identities(num: int, num_valid: Any, sequence_id: Any, group_id: Any) -> None:
+    """Refuse lengths and identities that are not one integer for each of `num` observations; no value is read.
+
+    Raises:
+        ValueError: naming the one.
+    """
+    for name, each in (("num_valid", num_valid), ("sequence_id", sequence_id), ("group_id", group_id)):
+        if each is not None:
+            check_tensor(name, each, "integers", (num,))
 
 
 def _place_of_first(ids: Int[Tensor, " B"]) -> Int[Tensor, " B"]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from cpc.losses.blocks import Block, Blocks
 from cpc.losses.plan import Plan
 from cpc.losses.result import RowLosses
-from cpc.losses.slopes import OF_TWO, log_odds_against, loss_and_factor, without_denormals
+from cpc.losses.slopes import OF_TWO, accuracy_of, log_odds_against, loss_and_factor, tie_width, without_denormals
 from cpc.losses.tiled_loss import only_met, score_dtype, with_gradients
 from cpc.losses.tiles import SharedTiles, tiles_of
 
@@ -69,7 +69,8 @@ def ring_loss(
         compute: see `cpc.losses.info_nce`.
     """
     dtype, nums = score_dtype(queries), passing.nums
-    needs_gradient = torch.is_grad_enabled() and latents.requires_grad
+    # Either alone is enough: a frozen encoder's latents need no gradient, and its predictor still learns.
+    needs = [torch.is_grad_enabled() and each.requires_grad for each in (queries, latents)]
     gradients: list[Tensor | None] = [None, None]
     own = only_met(latents.detach().to(dtype), lambda: passing.is_valid)
     held = torch.cat([own, own.new_zeros(max(nums) - len(own), own.shape[1])])
@@ -80,12 +81,13 @@ def ring_loss(
             for block in passing.blocks[rank]:
                 rows.sum_up(block, lent[: nums[rank]])
         loss_nats, accuracy = rows.read()
-        if needs_gradient:
+        if any(needs):
             of_queries = torch.zeros_like(rows.queries)
             for rank, (lent, of_lent) in _round(held, torch.zeros_like(held)):
                 for block in passing.blocks[rank]:
                     rows.add_gradients(block, lent[: nums[rank]], weight, of_queries, of_lent[: nums[rank]])
-            gradients = [of_queries, _passed_on([of_lent]).arrived()[0][: len(latents)]]
+            of_latents = _passed_on([of_lent]).arrived()[0][: len(latents)]
+            gradients = [each if has else None for each, has in zip((of_queries, of_latents), needs, strict=True)]
         loss = torch.dot(weight, loss_nats)
     loss = with_gradients(loss, (queries, latents), gradients)
     return RowLosses(loss, loss_nats, planned.num_negatives + 1, accuracy)
@@ -100,7 +102,8 @@ class _Rows:
         target: `[M, 1]` scores of positives, which are this rank's own latents: known after the first part.
         best: `[M, 1]` highest score of a negative.
         total: `[M, 1]` sum of exponentials of negatives' scores relative to `best`.
-        num_ties: `[M, 1]` negatives that score as the positive does.
+        width: `[M, 1]` how far from `target` a score may lie and tie.
+        num_ties: `[M, 1]` negatives that tie with the positive or beat it.
     """
 
     def __init__(self, queries: Tensor, planned: Plan, compute: str) -> None:
@@ -108,16 +111,17 @@ class _Rows:
         self.query = torch.arange(num_rows, device=queries.device) if planned.query is None else planned.query
         self.target = queries.new_zeros(num_rows, 1)
         self.best = torch.full_like(self.target, -torch.inf)
-        self.total, self.num_ties = torch.zeros_like(self.target), torch.zeros_like(self.target)
+        self.total, self.num_ties, self.width = (torch.zeros_like(self.target) for _ in range(3))
 
     def sum_up(self, block: Block, latents: Tensor) -> None:
         """Meet one rank's latents."""
-        for rows, scores, own, _ in self._tiles(block, latents):
+        for rows, scores, own, tiles in self._tiles(block, latents):
             if own is not None:
                 self.target[rows] = scores.gather(1, own)
+                self.width[rows] = tie_width(self.queries[self.query[rows]], tiles.candidates[own].norm(dim=-1))
                 scores.scatter_(1, own, -torch.inf)
-            target, before = self.target[rows], self.best[rows]
-            self.num_ties[rows] += (scores == target).sum(1, keepdim=True)
+            before = self.best[rows]
+            self.num_ties[rows] += (scores >= self.target[rows] - self.width[rows]).sum(1, keepdim=True)
             best = torch.maximum(before, scores.amax(1, keepdim=True))
             finite = best.clamp(min=torch.finfo(best.dtype).min)  # where no negative was met yet: no inf - inf
             added = without_denormals(scores.sub_(finite).exp_()).sum(1, keepdim=True)
@@ -128,8 +132,8 @@ class _Rows:
         """Losses and accuracies `[M]`, when all latents were met."""
         self.log_total = self.best + self.total.log()
         loss_nats, self.factor = loss_and_factor(log_odds_against(self.target, self.best, self.total.log()))
-        accuracy = torch.where(self.best > self.target, 0.0, 1 / (1 + self.num_ties))
-        return loss_nats[:, 0], accuracy[:, 0].float()
+        accuracy = accuracy_of(self.target, self.best, self.num_ties, self.width)
+        return loss_nats[:, 0], accuracy[:, 0]
 
     def add_gradients(
         self, block: Block, latents: Tensor, weight: Tensor, of_queries: Tensor, of_latents: Tensor
@@ -154,7 +158,7 @@ class _Rows:
         vectors = latents if block.columns is None else latents[block.columns]
         tiles = tiles_of(len(block.rows), vectors, None, None, self.compute)
         assert isinstance(tiles, SharedTiles)
-        for tile in tiles.rows():
+        for tile in tiles.rows(slice(0, len(block.rows))):
             rows, own = block.rows[tile], None if block.positives is None else block.positives[tile]
             scores = tiles.scores(self.queries[self.query[rows]], tile)
             if block.pool is not None and block.sequence is not None:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -27,7 +26,8 @@ class Shifts(NamedTuple):
         log_count_targets: `[M, T]`, of targets; +inf: the row has fewer.
         term_weight: of the candidates' terms in a logistic loss, of the shape of `log_count`; None: 1.
         hits: `[M, N]`, candidates that are targets of the row and were kept: the accuracy passes them over.
-        tie_width: `[M, 1]`, how far apart scores may lie and yet tie; None: they are equal.
+        tie_width: `[M, 1]`, how far apart scores may lie and yet tie (`tie_width`); None: it follows from the places of
+            targets among the candidates.
     """
 
     log_count: Tensor | None = None
@@ -70,7 +70,8 @@ def tile_terms(
         targets: the targets' scores where they have no such places.
         is_met: candidates that a row meets besides its own; None: all.
     """
-    log_count, log_count_targets, weight, hits, tie_width = shifts
+    log_count, log_count_targets, weight, hits, width = shifts
+    assert width is not None
     if own is not None:
         targets = scores.gather(1, own)
     assert targets is not None
@@ -83,7 +84,7 @@ def tile_terms(
     if log_count_targets is not None:
         targets = targets.masked_fill(log_count_targets == torch.inf, -torch.inf)
     others = scores if hits is None else scores.masked_fill(hits, -torch.inf)
-    accuracy, best = ranks(targets.amax(1, keepdim=True), others, 0.0 if tie_width is None else tie_width)
+    accuracy, best = ranks(targets.amax(1, keepdim=True), others, width)
     if log_count is not None:
         scores -= log_count
         best = scores.amax(1, keepdim=True)
@@ -133,12 +134,12 @@ def logistic_terms(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor
 
     Every target is a positive of its own, as in the literature; TensorFlow's `nce_loss` spreads one positive over them.
     """
-    of_candidates = F.softplus(scores)
+    of_candidates = softplus(scores)
     if weight is not None:
         of_candidates *= weight
     is_target = targets > -torch.inf
     loss = of_candidates.sum(1, keepdim=True)
-    loss = loss + torch.where(is_target, F.softplus(-targets), 0).sum(1, keepdim=True)
+    loss = loss + torch.where(is_target, softplus(-targets), 0).sum(1, keepdim=True)
     slopes = scores.sigmoid_()
     if weight is not None:
         slopes *= weight
@@ -165,28 +166,63 @@ def log_odds_against(
 
 def loss_and_factor(log_odds: Float[Tensor, "*M"]) -> tuple[Float[Tensor, "*M"], Float[Tensor, "*M"]]:
     """-log p and 1 - p, the factor of a row's slopes."""
-    return F.softplus(log_odds), without_denormals(log_odds.sigmoid(), OF_TWO)
+    return softplus(log_odds), without_denormals(log_odds.sigmoid(), OF_TWO)
+
+
+def softplus(x: Float[Tensor, "*M"]) -> Float[Tensor, "*M"]:
+    """log(1 + exp x) to the last digit: torch's takes x itself above 20, which in float64 is 2e-9 too little."""
+    return F.softplus(x, threshold=40 if x.dtype == torch.float64 else 20)
 
 
 def ranks(
-    target_score: Float[Tensor, "M 1"],
-    scores: Float[Tensor, "M N"],
-    tie_width: Float[Tensor, "M 1"] | float = 0.0,
+    target_score: Float[Tensor, "M 1"], scores: Float[Tensor, "M N"], width: Float[Tensor, "M 1"]
 ) -> tuple[Float[Tensor, " M"], Float[Tensor, "M 1"]]:
-    """[no other score is higher] / (1 + ties), and the best of the others.
-
-    Scores tie that differ by no more than the width: zero where both come from the same product.
-    """
-    best = scores.amax(1, keepdim=True)
-    lowest, highest = target_score - tie_width, target_score + tie_width
-    accuracy = rearrange((best < lowest).float(), "m 1 -> m")
-    is_tied = rearrange((best >= lowest) & (best <= highest), "m 1 -> m")
+    """`accuracy_of` each row, and the best of the other scores; `width` is the ties'."""
+    best, lowest = scores.amax(1, keepdim=True), target_score - width
     if scores.device.type != "cpu":  # to ask which rows tie would make it wait: all count
-        return torch.where(is_tied, 1 / (1 + (scores >= lowest).sum(1).float()), accuracy), best
-    tied = is_tied.nonzero()[:, 0]
+        return accuracy_of(target_score, best, (scores >= lowest).sum(1, keepdim=True), width)[:, 0], best
+    num_ties = torch.zeros_like(best)
+    tied = ((best >= lowest) & (best <= target_score + width)).nonzero()[:, 0]
     if len(tied) > 0:
-        accuracy[tied] = 1 / (1 + (scores[tied] >= lowest[tied]).sum(1).float())
-    return accuracy, best
+        num_ties[tied] = (scores[tied] >= lowest[tied]).sum(1, keepdim=True).to(num_ties)
+    return accuracy_of(target_score, best, num_ties, width)[:, 0], best
+
+
+def accuracy_of(
+    target_score: Float[Tensor, "*M"], best: Float[Tensor, "*M"], num_ties: Tensor, width: Float[Tensor, "*M"]
+) -> Float[Tensor, "*M"]:
+    """[no other score is higher] / (1 + ties).
+
+    Args:
+        target_score: of each row's target.
+        best: the highest of the other scores.
+        num_ties: how many of the others are no lower than the target's score less the width.
+        width: how far apart scores may lie and yet tie.
+    """
+    return torch.where(best <= target_score + width, 1 / (1 + num_ties.float()), 0.0)
+
+
+@torch.no_grad()
+def tie_width(
+    queries: Float[Tensor, "M D"], lengths: Float[Tensor, "M T"], bias: Float[Tensor, "M T"] | None = None
+) -> Float[Tensor, "M 1"]:
+    """How far scores may lie from those of a row's targets and tie: as far as rounding can move equal ones apart.
+
+    A product of width D errs by up to D eps / 2 times |q| |z|, in whatever order it is summed (Higham 2002, Accuracy
+    and Stability of Numerical Algorithms, eq. 3.5), so two of equal vectors differ by up to D eps |q| |z|. Columns of
+    one product are summed in different orders too. An encoder rounds equal latents differently: never below 16 eps.
+
+    Args:
+        queries: in the dtype in which products are summed.
+        lengths: of the targets.
+        bias: of the targets.
+    """
+    dtype = torch.finfo(queries.dtype)
+    least = dtype.tiny**0.5  # the squares of lower values underflow
+    largest = queries.norm(dim=1, keepdim=True).clamp(min=least) * lengths.amax(1, keepdim=True).clamp(min=least)
+    if bias is not None:
+        largest = largest + bias.abs().amax(1, keepdim=True)
+    return max(16, queries.shape[1]) * dtype.eps * largest
 
 
 def softmax_in_place(scores: Float[Tensor, "M N"]) -> tuple[Float[Tensor, "M N"], Float[Tensor, "M 1"]]:

@@ -17,8 +17,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cpc.losses.blocks import Blocks
-from cpc.losses.slopes import Shifts, tile_terms
+from cpc.losses.slopes import Shifts, tie_width, tile_terms
 from cpc.losses.tiles import tiles_of
+from cpc.threads import run_parts, shares
+
+LEAST_WORK = 2**24  # multiplications of the scores that threads are worth: a millisecond
 
 
 def tiled_loss(
@@ -48,7 +51,7 @@ def tiled_loss(
         negatives: `[M, R]`, places of drawn negatives among the candidates; None: all candidates.
         bias: added to every score, `[N]` or `[M, N]`.
         target_scores: of targets that are not among the candidates.
-        shifts: of scores (`cpc.losses.slopes`).
+        shifts: of scores (`cpc.losses.slopes`), with a width of ties if targets are not among the candidates.
         compute: `bf16` rounds the operands of products (`cpc.losses.tiles`).
     """
     inputs = (queries, candidates, bias, target_scores)
@@ -91,32 +94,45 @@ def _losses_and_gradients(
     ]
     loss_nats = torch.empty_like(weight)
     accuracy = torch.empty_like(weight, dtype=torch.float32)
-    with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
+    num_parts = _num_parts(len(weight), candidates)
+
+    def run(part: int) -> tuple[Tensor | None, Tensor | None]:
+        """Score a part of every block's rows; return what they add to the gradients of candidates and bias."""
+        shared = [of_candidates, of_bias]
+        if part > 0:
+            shared = [None if each is None else torch.zeros_like(each) for each in shared]
+        total, bias_total = shared
         for block in blocks.parted():
             columns = block.columns
             block_candidates = candidates if columns is None else candidates[columns]
             block_bias = bias if bias is None or columns is None else bias[columns]
-            block_gradient = of_candidates
-            if of_candidates is not None and columns is not None:
+            block_gradient = total
+            if total is not None and columns is not None:
                 block_gradient = torch.zeros_like(block_candidates)
             drawn, own = None, block.positives
             if negatives is not None:
                 assert own is not None
                 drawn = torch.cat([own, block.places(negatives)], 1)
+            lengths = block_candidates.norm(dim=-1) if own is not None and drawn is None else None
             num_rows = len(weight) if block.rows is None else len(block.rows)
             tiles = tiles_of(num_rows, block_candidates, block_bias, drawn, compute)
-            for tile in tiles.rows():
+            for tile in tiles.rows(slice(num_rows * part // num_parts, num_rows * (part + 1) // num_parts)):
                 rows = tile if block.rows is None else block.rows[tile]
                 of_rows = rows if query is None else query[rows]
                 tile_queries = queries[of_rows].to(candidates.dtype)
                 is_met = own_of_tile = None
+                shifts_of_tile = shifts.of(rows)
                 if own is not None:
-                    own_of_tile = own[tile] if drawn is None else torch.zeros_like(own[tile])  # drawn: in front
+                    places = own[tile]
+                    own_of_tile = places if drawn is None else torch.zeros_like(places)  # drawn: in front
+                    own_lengths = block_candidates[places].norm(dim=-1) if lengths is None else lengths[places]
+                    own_bias = None if block_bias is None else block_bias[places]
+                    shifts_of_tile = shifts_of_tile._replace(tie_width=tie_width(tile_queries, own_lengths, own_bias))
                 if block.pool is not None and block.sequence is not None and drawn is None:
                     is_met = block.pool[block.sequence[tile]]
                 targets = None if target_scores is None else target_scores[rows]
                 scores = tiles.scores(tile_queries, tile)
-                accuracy[rows], terms = tile_terms(form, scores, shifts.of(rows), own_of_tile, targets, is_met)
+                accuracy[rows], terms = tile_terms(form, scores, shifts_of_tile, own_of_tile, targets, is_met)
                 loss_nats[rows] = terms.loss[:, 0]
                 if not any(each is not None for each in gradients):
                     continue
@@ -124,16 +140,29 @@ def _losses_and_gradients(
                 slopes = tiles.spread(terms.slopes, tile)
                 if of_queries is not None:
                     of_queries[of_rows] = (tiles.query_gradient(slopes) * row_weight).to(of_queries.dtype)
-                if of_bias is not None:
-                    tiles.add_bias_gradient(slopes, row_weight, of_bias)
+                if bias_total is not None:
+                    tiles.add_bias_gradient(slopes, row_weight, bias_total)
                 if block_gradient is not None:
                     tiles.add_candidate_gradient(slopes, tile_queries * row_weight, block_gradient)
                 if of_targets is not None:
                     of_targets[rows] = terms.of_targets * row_weight
-            if of_candidates is not None and block_gradient is not None and columns is not None:
-                of_candidates.index_add_(0, columns, block_gradient)
+            if total is not None and block_gradient is not None and columns is not None:
+                total.index_add_(0, columns, block_gradient)
+        return total, bias_total
+
+    with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
+        for of_part in run_parts(run, range(num_parts))[1:]:  # the first part's are those of all
+            for total, each in zip((of_candidates, of_bias), of_part, strict=True):
+                if total is not None and each is not None:
+                    total += each
         loss = torch.dot(weight, loss_nats)
     return loss, loss_nats, accuracy, gradients
+
+
+def _num_parts(num_rows: int, candidates: Tensor) -> int:
+    """Count the parts of the rows that threads score: each has its own gradient of all candidates, which must pay."""
+    is_worthwhile = candidates.ndim == 2 and num_rows >= len(candidates) and num_rows * candidates.numel() >= LEAST_WORK
+    return len(shares(num_rows)) if candidates.device.type == "cpu" and is_worthwhile else 1
 
 
 @torch.library.custom_op("cpc::tiled_loss", mutates_args=())
@@ -216,12 +245,12 @@ def scaled(queries: Tensor, temperature: float | Tensor) -> Tensor:
     """Queries divided by the temperature, in the dtype of scores unless that is 1.
 
     Raises:
-        ValueError: if the temperature is not one positive number.
+        ValueError: if the temperature is not one positive, finite number.
     """
     if isinstance(temperature, Tensor) and temperature.numel() != 1:
         raise ValueError(f"temperature {tuple(temperature.shape)} must be a number or a tensor of one element")
-    if not temperature > 0:
-        raise ValueError(f"temperature={float(temperature)} must be positive")
+    if not 0 < temperature < torch.inf:
+        raise ValueError(f"temperature={float(temperature)} must be positive and finite")
     if not isinstance(temperature, Tensor):
         return queries if temperature == 1 else queries.to(score_dtype(queries)) / temperature
     return queries.to(score_dtype(queries)) / temperature.to(score_dtype(queries))
@@ -244,8 +273,9 @@ class _WithGradients(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *factors: Tensor) -> tuple[Tensor | None, ...]:
         (factor,), saved = factors, iter(ctx.saved_tensors)
-        # Most often the mean itself is differentiated: then nothing is multiplied, and no second copy needed. (To look
-        # at the factor would make a GPU wait.)
-        is_one = factor.device.type == "cpu" and factor == 1
-        found = [(next(saved) if is_one else next(saved) * factor) if has else None for has in ctx.has_gradient]
+        # Most often the mean itself is differentiated, once: then nothing is multiplied, and no second copy needed. (To
+        # look at the factor would make a GPU wait.) A graph that is kept needs its gradients again: callers get others.
+        is_kept = torch._C._autograd._get_current_graph_task_keep_graph()
+        is_last = not is_kept and factor.device.type == "cpu" and factor == 1
+        found = [(next(saved) if is_last else next(saved) * factor) if has else None for has in ctx.has_gradient]
         return None, None, *(g if g is None else g.to(dtype) for g, dtype in zip(found, ctx.dtypes, strict=True))

@@ -5,27 +5,30 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+from cpc.argument_rules import Range, Writable, checked
 from cpc.extras import to_install
 
 NEEDS = f"needs the extra 'dashboard': {to_install('dashboard')}"
 
 
+@checked
 def monitor(
     runs: Sequence[Path],
     *,
-    host: str = "127.0.0.1",
-    port: int = 8050,
-    export: Path | None = None,
+    host: str | None = None,
+    port: Annotated[int, Range(0, 65535)] | None = None,
+    export: Annotated[Path, Writable(is_folder=False)] | None = None,
     prometheus: bool = False,
 ) -> None:
     """Serve the page of some runs until Ctrl-C, or write it into a file and return.
 
     Args:
         runs: run folders, or folders that contain runs.
-        host: address to serve at. Beyond this machine (0.0.0.0) the page asks for a token: the one in the environment's
-            CPC_MONITOR_TOKEN, which is then asked for on this machine too, or else a new one.
-        port: port to serve at; 0: any that is free.
+        host: address to serve at; 127.0.0.1 if not given. Beyond this machine (0.0.0.0) the page asks for a token: the
+            one in the environment's CPC_MONITOR_TOKEN, which is then asked for on this machine too, or else a new one.
+        port: port to serve at; 8050 if not given, 0: any that is free.
         export: write the charts into this HTML file instead of serving them.
         prometheus: serve the latest values at /metrics as well.
 
@@ -33,6 +36,11 @@ def monitor(
         ValueError: if a root is not a folder, the port is in use, the token is too short, there is no run to export,
             or the extra is not installed.
     """
+    if export is not None:
+        given = {"`host`": host is not None, "`port`": port is not None, "`prometheus`": prometheus}
+        if any(given.values()):
+            unread = ", ".join(name for name, is_given in given.items() if is_given)
+            raise ValueError(f"{unread} is about a page that is served, but `export` writes a file: leave one out")
     try:
         from cpc.monitor.app import build_app
         from cpc.monitor.export import write_export
@@ -58,7 +66,7 @@ def monitor(
         from cpc.monitor.metrics import exposition
 
         app.add_url_rule("/metrics", "metrics", lambda: (exposition(library), {"Content-Type": "text/plain"}))
-    server = Server(app, host, port, os.environ.get(TOKEN_VARIABLE) or None)
+    server = Server(app, host or "127.0.0.1", 8050 if port is None else port, os.environ.get(TOKEN_VARIABLE) or None)
     library.start()
     print(f"watching {legible(', '.join(map(str, runs)))} at {server.url}, until Ctrl-C", flush=True)
     if prometheus:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cpc.data.store.untrusted import read_yaml
+from cpc.data.store.untrusted import read_limited_yaml
 from cpc.monitor.kinds import BOUND, KINDS, Kind
 from cpc.monitor.legible import legible
 from cpc.monitor.parse import parse_lines
@@ -192,7 +192,7 @@ def newest(tables: Iterable[Table]) -> Table | None:
 @functools.lru_cache(maxsize=64)
 def _options(path: Path, modified_ns: int) -> dict[str, str]:
     options, num_characters = {}, 0
-    for name, value in _flat(read_yaml(path)):
+    for name, value in _flat(read_limited_yaml(path)):
         options[name] = value
         num_characters += len(name) + len(value)
         if num_characters > _MOST_CHARACTERS:

@@ -15,8 +15,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from cpc.argument_rules import Count, Range, checked
 from cpc.on_ray.places import import_ray, reserved
 
 _LISTEN_SECONDS = 0.5
@@ -41,12 +42,13 @@ class Place(NamedTuple):
     gpus: list[str]
 
 
+@checked
 def launch(
     command: Sequence[str],
     *,
-    num_ranks: int,
-    cpus_per_rank: int = 1,
-    gpus_per_rank: int = 0,
+    num_ranks: Count,
+    cpus_per_rank: Count = 1,
+    gpus_per_rank: Annotated[int, Range(0, 1)] = 0,
     address: str | None = None,
 ) -> None:
     """`cpc ray`: start the ranks of a pretraining in a Ray cluster, and end with them.
@@ -69,10 +71,6 @@ def launch(
     """
     if command[:1] != ["pretrain"]:
         raise ValueError(f"only pretrain runs in ranks: write cpc ray --num_ranks {num_ranks} pretrain --config ...")
-    if gpus_per_rank not in (0, 1):
-        raise ValueError(f"`gpus_per_rank`={gpus_per_rank}: a rank trains on one device; write 0 or 1")
-    if cpus_per_rank < 1:
-        raise ValueError(f"`cpus_per_rank`={cpus_per_rank} must be at least 1")
     with reserved("num_ranks", num_ranks, num_cpus=cpus_per_rank, num_gpus=gpus_per_rank, address=address) as options:
         ray = import_ray()
         remote = ray.remote(max_concurrency=2)(_Rank)  # it takes a signal while it is listened to

@@ -6,16 +6,21 @@ import signal
 import sys
 import traceback
 import warnings
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import yaml
+from jsonargparse import get_loader, set_loader
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from cpc.argument_rules import Count, Range, check_values
 from cpc.data.modality import Modality
 from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import Pretraining
@@ -24,6 +29,7 @@ from cpc.pretraining.run_folder import STOP_SIGNALS, RunFolder, how_to_continue,
 from cpc.pretraining.trainer import make_trainer
 from cpc.pretraining.transfer import start_from
 from cpc.probes.tracker import Tracker
+from cpc.yaml_rules import check_yaml, read_yaml
 
 _KNOWN_WARNINGS = (
     ".*does not have many workers.*",  # the packed cache is read faster than a worker could send it
@@ -32,6 +38,18 @@ _KNOWN_WARNINGS = (
     "(?s).*was deprecated in v4.49.*",  # lightning 2.6 with jsonargparse 4.49 and later
     "(?s).*JsonargparseDeprecationWarning.*",  # and what jsonargparse says of such warnings
 )
+
+
+class RunOptions:
+    """What options of the run may be, beside those of trainer, model and data."""
+
+    seed_everything: Annotated[int, Range(0, 2**32 - 1)]
+    run_dir: str | None
+    ckpt_path: str | None
+    init_from: str | None
+    record_every_steps: Count
+    eval_every_steps: Count
+    checkpoint_every_steps: Count
 
 
 class PretrainCommand(LightningCLI):
@@ -60,6 +78,12 @@ class PretrainCommand(LightningCLI):
         parser.add_argument("--eval_every_steps", type=int, default=500, help="measure the held-out bound this often")
         parser.add_argument("--checkpoint_every_steps", type=int, default=500, help="save last.ckpt this often")
 
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse; refuse empty paths, counts below 1, and seeds that numpy does not take, before anything is built."""
+        super().parse_arguments(parser, args)
+        given = {name: self.config[name] for name in RunOptions.__annotations__}
+        check_values(RunOptions, {name: value for name, value in given.items() if not isinstance(value, bool)})
+
 
 def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
     """Run one pretraining; `arguments` are the command line's, or a config as a dictionary.
@@ -77,9 +101,6 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
     torch.set_flush_denormal(True)  # before the first product, so that every thread inherits it
     command = parse(arguments)
     config, trainer = command.config, command.trainer
-    for name in ("record_every_steps", "eval_every_steps", "checkpoint_every_steps"):
-        if config[name] < 1:
-            raise ValueError(f"--{name}={config[name]} must be at least 1")
     if trainer.max_steps < 1:
         raise ValueError("trainer.max_steps must be given: the schedule and the sampler need the number of steps")
     if config.run_dir is None:
@@ -114,6 +135,7 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, begin
         config.checkpoint_every_steps,
         config_yaml=command.parser.dump(for_a_new_run, skip_none=False),
         init_from=config.init_from,
+        seeds={"seed_everything": config.seed_everything, "model.seed": command.model.draws_seed},
     )
     trainer.callbacks += [*([Progress()] if config.trainer.enable_progress_bar else []), Tracker(), folder]
     if config.trainer.logger is None or config.trainer.logger is True:
@@ -191,6 +213,12 @@ def _checkpoint_to_continue(run_dir: Path, ckpt_path: str | None) -> tuple[Path 
 def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
     """Build module, data and trainer from the command line's arguments or a config's dictionary."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    set_loader("checked_yaml", _load_checked, exceptions=(yaml.YAMLError,))
+    configs = ArgumentParser(add_help=False, allow_abbrev=False)
+    configs.add_argument("-c", "--config", action="append", default=[])
+    for config in configs.parse_known_args(arguments)[0].config if isinstance(arguments, list) else ():
+        if Path(config).is_file():
+            read_yaml(Path(config))  # jsonargparse names no file
     own_arguments, sys.argv = sys.argv, sys.argv[:1]  # LightningCLI warns of arguments beside those it is given
     try:
         with _known_warnings_ignored():
@@ -201,7 +229,7 @@ def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
                 save_config_callback=None,
                 seed_everything_default=0,
                 auto_configure_optimizers=False,
-                parser_kwargs={"allow_abbrev": False, "prog": "cpc pretrain"},
+                parser_kwargs={"allow_abbrev": False, "prog": "cpc pretrain", "parser_mode": "checked_yaml"},
                 trainer_class=make_trainer,
             )
     except RuntimeError as error:  # of torch
@@ -215,6 +243,19 @@ def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
         ) from error
     finally:
         sys.argv = own_arguments
+
+
+def typed_option(name: str) -> str:
+    """How an argument that a message marks is typed: the library speaks of the data's, if of nothing else."""
+    if name in RunOptions.__annotations__ or name.startswith(("model.", "data.", "trainer.")):
+        return f"--{name}"
+    return f"--trainer.{name}" if name in signature(make_trainer).parameters else f"--data.{name}"
+
+
+def _load_checked(text: str) -> Any:
+    """Read a config, or a value of the command line, as jsonargparse does."""
+    check_yaml(text)
+    return get_loader("yaml")(text)
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from torch import Tensor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from cpc.data.batch import Batch
-from cpc.data.drawn import Drawn
+from cpc.data.drawn import Drawn, HeldOut
 from cpc.data.modality import HeldOutBatches, Modality, Training
 from cpc.data.store.atomic import json_text
-from cpc.data.streams.resuming import check_same_batches
+from cpc.data.streams.resuming import check_same_batches, is_of_files
 from cpc.model import CPC
 from cpc.pretraining.batch_checks import check_batches
 from cpc.pretraining.ranks import Ranks
@@ -52,6 +52,7 @@ class PretrainingData(pl.LightningDataModule):
         self.modality = modality
         self.ranks = ranks
         self.corpus: Any = None
+        self._held_out_files: dict[str, Any] = {}  # of text, whose training knows the whole of it, none
 
     def setup(self, stage: str) -> None:
         """Open the corpus, check that data, model and strategies fit, standardise the encoder's input.
@@ -66,6 +67,8 @@ class PretrainingData(pl.LightningDataModule):
         module: Any = trainer.lightning_module
         model: CPC = module.model
         modality.check(model)
+        if isinstance(modality, Drawn):
+            modality.check_sampling([*model.loss_part.training_strategies, *module.strategies])
         corpus = modality.open(model.encoder, to_train=True)
         trained = model.loss_part.training_strategies
         modality.check_split(corpus, modality.train_split, trained, trained[0])
@@ -79,6 +82,9 @@ class PretrainingData(pl.LightningDataModule):
         ranks = {"rank": trainer.global_rank, "world_size": trainer.world_size}
         self.training = modality.training(corpus, model, **ranks)
         self.held_out = modality.held_out(corpus, model, **ranks)
+        if isinstance(self.held_out, HeldOut):
+            made_from = self.held_out.windows.draws["made_from"]
+            self._held_out_files = {name: each for name, each in made_from.items() if is_of_files(name)}
         if isinstance(modality, Drawn) and modality.predicts == "latents":  # draws are known before they are decoded
             check_batches(modality, model, self.training, self.held_out, module.strategies, module.device)
 
@@ -114,8 +120,9 @@ class PretrainingData(pl.LightningDataModule):
         return self.modality.class_names(self.corpus, task)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint's batches were made of."""
-        return {"fingerprint": self.training.batches.state_dict()["fingerprint"]}
+        """What a checkpoint's batches were made of, those that are held out too."""
+        fingerprint = self.training.batches.state_dict()["fingerprint"]
+        return {"fingerprint": fingerprint | {f"held-out {name}": each for name, each in self._held_out_files.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Refuse other data or batches before the loader meets them: Lightning would bury its reason.

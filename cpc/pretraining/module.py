@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cpc.argument_rules import Count, Natural, NonNegative, Positive, Seed, Share, check_values
 from cpc.bounds import Bound, BoundTally
 from cpc.checkpoint import not_finite
 from cpc.data.batch import Batch
@@ -23,6 +24,7 @@ from cpc.losses.objectives import FULL_SOFTMAX
 from cpc.losses.result import Contrast
 from cpc.model import CPC
 from cpc.pretraining.chunks import contrast_in_chunks
+from cpc.threaded_model import threaded_output
 
 
 class Pretraining(pl.LightningModule):
@@ -56,24 +58,19 @@ class Pretraining(pl.LightningModule):
         predictor: nn.Module,
         loss: LossPart | None = None,
         optimiser: Literal["adam", "adamw"] = "adam",
-        learning_rate: float = 2e-4,
-        betas: tuple[float, float] = (0.9, 0.999),
-        epsilon: float = 1e-8,
-        weight_decay: float = 0.0,
-        warmup_steps: int = 0,
+        learning_rate: Positive = 2e-4,
+        betas: tuple[Share, Share] = (0.9, 0.999),
+        epsilon: NonNegative = 1e-8,
+        weight_decay: NonNegative = 0.0,
+        warmup_steps: Natural = 0,
         schedule: Literal["constant", "cosine"] = "constant",
         extra_strategies: tuple[str, ...] = ("mixed_excluding",),
-        num_chunks: int = 1,
+        num_chunks: Count = 1,
         frozen: tuple[str, ...] = (),
-        seed: int = 0,
+        seed: Seed = 0,
     ) -> None:
+        check_values(Pretraining.__init__, locals(), "model.")
         super().__init__()
-        if learning_rate <= 0:
-            raise ValueError(f"model.learning_rate={learning_rate} must be positive")
-        if warmup_steps < 0:
-            raise ValueError(f"model.warmup_steps={warmup_steps} must not be negative")
-        if num_chunks < 1:
-            raise ValueError(f"model.num_chunks={num_chunks} must be at least 1, a batch that is encoded whole")
         self.model = CPC(encoder, context, predictor, loss)
         if self.model.loss_part.has_sparse_gradients:
             raise ValueError(
@@ -126,10 +123,10 @@ class Pretraining(pl.LightningModule):
         if self.num_chunks > 1:
             output, contrast = contrast_in_chunks(self.model, batch, self.num_chunks, self.draws)
         else:
-            output = self.model(batch.x, self.context_state)
+            output = threaded_output(self.model, batch, self.context_state)
             if self.data.is_continuous:
                 self.context_state = tuple(each.detach() for each in output.state)
-            contrast = self.model.contrast(output, batch, self.draws)
+            contrast = self.model.contrast(output, batch._replace(target=None), self.draws)
         self.require_finite_loss()  # of the step before: a GPU has this one to do meanwhile
         self._unread = (self.global_step, contrast._replace(loss=contrast.loss.detach()), batch.sequence_id)
         self.tally.update(contrast)

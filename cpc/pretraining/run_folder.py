@@ -59,6 +59,7 @@ class RunFolder(Checkpoint):
         checkpoint_every_steps: `last.ckpt` is written this often, and at the end.
         config_yaml: what was asked for, written once training starts: a refused start leaves an older config alone.
         init_from: whose weights the run started from, noted beside the model.
+        seeds: by the names of their options. A run that goes on takes its random numbers from the checkpoint.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class RunFolder(Checkpoint):
         checkpoint_every_steps: int,
         config_yaml: str,
         init_from: str | None = None,
+        seeds: dict[str, int | bool] | None = None,
     ) -> None:
         self.folder = folder
         self.record_every_steps = record_every_steps
@@ -76,6 +78,8 @@ class RunFolder(Checkpoint):
         self.checkpoint_every_steps = checkpoint_every_steps
         self.config_yaml = config_yaml
         self.init_from = init_from
+        self.seeds = seeds or {}
+        self._unused: list[str] = []  # options that have no effect on a run that goes on
         self.best_bound_nats = -math.inf
         self.stopped_by: int | None = None  # the signal, on whatever rank
         self._asked_to_stop_by = 0  # on this one
@@ -101,13 +105,20 @@ class RunFolder(Checkpoint):
             "best_bound_nats": self.best_bound_nats,
             "measured_on": self._measured_on,
             "init_from": self.init_from,
+            "seeds": self.seeds,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue with the best bound of the checkpoint."""
         self.best_bound_nats = state_dict["best_bound_nats"]
         self._measured_on = state_dict["measured_on"]
-        self.init_from = state_dict.get("init_from")  # a run that goes on did not start again from what is named now
+        init_from, seeds = state_dict.get("init_from"), state_dict.get("seeds", self.seeds)
+        if self.init_from not in (None, init_from):
+            self._unused.append(f"init_from {init_from} -> {self.init_from}")
+        self._unused += [
+            f"{name} {seeds[name]} -> {now}" for name, now in self.seeds.items() if seeds.get(name, now) != now
+        ]
+        self.init_from, self.seeds = init_from, seeds  # a run that goes on did not start again from what is named now
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Pretraining) -> None:
         """Drop the records that a resumed run will write again; let a signal to stop save first."""
@@ -124,6 +135,12 @@ class RunFolder(Checkpoint):
             self.folder.mkdir(parents=True, exist_ok=True)
             with write_atomically(self.folder / "config.yaml") as new:
                 new.write_text(self.config_yaml, encoding="utf-8")
+            if self._unused:
+                print(
+                    f"no effect on a run that goes on: {'; '.join(self._unused)}; its weights and random numbers come "
+                    "from the checkpoint",
+                    file=sys.stderr,
+                )
             for name in ("bound.jsonl", "probe.jsonl", "health.jsonl"):
                 drop_records_after(self.folder / name, trainer.global_step)
         self._tell(trainer, "resumed" if trainer.global_step else "started")

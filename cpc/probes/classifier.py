@@ -6,6 +6,7 @@ n examples, D feature dim, Y classes.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cpc.argument_rules import Count, Positive, Range, check_fields
 from cpc.probes.results import Answers
 from cpc.probes.task import UNSEEN, Examples
 
@@ -37,9 +39,9 @@ class ProbeProtocol:
 
     Args:
         hidden: hidden layers: 0 for the linear probe, 1 for the multi-layer probe of van den Oord et al. 2018.
-        l2: weight of the penalty, in the convention of scikit-learn's C = 1 / l2: the sum of the losses plus l2 / 2
-            times the sum of squared weights; chosen on held-out groups of the training part if not given, 1 with a
-            hidden layer.
+        l2: weight of the penalty, in the convention of scikit-learn's C = 1 / l2 (2 / l2 for two classes): the sum of
+            the losses plus l2 / 2 times the sum of squared weights of all classes; chosen on held-out groups of the
+            training part if not given, 1 with a hidden layer.
         hidden_dim: width of the hidden layer, 512 if not given (the paper does not state its own).
         num_seeds: probes with a hidden layer, of different initial weights and orders of examples; 3 if not given.
         num_epochs: passes over the training examples, at least; 20 if not given.
@@ -51,23 +53,19 @@ class ProbeProtocol:
         ValueError: on values out of range, or of a hidden layer for the linear probe.
     """
 
-    hidden: int = 0
-    l2: float | None = None
-    hidden_dim: int | None = None
-    num_seeds: int | None = None
-    num_epochs: int | None = None
-    min_steps: int | None = None
-    batch_size: int | None = None
-    learning_rate: float | None = None
+    hidden: Annotated[int, Range(0, 1)] = 0
+    l2: Positive | None = None
+    hidden_dim: Count | None = None
+    num_seeds: Count | None = None
+    num_epochs: Count | None = None
+    min_steps: Count | None = None
+    batch_size: Count | None = None
+    learning_rate: Positive | None = None
 
     def __post_init__(self) -> None:
-        if self.hidden not in (0, 1):
-            raise ValueError(f"hidden={self.hidden}, but a probe has 0 (linear) or 1 hidden layer")
+        check_fields(self)
         for name, default in (_OF_HIDDEN_LAYER | {"l2": 1.0}).items():
             value = getattr(self, name)
-            if value is not None and (value <= 0 if isinstance(default, float) else value < 1):
-                legal = "positive" if isinstance(default, float) else "at least 1"
-                raise ValueError(f"{name}={value} must be {legal}")
             if self.hidden and value is None:
                 object.__setattr__(self, name, default)
             elif not self.hidden and value is not None and name != "l2":

@@ -12,6 +12,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from tqdm import tqdm
 
+from cpc.argument_rules import Count, OutFolder, checked
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.data.readouts import Precision
 from cpc.data.store.atomic import write_atomically, write_json
@@ -23,10 +24,11 @@ from cpc.probes.open import open_readouts
 Format = Literal["npy", "safetensors"]
 
 
+@checked
 def embed(
     model_folder: str | Path,
     paths: Sequence[str | Path],
-    out: str | Path,
+    out: OutFolder,
     features: Literal["c", "z"] = "c",
     format: Format = "npy",
     *,
@@ -34,7 +36,7 @@ def embed(
     overwrite: bool = False,
     device: str = "cpu",
     precision: Precision = "float32",
-    num_ray_workers: int | None = None,
+    num_ray_workers: Count | None = None,
     trusted_packages: Sequence[str] = ("cpc",),
     progress: bool = True,
 ) -> list[Path]:

@@ -6,12 +6,11 @@ from tqdm import tqdm
 from cpc.probes.classifier import Probe, ProbeProtocol, standardise
 from cpc.probes.convex import Coordinates, solve
 from cpc.probes.hidden_layer import fit_hidden
-from cpc.probes.penalty import MOST_EXAMPLES, choose_l2
+from cpc.probes.penalty import choose_l2
 from cpc.probes.task import Examples
 
-_LEAST_PROGRESS = 1e-5  # with a chosen penalty, a point of a coarse grid: from 1e-4 on accuracy moves by 0.1 point
-_LEAST_PROGRESS_OF_FEW = 1e-7  # of examples: with 1e-5 up to 2 of 540 answers move; the choice takes longer anyway
-_LEAST_PROGRESS_GIVEN = 1e-6  # with a given one: weights are those of scikit-learn
+_TOLERANCE_CHOSEN = 0.01  # standard errors from the optimum, where the penalty is a point of a coarse grid
+_TOLERANCE_GIVEN = 0.001  # weights are those of scikit-learn
 
 
 def fit_probe(
@@ -27,7 +26,8 @@ def fit_probe(
     """Fit a probe to features, which stay as they are: no gradient reaches what they come from.
 
     Features are standardised by the training examples. The linear probe minimises the sum of the cross-entropies +
-    l2 / 2 |W|^2, the objective of scikit-learn's LogisticRegression, to its optimum, which no seed changes.
+    l2 / 2 |W|^2, the objective of scikit-learn's LogisticRegression (see `cpc.probes.convex.solve`), to its optimum,
+    which no seed changes.
 
     Args:
         train: the training examples.
@@ -42,13 +42,13 @@ def fit_probe(
         return fit_hidden(train, num_classes, protocol, seed, device, title)
     mean, scale = standardise(train)
     coordinates = Coordinates(train.values, train.rows, mean, scale, device)
-    l2, start, least_progress = protocol.l2, None, _LEAST_PROGRESS_GIVEN
+    l2, start, tolerance = protocol.l2, None, _TOLERANCE_GIVEN
     with tqdm(total=2, desc=title, unit="step", disable=title is None) as bar:
         if l2 is None:
             l2, start = choose_l2(coordinates, train.labels, train.groups, num_classes, penalty_chosen_by)
-            least_progress = _LEAST_PROGRESS if len(train) > MOST_EXAMPLES else _LEAST_PROGRESS_OF_FEW
+            tolerance = _TOLERANCE_CHOSEN
         bar.update()
-        solution = solve(coordinates, train.labels, num_classes, l2, start, least_progress)
+        solution = solve(coordinates, train.labels, num_classes, l2, start, tolerance)
         bar.update()
     probe = Probe(train.values.shape[1], num_classes, l2=l2).requires_grad_(False)
     fitted = (coordinates.in_features(solution.weight), solution.bias, mean, scale)

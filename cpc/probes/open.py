@@ -39,7 +39,7 @@ def open_readouts(
         ValueError: if config.json does not say what the data were, they have no readouts, or the source cannot be read.
     """
     options = {"cache_dir": None if cache_dir is None else str(cache_dir), "skip_bad": skip_bad, **(data_options or {})}
-    data = recorded_data(config, source or "", trusted_packages=trusted_packages, **options)
+    data = recorded_data(config, source or "unknown", trusted_packages=trusted_packages, **options)
     data.check_encoder(model.encoder)
     outside = data.readouts(model.encoder, None, **where)  # refuses data without readouts before they are opened
     return outside if source is None else data.readouts(model.encoder, data.open(model.encoder), **where)

@@ -19,7 +19,7 @@ PENALTIES = tuple(float(10.0 ** (power / 2)) for power in range(2, -13, -1))  # 
 NUM_FOLDS = 3
 MOST_EXAMPLES = 5_000  # that a penalty is chosen with: neighbouring frames say much the same
 WITHOUT_CHOICE = 1.0  # l2 where no class is in two folds: scikit-learn's default
-_LEAST_PROGRESS = 3e-4  # of the objective in a step: choices were the same as with 1e-5
+_TOLERANCE = 0.1  # standard errors from the optimum: choices were the same as with 0.001
 _PATIENCE = 2  # penalties in a row that read worse than the best
 
 
@@ -60,7 +60,7 @@ def choose_l2(
     best, best_scores, num_worse = (PENALTIES[0], found), np.full(len(judges), -np.inf), 0
     for penalty in PENALTIES:
         found = [
-            solve(kept, kept_labels, num_classes, penalty * len(kept), start, _LEAST_PROGRESS)
+            solve(kept, kept_labels, num_classes, penalty * len(kept), start, _TOLERANCE)
             for (kept, kept_labels, _, _), start in zip_longest(folds, found)
         ]
         scores = np.array([_mean_over(folds, found, judge) for judge in judges])

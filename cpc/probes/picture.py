@@ -3,20 +3,22 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from cpc.argument_rules import Count, OutFolder, Seed, checked
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.data.store.atomic import write_atomically
 from cpc.evaluation import recorded_data
 
 
+@checked
 def write_pictures(
     model_folder: str | Path,
     data: str | Path,
-    out: str | Path,
+    out: OutFolder,
     *,
     split: str = "test",
     among: str = "train",
-    num_images: int = 300,
-    seed: int = 0,
+    num_images: Count = 300,
+    seed: Seed = 0,
     cache_dir: str | Path | None = None,
     skip_bad: bool = False,
     trusted_packages: Sequence[str] = ("cpc",),

@@ -1,14 +1,16 @@
 """The whole comparison: a model's features, its baselines, the labels that it saves, and the bound, in one record."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from cpc.argument_rules import Count, OutFile, Positive, Range, checked
 from cpc.bounds.bound import record_table
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.data.readouts import Pool
@@ -21,7 +23,7 @@ from cpc.probes.open import build_untrained, check_names, open_readouts
 from cpc.probes.record import REPORT_NAME, heading, read_report
 from cpc.probes.results import CONFIDENCE, results_table
 from cpc.probes.store import Extraction
-from cpc.probes.supervised import SupervisedProtocol
+from cpc.probes.supervised import DEFAULT_SECONDS, SupervisedProtocol
 from cpc.probes.task import Task, check_share
 
 CURVE_NAME = "label_efficiency.png"
@@ -29,6 +31,7 @@ BASELINES = ("majority", "random", "neighbours")
 NETWORKS = ("supervised", "fine_tuned")
 
 
+@checked
 def probe(
     model_folder: str | Path,
     data: str | Path,
@@ -36,20 +39,20 @@ def probe(
     *,
     features: Sequence[str] | None = None,
     baselines: Sequence[str] | None = None,
-    label_shares: Sequence[float] | None = None,
+    label_shares: Sequence[Annotated[float, Range(0, 1, is_open=True)]] | None = None,
     pool: Pool | None = None,
     train_split: str | None = None,
     test_split: str | None = None,
     folds: str | None = None,
-    num_folds: int | None = None,
-    train_minutes: float | None = None,
+    num_folds: Annotated[int, Range(2)] | None = None,
+    train_minutes: Positive | None = None,
     protocol: ProbeProtocol | None = None,
-    supervised_seconds: float = 75.0,
+    supervised_seconds: Positive | None = None,
     supervised: Mapping[str, Any] | None = None,
-    num_random_models: int = 1,
+    num_random_models: Count | None = None,
     held_out: Sequence[Mapping[str, Any]] | None = None,
     extraction: Extraction | None = None,
-    out: str | Path | None = None,
+    out: OutFile | None = None,
     trusted_packages: Sequence[str] = ("cpc",),
     **data_options: Any,
 ) -> dict[str, Any]:
@@ -77,9 +80,11 @@ def probe(
         num_folds: how many; 4 if not given, or as the modality has it.
         train_minutes: train probes on that much audio of the split, drawn at random; networks take all of it.
         protocol: how probes are trained.
-        supervised_seconds: budget of the supervised baseline, for each task, fold and share of the labels.
+        supervised_seconds: budget of the baselines supervised and fine_tuned, for each task, fold and share of the
+            labels; 75 if not given.
         supervised: other fields of `SupervisedProtocol` that differ from the modality's recipe.
-        num_random_models: untrained models, of different initial weights, whose answers are averaged.
+        num_random_models: untrained models of the baseline random, of different initial weights, whose answers are
+            averaged; 1 if not given.
         held_out: lines of `bound.jsonl` of this checkpoint; those kept in its config.json unless given.
         extraction: how features are computed and kept.
         out: JSON file; probe.json in the model's folder if not given. A curve is drawn beside it.
@@ -94,8 +99,6 @@ def probe(
         ValueError: before anything is computed, on unknown names, options that the modality has no meaning for, or
             tasks that the corpus cannot serve.
     """
-    if train_minutes is not None and train_minutes <= 0:
-        raise ValueError(f"train_minutes={train_minutes} must be positive; leave it out to train on all")
     for share in label_shares or ():
         check_share(share)
     if folds is None:
@@ -129,6 +132,11 @@ def probe(
     networks = NETWORKS if readouts.supervised is not None else ()
     check_names("features", features, [*readouts.features, *readouts.hand_made])
     check_names("baselines", baselines, [*BASELINES, *networks, *readouts.hand_made])
+    if num_random_models is not None and "random" not in baselines:
+        print(f"num_random_models={num_random_models} has no effect without the baseline random", file=sys.stderr)
+    if supervised_seconds is not None and not {"supervised", "fine_tuned"} & set(baselines):
+        told = f"supervised_seconds={supervised_seconds:g} has no effect without the baseline supervised or fine_tuned"
+        print(told, file=sys.stderr)
     tasks = [task] if isinstance(task, str) else dict.fromkeys(task)
     whole = [Task(name, readouts, pool=pool, test_split=test_split, folds=folds, num_folds=num_folds) for name in tasks]
     for each in whole:
@@ -139,7 +147,8 @@ def probe(
             )
         for share in label_shares or ():
             each.with_share(share)
-    budget = {"seconds": supervised_seconds, **(supervised or {})}
+    num_random_models = num_random_models or 1
+    budget = {"seconds": supervised_seconds or DEFAULT_SECONDS, **(supervised or {})}
     recipe = SupervisedProtocol(**{**(readouts.supervised or {}), **budget})
     learnt = whole if train_minutes is None else _trained_on_minutes(whole, readouts, train_minutes)
     hand_made = [name for name in readouts.hand_made if name in (*features, *baselines)]
@@ -210,9 +219,10 @@ def probe(
             "seconds": clock.seconds,
         }
     )
-    write_json(report, out)
+    table = format_report(report)
     _draw_curves(report, out)
-    print(f"{format_report(report)}\nwritten to {out}")
+    write_json(report, out)  # last: what fails before leaves the report that was there
+    print(f"{table}\nwritten to {out}")
     return report
 
 

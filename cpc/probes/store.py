@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from cpc.argument_rules import NonNegative, check_fields
 from cpc.data.readouts import FrontEnd, Precision
 from cpc.data.store.parallel import map_in_order
 
@@ -38,7 +39,7 @@ class Extraction:
 
     device: str = "cpu"
     precision: Precision = "float32"
-    max_ram_gb: float = 2.0
+    max_ram_gb: NonNegative = 2.0
     scratch_dir: str | Path | None = None
     dtype: Literal["float32", "float16"] | None = None
     cache_dir: str | Path | None = None
@@ -46,8 +47,7 @@ class Extraction:
     progress: bool = True
 
     def __post_init__(self) -> None:
-        if self.max_ram_gb < 0:
-            raise ValueError(f"features may take {self.max_ram_gb:g} GB of memory: this cannot be negative")
+        check_fields(self)
         if self.scratch_dir is not None and not Path(self.scratch_dir).is_dir():
             raise ValueError(f"scratch_dir={str(self.scratch_dir)!r} is not a folder: make it, or name another one")
 

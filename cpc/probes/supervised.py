@@ -17,12 +17,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from cpc.argument_rules import Seed, check_fields
 from cpc.data.batch import Batch
 from cpc.data.readouts import UNLABELLED, Readouts
 from cpc.model import CPC
 from cpc.probes.classifier import Probe
 from cpc.probes.task import Task
 
+DEFAULT_SECONDS = 75.0
 _PRETRAINED_RATE = 0.1  # of the softmax's
 
 
@@ -50,7 +52,7 @@ class SupervisedProtocol:
         ValueError: on numbers that allow no training.
     """
 
-    seconds: float | None = 75.0
+    seconds: float | None = DEFAULT_SECONDS
     num_steps: int | None = None
     num_epochs: int | None = None
     min_steps: int = 1
@@ -60,9 +62,10 @@ class SupervisedProtocol:
     weight_decay: float = 0.0
     warmup_share: float = 0.1
     norm: Literal["first_batch", "layer"] = "first_batch"
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.seconds is None and self.num_steps is None and self.num_epochs is None:
             raise ValueError("the supervised network needs a budget: seconds, num_steps or num_epochs")
         for name in ("seconds", "learning_rate"):

@@ -2,7 +2,9 @@
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from cpc.argument_rules import Count, Range, Writable, checked
 
 
 class Entry(NamedTuple):
@@ -30,13 +32,14 @@ RECIPES = {
 }
 
 
+@checked
 def quickstart(
     *,
     modality: Literal["audio", "image", "text"] = "audio",
-    out: Path | None = None,
+    out: Annotated[Path, Writable(is_folder=True)] | None = None,
     corpus: Path | None = None,
-    steps: int | None = None,
-    seed: int = 0,
+    steps: Count | None = None,
+    seed: Annotated[int, Range(0, 2**32 - 1)] = 0,
 ) -> None:
     """Make a corpus, pretrain, measure the bound, probe, and write a report.
 

@@ -32,6 +32,7 @@ def png(seed: int) -> bytes:
 
 def tar(path: Path, *members: tuple[str, bytes], kind: bytes = tarfile.REGTYPE, size: int | None = None) -> Path:
     """A tar as its writer wants it, whose members may lie about their size."""
+    path.parent.mkdir(exist_ok=True)
     with path.open("wb") as out:
         for name, content in members:
             member = tarfile.TarInfo(name)
@@ -105,6 +106,49 @@ def test_images_with_classes(tmp_path: Path) -> None:
     assert (tmp_path / "back" / "dog" / "0-2.png").read_bytes() == png(2)
 
 
+def images_of(folder: Path) -> dict[str, tuple[str, str | None]]:
+    """The split and the class of each image."""
+    table = read_image_source(folder, valid_share=0.0)
+    classes = [table.classes[label] if label >= 0 else None for label in table.labels.tolist()]
+    return dict(zip(table.names, zip(table.splits, classes, strict=True), strict=True))
+
+
+def test_tars_of_images_without_classes_have_none(tmp_path: Path) -> None:
+    """Neither the tar's name nor the folder of a key is one; names of tars may say splits."""
+    for place in range(2):
+        tar(tmp_path / f"in/{place:05}.tar", (f"a/{place}.png", png(place)), (f"b{place}.png", png(place + 2)))
+    untar_corpus([tmp_path / "in"], out=tmp_path / "none")
+    assert set(images_of(tmp_path / "none").values()) == {("unlabelled", None)}
+    tar(tmp_path / "in/00002.tar", ("1.png", png(5)), ("1.cls", b"cat"))
+    untar_corpus([tmp_path / "in"], out=tmp_path / "some")
+    found = images_of(tmp_path / "some")
+    assert found.pop("train/cat/00002-1.png") == ("train", "cat")
+    assert len(found) == 4
+    assert set(found.values()) == {("unlabelled", None)}
+    for name in ("imagenet-train-000", "imagenet-val-000"):
+        tar(
+            tmp_path / f"named/{name}.tar",
+            ("x/1.png", png(1)),
+            ("x/1.cls", b"dog"),
+            ("2.png", png(2)),
+            ("2.cls", b"cat"),
+        )
+        tar(tmp_path / f"bare/{name}.tar", ("x/1.png", png(1)), ("2.png", png(2)))
+    untar_corpus([tmp_path / "named"], out=tmp_path / "classes")
+    assert sorted(images_of(tmp_path / "classes").values()) == [
+        ("train", "cat"),
+        ("train", "dog"),
+        ("valid", "cat"),
+        ("valid", "dog"),
+    ]
+    untar_corpus([tmp_path / "bare"], out=tmp_path / "splits")
+    assert sorted(images_of(tmp_path / "splits").values()) == [("train", None)] * 2 + [("valid", None)] * 2
+    with pytest.raises(
+        ValueError, match=r"some tars say a split .*\(train\), others hold the classes cat and say none"
+    ):
+        untar_corpus([tmp_path / "in/00002.tar", tmp_path / "named/imagenet-train-000.tar"], out=tmp_path / "both")
+
+
 def below(path: str) -> list[tuple[str, bytes]]:
     """A sample whose JSON gives its file this place."""
     return [("b.wav", wav(1)), ("b.json", json.dumps({"path": path}).encode())]
@@ -157,6 +201,20 @@ def test_what_cannot_be_used_is_left_out_when_asked_for(tmp_path: Path) -> None:
         untar_corpus([good, cut], out=tmp_path / "out", skip_bad=True)
     written = sorted(path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.wav"))
     assert written == ["0/1.wav", "0/3.wav", "1/1.wav"]
+
+
+def test_a_tar_that_ends_early_is_named(tmp_path: Path) -> None:
+    """Cut between members, joined to another, or with a damaged header: `tarfile` ends there without a word."""
+    members = [(f"{number}.wav", wav(number, 200)) for number in range(4)]
+    content = tar(tmp_path / "a.tar", *members).read_bytes()
+    spoilt = content[: 2 * 1024] + b"\xff" * 512 + content[2 * 1024 + 512 :]
+    cuts = [content[:end] for end in range(512, len(content) - 1023, 512)]
+    for other in (*cuts, content + content, content + bytes(512) + content, spoilt):
+        (tmp_path / "a.tar").write_bytes(other)
+        with pytest.raises(ValueError, match=r"a\.tar:? .*(cut off|goes on after byte|damaged|is said to have)"):
+            list(read_samples(tmp_path / "a.tar"))
+    (tmp_path / "a.tar").write_bytes(content + bytes(8192))  # tars are padded to whole records
+    assert len(list(read_samples(tmp_path / "a.tar"))) == 4
 
 
 @pytest.mark.fuzz

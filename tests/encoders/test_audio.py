@@ -1,7 +1,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from cpc.encoders import AudioEncoder, ResNetTrunk, TinyTrunk
 from cpc.encoders.convolution import Norm
@@ -28,6 +30,40 @@ def test_num_latents_is_what_comes_out(num_samples: int) -> None:
     model = encoder()
     assert model.num_latents(num_samples) == model(torch.randn(1, num_samples)).shape[1]
     assert model.num_latents(torch.tensor([num_samples, 0, 5])).tolist() == [model.num_latents(num_samples), 0, 0]
+
+
+@settings(max_examples=200, deadline=None)
+@example(layers=[(5, 1, 1), (1, 3, 2)], num_samples=2)
+@given(
+    layers=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 5), st.integers(0, 6)), min_size=1, max_size=4),
+    num_samples=st.integers(0, 150),
+)
+def test_any_geometry_gives_the_latents_of_plain_convolutions(
+    layers: list[tuple[int, int, int]], num_samples: int
+) -> None:
+    """torch's convolutions refuse what cannot be made, in whichever layer it is: such waveforms have no latents."""
+    torch.manual_seed(0)
+    kernels, strides, paddings = zip(*layers, strict=True)
+    model = AudioEncoder(3, norm="none", kernels=kernels, strides=strides, paddings=paddings)
+    x = torch.randn(1, num_samples)
+    expected = by_plain_convolutions(model, x)
+    assert model.num_latents(num_samples) == expected.shape[1]
+    assert model.num_latents(torch.tensor([num_samples])).tolist() == [expected.shape[1]]
+    assert model.num_latents(model.shortest_samples) > 0 == model.num_latents(model.shortest_samples - 1)
+    if expected.shape[1]:
+        torch.testing.assert_close(model(x), expected, atol=1e-5, rtol=1e-4)
+    else:
+        with pytest.raises(ValueError, match="too few"):
+            model(x)
+
+
+def by_plain_convolutions(model: AudioEncoder, x: Tensor) -> Tensor:
+    hidden = x[:, None]
+    for layer, kernel, stride, padding in zip(model.layers, model.kernels, model.strides, model.paddings, strict=True):
+        if hidden.shape[2] < max(kernel - 2 * padding, 1):
+            return torch.zeros(1, 0, model.dim)
+        hidden = F.conv1d(hidden, layer.weight, layer.bias, stride, padding).relu()
+    return hidden.transpose(1, 2)
 
 
 def test_receptive_field_and_centre_by_perturbation() -> None:

@@ -31,6 +31,7 @@ from cpc.contexts import GRU, PixelCNN
 from cpc.data.batch import Batch
 from cpc.encoders import AudioEncoder, FrameEncoder, PatchEncoder, TinyTrunk, TokenEncoder
 from cpc.losses import ClassTableLoss, Contrastive, LocalContrastive
+from cpc.losses.contrastive import EXCHANGES
 from cpc.losses.gathered import of_all_ranks
 from cpc.losses.loss_part import LossPart
 from cpc.model import CPC
@@ -51,6 +52,7 @@ class Case(NamedTuple):
     num_valid: Tensor = LENGTHS
     num_steps: int = 3
     is_sharded: bool = False  # by FSDP2, not replicated by DDP
+    frozen: str = ""  # a part of the model that does not learn
 
 
 def cases() -> dict[str, Case]:
@@ -90,6 +92,12 @@ def cases() -> dict[str, Case]:
         "sharded weights": Case(Contrastive("mixed", 5), is_sharded=True),
         "images, ring": Case(Contrastive("mixed_excluding", skip_steps=1, exchange="ring"), "images", known=()),
         "places, ring": Case(LocalContrastive("mixed", exchange="ring"), "frames", known=()),
+        "frozen encoder": Case(Contrastive("mixed_excluding"), frozen="encoder"),
+        "frozen encoder, ring": Case(Contrastive("mixed_excluding", exchange="ring"), frozen="encoder"),
+        "frozen encoder of places, ring": Case(
+            LocalContrastive("mixed", exchange="ring"), "frames", known=(), frozen="encoder"
+        ),
+        "frozen predictor, ring": Case(Contrastive("mixed", exchange="ring"), frozen="predictor"),
         "ranks without rows, ring": Case(
             Contrastive("mixed", exchange="ring"), num_valid=torch.tensor([0, 1, 1, 1, 10, 4, 1, 10]) * 160
         ),
@@ -124,6 +132,8 @@ def observations(kind: str) -> Tensor:
 def train(case: Case, own: slice, most_steps: int) -> dict[str, Any]:
     x, model, has_ranks = observations(case.kind), model_of(case), dist.is_initialized()
     model.initialise_from(x)
+    if case.frozen:
+        getattr(model, case.frozen).requires_grad_(False)
     ids = {"num_valid": case.num_valid, "sequence_id": FILES, "group_id": SPEAKERS}
     batch = Batch.of(x[own])._replace(**{name: ids[name][own] for name in case.known})
     if case.kind == "tokens":
@@ -143,7 +153,8 @@ def train(case: Case, own: slice, most_steps: int) -> dict[str, Any]:
         contrast = model.contrast(wrapped(batch.x), batch, draws)
         contrast.loss.backward()
         if step == 0:
-            made["gradients"] = {name: whole(each.grad.clone()) for name, each in model.named_parameters()}
+            learning = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+            made["gradients"] = {name: whole(each.grad.clone()) for name, each in learning}
         optimiser.step()
         made["losses"].append(contrast.loss.detach())
         made["sums"].append(torch.stack(contrast[1:]))
@@ -217,6 +228,19 @@ def apart() -> list[bool]:
     ]
 
 
+def collapsed(exchange: str) -> bool:
+    """Whether equal latents on all ranks are right once in N, though ranks round their products differently."""
+    rank, generator = dist.get_rank(), torch.Generator().manual_seed(0)
+    for dim, num in ((48, 2 + rank), (300, 3), (513, 1 + 4 * rank)):
+        latents = torch.randn(dim, generator=generator).expand(num, 5, dim).contiguous()
+        output = Output(latents, latents, {"": torch.randn(2, num, 5, dim)}, None)
+        found = Contrastive("mixed", exchange=exchange)(output, Batch.of(latents))
+        num_each = found.num_candidates / found.num_rows
+        if not torch.allclose(found.accuracy, found.num_rows / num_each, rtol=1e-6, atol=0):
+            return False
+    return True
+
+
 def on_rank(rank: int, split: str, folder: Path, most_steps: int) -> None:
     sizes = [int(size) for size in split.split("+")]
     torch.set_num_threads(1)
@@ -228,6 +252,7 @@ def on_rank(rank: int, split: str, folder: Path, most_steps: int) -> None:
     made: dict[str, Any] = {name: gathered(train(case, own, most_steps)) for name, case in cases().items()}
     if len(sizes) > 1:
         made["refusals"], made["apart"] = of_all(refusals()), of_all(apart())
+        made["collapsed"] = [of_all(collapsed(exchange)) for exchange in EXCHANGES]
     if rank == 0:
         torch.save(made, folder / f"{split}.pt")
     if len(sizes) > 1:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import cpc.losses.tiles as tiles
-from cpc.candidates.samplers import Draw
+from cpc.candidates.samplers import Bernoulli, Draw, Uniform
 from cpc.losses import OBJECTIVES, class_loss
 
 N, D = 9, 5
@@ -32,7 +32,7 @@ def draw_for(objective: str, targets: Tensor, shared: bool, num: int = 6) -> Dra
     targets = targets.reshape(len(targets), -1)
     ids = torch.randint(N, (num,) if shared else (len(targets), num), generator=generator)
     log_count = torch.randn(ids.shape, generator=generator, dtype=torch.float64)
-    log_count[..., -1] = torch.inf
+    ids[..., -1], log_count[..., -1] = 0, torch.inf
     log_count_targets = torch.randn(targets.shape, generator=generator, dtype=torch.float64)
     if accepted[0] != "keep":
         is_hit = (ids.expand(len(targets), num)[:, None] == targets[:, :, None]).any(1)
@@ -263,7 +263,7 @@ COUNTS = torch.zeros(2)
             ONE,
             Draw(torch.tensor([3, 1]), COUNTS, COUNTS),
             {"objective": "sampled_softmax"},
-            "the draw holds a row's own target, but sampled_softmax accepts hits=remove or exclude",
+            "the draw holds a row's own target, but sampled_softmax accepts only hits=remove or exclude",
         ),
         (
             ONE,
@@ -284,14 +284,14 @@ COUNTS = torch.zeros(2)
             r"ids \(3, 4\) and log_count_sampled \(3, 4\) do not fit 2 queries: they are \[m\] or \[2, m\]",
         ),
         (ONE, Draw(ONE, COUNTS, torch.zeros(3)), {"objective": "nce"}, r"log_count_targets \(3,\) are not of the"),
-        (torch.tensor([3, 9]), None, {}, "targets run from 3 to 9, but the 9 classes from 0 to 8"),
+        (torch.tensor([3, 9]), None, {}, "targets run from 3 to 9; they number the 9 classes from 0 to 8"),
         (torch.tensor([-2, 3]), None, {}, "targets run from -2 to 3"),
         (torch.tensor([3, -1]), None, {}, "row 1 has no target"),
         (torch.tensor([[3, -1, -1], [4, 2, 4]]), None, {}, "row 1 names class 4 twice"),
-        (torch.tensor([1, 2, 3]), None, {}, r"targets \(3,\) do not fit 2 queries"),
+        (torch.tensor([1, 2, 3]), None, {}, r"targets is torch.int64 of the shape \[3\]; .* of the shape \[2\]"),
         (ONE, None, {"temperature": -1.0}, "temperature=-1.0 must be positive"),
-        (ONE, None, {"bias": torch.zeros(8)}, "bias has 8 entries for 9 classes"),
-        (ONE, None, {"weight": torch.zeros(3)}, "weight has 3 entries for 2 queries"),
+        (ONE, None, {"bias": torch.zeros(8)}, r"bias is torch.float32 of the shape \[8\]; .* of the shape \[9\]"),
+        (ONE, None, {"weight": torch.zeros(3)}, r"weight is torch.float32 of the shape \[3\]; .* of the shape \[2\]"),
     ],
 )
 def test_bad_input_is_named(targets: Tensor, draw: Draw | None, options: dict, message: str) -> None:
@@ -300,9 +300,27 @@ def test_bad_input_is_named(targets: Tensor, draw: Draw | None, options: dict, m
         check(torch.zeros(2, D), torch.zeros(N, D), targets, draw, **{"objective": "full_softmax", **options})
 
 
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("name", ["nce", "negative_sampling"])
+@pytest.mark.parametrize("sampler", [Uniform, Bernoulli])
+def test_hits_that_were_removed_are_refused_where_they_must_be_kept(sampler: type, name: str, shared: bool) -> None:
+    """Places that a draw left empty are no removed hits, though their id 0 may be a target."""
+    queries, classes, _ = problem(dtype=torch.float32)
+    targets = torch.arange(4)
+    for seed in range(5):
+        kept, removed = (
+            sampler(N, shared=shared).sample(None, 6, targets, hits, torch.Generator().manual_seed(seed))
+            for hits in ("keep", "remove")
+        )
+        class_loss(queries, classes, targets, kept, objective=name)
+        with pytest.raises(ValueError, match=f"lacks a row's own target.*but {name} accepts only hits=keep"):
+            class_loss(queries, classes, targets, removed, objective=name)
+        class_loss(queries, classes, targets, removed, objective="info_nce")
+
+
 def test_widths_that_do_not_fit_are_named() -> None:
     check = getattr(class_loss, "__wrapped__", class_loss)
-    with pytest.raises(ValueError, match="queries have 4 dims, classes 5"):
+    with pytest.raises(ValueError, match=r"classes is .* \[9, 5\]; .* of the shape \[n, 4\]"):
         check(torch.zeros(2, 4), torch.zeros(N, D), ONE, objective="full_softmax")
 
 

@@ -200,11 +200,11 @@ def test_scores_are_float32_under_autocast() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"positives": torch.tensor([0, 9])}, "positives index the 4 candidates"),
+        ({"positives": torch.tensor([0, 9])}, "positives run from 0 to 9; they number the 4 candidates from 0 to 3"),
         ({"num_negatives": 0}, "num_negatives=0 must be at least 1"),
         ({"temperature": 0.0}, "temperature=0.0 must be positive"),
         ({"negatives": torch.tensor([[1], [1]])}, "own positive"),
-        ({"negatives": torch.tensor([[1], [7]])}, "negatives index the 4 candidates"),
+        ({"negatives": torch.tensor([[1], [7]])}, "negatives run from 1 to 7; they number the 4 candidates"),
         ({"compute": "fp8"}, "compute='fp8' is not one of float32, bf16"),
         ({"allowed": torch.ones(1, 1, dtype=torch.bool)}, "query_sequence and candidate_sequence"),
         ({"queries": torch.zeros(0, 3), "positives": torch.zeros(0, dtype=torch.long)}, "no queries"),
@@ -226,11 +226,17 @@ def test_bad_input_is_named(change: dict, message: str | None) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"queries": torch.zeros(3, 3)}, "positives has 2 entries, but there are 3 queries"),
-        ({"queries": torch.zeros(2, 5)}, "queries have 5 channels, candidates 3"),
-        ({"log_count": torch.zeros(1)}, "log_count has 1 entries"),
-        ({"valid": torch.ones(3, dtype=torch.bool)}, "valid has 3 entries"),
-        ({"negatives": torch.zeros(5, 2)}, "negatives has 5 entries"),
+        (
+            {"queries": torch.zeros(3, 3)},
+            r"positives is torch.int64 .*\[2\]; .* of integers of the shape \[3\]",
+        ),
+        (
+            {"queries": torch.zeros(2, 5)},
+            r"candidates is torch.float32 .*\[4, 3\]; .* of floats of the shape \[N, 5\]",
+        ),
+        ({"log_count": torch.zeros(1)}, r"log_count is torch.float32 of the shape \[1\]"),
+        ({"valid": torch.ones(3, dtype=torch.bool)}, r"valid is torch.bool of the shape \[3\]"),
+        ({"negatives": torch.zeros(5, 2).long()}, r"negatives is torch.int64 of the shape \[5, 2\]; .* \[2, R\]"),
         ({"query_sequence": torch.zeros(2).long()}, "give all three or none"),
         ({"negatives": torch.tensor([[2], [2]]), "num_negatives": 9}, "num_negatives=9 draws negatives, but"),
     ],

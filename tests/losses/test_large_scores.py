@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cpc.bounds.estimators import jensen_shannon
 from cpc.candidates import LatentBank
 from cpc.candidates.samplers import Draw
 from cpc.losses import bank_loss, class_loss, info_nce
@@ -81,6 +82,27 @@ def test_several_targets_at_large_scores() -> None:
     shifts = Shifts(torch.zeros(2), torch.zeros(1, 2))
     found = candidate_loss(vectors[:, 0], vectors[0], None, (vectors, None), shifts)
     assert found.loss.item() == pytest.approx(math.log(4), rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("behind", [15.0, 24.5, 29.0, 40.0])
+def test_large_losses_keep_their_digits(loss: Callable[..., Tensor], behind: float) -> None:
+    """A positive far behind the best of its negatives adds e^-behind to the loss, which float64 resolves."""
+    vectors = torch.full((N, 1), -500.0, dtype=torch.float64)
+    vectors[:3], vectors[-1] = -behind, 0.0
+    found = loss(torch.ones(3, 1, dtype=torch.float64), vectors)
+    expected = behind + math.log1p(3 * math.exp(-behind))
+    assert found.tolist() == pytest.approx([expected] * 3, rel=1e-14)
+
+
+@pytest.mark.parametrize("score", [-31.0, -22.0, 22.0, 31.0])
+def test_large_logistic_losses_keep_their_digits(score: float) -> None:
+    classes = torch.tensor([[score], [score / 2]], dtype=torch.float64)
+    found = class_loss(torch.ones_like(classes[:1]), classes, torch.tensor([0]), objective="full_logistic")
+    expected = math.log1p(math.exp(-score)) + math.log1p(math.exp(score / 2))
+    assert found.loss.item() == pytest.approx(expected, rel=1e-14)
+    of_pairs = torch.tensor([[score, score / 2], [score / 2, score]], dtype=torch.float64)
+    assert jensen_shannon(of_pairs).item() == pytest.approx(-expected, rel=1e-14)
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -165,7 +165,9 @@ def test_a_first_source_that_cannot_serve_is_refused(config: dict[str, Any], tmp
         pretrain(on_another_source_first(config, str(tmp_path / "nowhere"), 2) | {"run_dir": str(tmp_path / "run")})
 
 
-def test_a_run_begins_with_them_and_resumes_with_its_own(config: dict[str, Any], saved: Path, tmp_path: Path) -> None:
+def test_a_run_begins_with_them_and_resumes_with_its_own(
+    config: dict[str, Any], saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config |= {"init_from": str(saved)}
     whole = pretrain(config | {"run_dir": str(tmp_path / "whole")})
     start, end = cpc.load_pretrained(saved), cpc.load_pretrained(whole)
@@ -179,7 +181,10 @@ def test_a_run_begins_with_them_and_resumes_with_its_own(config: dict[str, Any],
     pretrain(stopped | {"trainer": config["trainer"] | {"max_steps": 2}})
     (saved / "config.json").unlink()  # not needed any more
     # What is named now was not started from: neither nothing, nor another model, replaces what the run began with.
-    resumed = pretrain(stopped | {"ckpt_path": "last", "init_from": None})
+    capsys.readouterr()
+    resumed = pretrain(stopped | {"ckpt_path": "last", "init_from": None, "seed_everything": 7})
+    told = "no effect on a run that goes on: seed_everything 0 -> 7; its weights"
+    assert told in capsys.readouterr().err
     assert read_checkpoint(resumed / "checkpoints" / "last.ckpt")["callbacks"]["RunFolder"]["init_from"] == str(saved)
     torch.testing.assert_close(cpc.load_pretrained(resumed).state_dict(), end.state_dict(), rtol=0, atol=0)
 
@@ -196,7 +201,10 @@ def test_frozen_parts_keep_the_weights_they_begin_with(
 
 
 def test_parts_that_are_not_there_cannot_be_frozen(config: dict[str, Any], tmp_path: Path) -> None:
-    for frozen, words in (["encodr"], "names 'encodr'; the model has encoder, context"), ([""], "nothing to train"):
+    for frozen, words in (
+        (["encodr"], "names 'encodr'; the model has encoder, context"),
+        ([""], "`model.frozen` is empty"),
+    ):
         wrong = config | {"model": config["model"] | {"frozen": frozen}, "run_dir": str(tmp_path / "run")}
         with pytest.raises(ValueError, match=words):
             pretrain(wrong)

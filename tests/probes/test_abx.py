@@ -303,8 +303,8 @@ def test_forty_thousand_triplets_take_less_than_a_minute() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_size_group": 1}, "max_size_group=1 must be at least 2: A and X are of one group"),
-        ({"max_x_across": 0}, "max_x_across=0 must be at least 1"),
+        ({"max_size_group": 1}, "`max_size_group`=1 must be at least 2"),
+        ({"max_x_across": 0}, "`max_x_across`=0 must be at least 1"),
         ({"context": "none"}, "context='none' is not one of within, any"),
     ],
 )

@@ -24,7 +24,9 @@ TRIPLET = ["0 0.1 mid low high ann", "0.1 0.2 mid low high ann", "0.2 0.3 low lo
 
 @pytest.fixture
 def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
-    cpc.save_pretrained(model, tmp_path / "run" / "model", provenance={"step": 7, "data": Audio(manifest="").noted})
+    cpc.save_pretrained(
+        model, tmp_path / "run" / "model", provenance={"step": 7, "data": Audio(manifest="unknown").noted}
+    )
     return tmp_path / "run"
 
 
@@ -124,7 +126,7 @@ def test_errors_stand_beside_probes_of_the_same_weights(
     with_other_weights = cpc.CPC(model.encoder, model.context, model.predictor)
     with_other_weights.encoder.set_statistics(0.0, 0.2)
     cpc.save_pretrained(
-        with_other_weights, model_folder / "model", provenance={"step": 8, "data": Audio(manifest="").noted}
+        with_other_weights, model_folder / "model", provenance={"step": 8, "data": Audio(manifest="unknown").noted}
     )
     assert list(run_abx("one")["abx"]) == ["one"]  # type: ignore[call-overload]
     assert run_abx("one")["tasks"] == {}
@@ -191,8 +193,12 @@ def test_every_item_file_and_protocol_has_its_own_errors(
 def test_items_that_end_after_their_recording_are_counted(
     model_folder: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = [f"test/ann-0 {line}" for line in [*TRIPLET, "0.3 7 mid low high ann", "0.3 0.4005 mid low high ann"]]
-    items = str(write(corpus / "x.item", *lines))
+    lines = [f"test/ann-0 {line}" for line in [*TRIPLET, "0.3 0.44 mid low high ann", "0.3 0.4005 mid low high ann"]]
+    items = str(write(corpus / "x.item", *lines, "test/ann-0 0.3 0.46 mid low high ann"))
+    message = refusal(["abx", str(model_folder), "--items", items], capsys)
+    assert "1 of 6 items" in message
+    assert "test/ann-0 0.3 0.46 mid low high ann (it lasts 0.4 s)" in message
+    write(corpus / "x.item", *lines)
     main(["abx", str(model_folder), "--items", items, "--features", "z", "--baselines"])
     assert "items that end after their recording, and are cut at its end: 1" in capsys.readouterr().out
     assert json.loads((model_folder / "probe.json").read_text())["abx"]["x"]["items"]["num_cut"] == 1

@@ -17,7 +17,7 @@ from cpc.probes import Probe, fit_probe, store
 
 @pytest.fixture
 def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
-    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": Audio(manifest="").noted})
+    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": Audio(manifest="unknown").noted})
     return tmp_path / "model"
 
 
@@ -102,8 +102,8 @@ def test_probe(
         (["--device", "nowhere"], "device='nowhere' cannot be used"),
         (["--hidden_dim", "8"], "set --hidden to 1"),
         (["--scratch_dir", "nowhere"], "scratch_dir='nowhere' is not a folder"),
-        (["--max_ram_gb", "-1"], "-1 GB of memory: this cannot be negative"),
-        (["--supervised_seconds", "0"], "budget and rate must be positive"),
+        (["--max_ram_gb", "-1"], "--max_ram_gb=-1.0 must be at least 0"),
+        (["--supervised_seconds", "0"], "--supervised_seconds=0.0 must be positive"),
         (["--precision", "float8"], "invalid choice"),
     ],
 )

@@ -19,7 +19,7 @@ from cpc.probes.embed import embed
 
 @pytest.fixture
 def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
-    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": Audio(manifest="").noted})
+    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": Audio(manifest="unknown").noted})
     return tmp_path / "model"
 
 
@@ -56,7 +56,7 @@ def test_features_that_are_not_finite_are_not_written(
     with torch.no_grad():
         for layer in model.encoder.layers:
             layer.weight.fill_(3e38)
-    cpc.save_pretrained(model, model_folder, provenance={"data": Audio(manifest="").noted})
+    cpc.save_pretrained(model, model_folder, provenance={"data": Audio(manifest="unknown").noted})
     files = [audio_folder / "bob" / "0.flac"]
     with pytest.raises(ValueError, match=r"bob/0\.flac: its features are not finite"):
         embed(model_folder, files, tmp_path / "out", "z", progress=False)

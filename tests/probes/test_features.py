@@ -3,11 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import cpc
 from cpc.contexts import GRU, LSTM, CausalTransformer, Context
 from cpc.data.audio.features import Features
-from cpc.encoders import AudioEncoder
+from cpc.data.audio.spectral import MFCC
+from cpc.encoders import AudioEncoder, MelEncoder
 from cpc.predictors import Bilinear
 
 CONTEXTS = [GRU(dim=8, num_layers=2), LSTM(dim=8), CausalTransformer(dim=8, num_heads=2, window=7)]
@@ -48,6 +51,56 @@ def test_spectra_in_chunks_equal_those_of_the_whole_file(kind: str) -> None:
     for chunk_seconds in (0.011, 0.05):
         in_chunks = Features(kind, sample_rate_hz=16000, chunk_seconds=chunk_seconds)(wave)
         np.testing.assert_allclose(in_chunks, whole, atol=1e-4)
+
+
+@settings(max_examples=100, deadline=None)
+@example(layers=[(1, 4, 0), (2, 2, 0)], num_samples=300, chunk=40)  # a field shorter than the hop
+@example(layers=[(2, 1, 4)], num_samples=30, chunk=5)  # more padding than kernel
+@example(layers=[(5, 1, 0), (1, 1, 3)], num_samples=30, chunk=1)  # the last latents need none of the last samples
+@given(
+    layers=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 5), st.integers(0, 6)), min_size=1, max_size=3),
+    num_samples=st.integers(0, 400),
+    chunk=st.integers(1, 90),
+)
+def test_any_geometry_in_chunks_equals_the_whole_file(
+    layers: list[tuple[int, int, int]], num_samples: int, chunk: int
+) -> None:
+    torch.manual_seed(0)
+    kernels, strides, paddings = zip(*layers, strict=True)
+    encoder = AudioEncoder(3, 100, "none", kernels, strides, paddings)
+    for layer in encoder.layers:
+        torch.nn.init.normal_(layer.bias)  # so that zeros between layers differ from silence
+    chunks_equal_the_whole(encoder, num_samples, chunk)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    hop=st.integers(4, 12),
+    longer=st.integers(0, 12),
+    num_frames=st.sampled_from([None, 1, 3, 7]),
+    num_samples=st.integers(0, 300),
+    chunk=st.integers(1, 90),
+)
+def test_spectra_of_any_geometry_in_chunks_equal_the_whole_file(
+    hop: int, longer: int, num_frames: int | None, num_samples: int, chunk: int
+) -> None:
+    torch.manual_seed(0)
+    window = hop + 2 * longer
+    frames = {"num_mels": 1, "sample_rate_hz": 100, "hop_samples": hop, "window_samples": window}
+    encoder = MFCC(1, 2, **frames) if num_frames is None else MelEncoder(3, 4, num_frames, **frames)
+    chunks_equal_the_whole(encoder, num_samples, chunk)
+
+
+def chunks_equal_the_whole(encoder: AudioEncoder | MelEncoder | MFCC, num_samples: int, chunk: int) -> None:
+    encoder.set_statistics(0.02, 0.1)
+    features = Features("z", cpc.CPC(encoder, GRU(dim=2), Bilinear(1)), chunk_seconds=chunk / 100)
+    wave = noise(num_samples)
+    (num_frames,) = features.num_frames(np.array([num_samples]))
+    found = features(wave)
+    assert found.shape == (num_frames, 3)
+    if num_frames:
+        with torch.no_grad():
+            np.testing.assert_allclose(found, encoder(torch.from_numpy(wave)[None])[0].numpy(), atol=1e-4)
 
 
 def test_blocks_of_any_size_make_the_same_features(model: cpc.CPC) -> None:

@@ -86,7 +86,7 @@ def test_a_class_of_one_fold_alone_is_an_error_there(model: cpc.CPC, audio: Read
 def test_folds_that_cannot_be_are_named(
     model: cpc.CPC, corpus_folder: Path, cache_dir: Path, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
-    cpc.save_pretrained(model, tmp_path, provenance={"data": Audio(manifest="").noted})
+    cpc.save_pretrained(model, tmp_path, provenance={"data": Audio(manifest="unknown").noted})
     options = {"task": "phones", "extraction": Extraction(cache_dir=cache_dir, progress=False), **options}
     with pytest.raises(ValueError, match=message):
         probe(tmp_path, corpus_folder, **options)

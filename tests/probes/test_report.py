@@ -41,7 +41,9 @@ BRIEF = {"seconds": None, "num_steps": 2, "batch_size": 2}
 @pytest.fixture
 def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
     cpc.save_pretrained(
-        model, tmp_path / "run" / "model", provenance={"step": 7, "held_out": [BOUND], "data": Audio(manifest="").noted}
+        model,
+        tmp_path / "run" / "model",
+        provenance={"step": 7, "held_out": [BOUND], "data": Audio(manifest="unknown").noted},
     )
     return tmp_path / "run"
 
@@ -168,7 +170,7 @@ def test_untrained_models_are_initialised_as_the_models_own_training_began(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cpc.save_pretrained(model, tmp_path, provenance={"data": Audio(manifest="", window_samples=1_600).noted})
+    cpc.save_pretrained(model, tmp_path, provenance={"data": Audio(manifest="unknown", window_samples=1_600).noted})
     calls, untrained = [], []
 
     def windows(audio: Any, window_samples: int, num_windows: int, seed: int) -> torch.Tensor:
@@ -232,6 +234,25 @@ def test_the_encoder_is_not_trained(model_folder: Path, corpus_folder: Path, ext
     assert reports[0]["tasks"] == reports[1]["tasks"]
 
 
+def test_a_report_that_cannot_be_told_leaves_the_one_that_was_there(
+    model_folder: Path,
+    corpus_folder: Path,
+    extraction: Extraction,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def measure() -> None:
+        out = tmp_path / "reports" / "report.json"
+        probe(model_folder, corpus_folder, "speaker", features=("mfcc",), baselines=(), extraction=extraction, out=out)
+
+    measure()
+    before = (tmp_path / "reports" / "report.json").read_bytes()
+    monkeypatch.setattr("cpc.probes.report.results_table", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        measure()
+    assert [(path.name, path.read_bytes()) for path in (tmp_path / "reports").iterdir()] == [("report.json", before)]
+
+
 def test_less_training_audio(model_folder: Path, corpus_folder: Path, extraction: Extraction) -> None:
     report = probe(
         model_folder,
@@ -259,7 +280,7 @@ def test_less_training_audio(model_folder: Path, corpus_folder: Path, extraction
             "legal are majority, random, .*, fine_tuned, mfcc, logmel",
         ),
         ({"task": "speaker", "features": ("z_grid",)}, "features=.*legal are c, z, mfcc, logmel"),
-        ({"task": "speaker", "train_minutes": 0.0}, "train_minutes=0.0 must be positive"),
+        ({"task": "speaker", "train_minutes": 0.0}, "`train_minutes`=0.0 must be positive"),
         ({"task": "speaker", "label_shares": (0.5,)}, "`label_shares` are of whole files.*set `pool` to mean"),
         ({"task": "speaker", "baselines": ("neighbours",)}, "neighbours are of whole files.*set `pool` to mean"),
     ],
@@ -270,6 +291,18 @@ def test_mistakes_show_before_anything_is_computed(
     monkeypatch.setattr("cpc.data.audio.corpus.pack", lambda *_, **__: pytest.fail("packed"))
     with pytest.raises(ValueError, match=message):
         probe(model_folder, manifest.root, **arguments)
+
+
+def test_options_of_baselines_that_are_not_measured_are_told(
+    model_folder: Path, corpus_folder: Path, extraction: Extraction, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"features": ("mfcc",), "extraction": extraction}
+    probe(model_folder, corpus_folder, "speaker", baselines=("majority",), supervised_seconds=3.0, **options)
+    said = capsys.readouterr().err
+    assert "supervised_seconds=3 has no effect without the baseline supervised or fine_tuned" in said
+    assert "random" not in said
+    probe(model_folder, corpus_folder, "speaker", baselines=("majority",), num_random_models=2, **options)
+    assert "num_random_models=2 has no effect without the baseline random" in capsys.readouterr().err
 
 
 def test_data_without_readouts_are_refused_before_they_are_opened(
@@ -324,7 +357,7 @@ def test_files_as_a_whole_have_what_images_have(
     ("arguments", "message"),
     [
         ({"scratch_dir": "nowhere"}, "scratch_dir='nowhere' is not a folder"),
-        ({"max_ram_gb": -1.0}, "cannot be negative"),
+        ({"max_ram_gb": -1.0}, "`max_ram_gb`=-1.0 must be at least 0"),
     ],
 )
 def test_places_that_make_no_sense(arguments: dict, message: str) -> None:

@@ -170,7 +170,7 @@ def test_a_manifest_without_splits(manifest: Manifest, audio: Open) -> None:
 
 def test_labels_without_matching_audio(manifest: Manifest, audio: Open, tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("path,start,end,label\nsomething/else.wav,0,1,a\n")
-    with pytest.raises(ValueError, match=r"none of the 24 files.*\n.*train.*\n?[^§]*something/else"):
+    with pytest.raises(ValueError, match=r"24 of 24 audio files have no.*\n.*train.*\n?[^§]*something/else"):
         Task("phones", audio(alignments=tmp_path / "other.csv"))
 
 
@@ -180,8 +180,13 @@ def test_alignments_that_are_not_there(audio: Open) -> None:
 
 
 def test_alignments_of_other_times(manifest: Manifest, audio: Open, model: cpc.CPC, tmp_path: Path) -> None:
-    lines = [f"{path},100,101,{'ab'[row % 2]}" for row, path in enumerate(manifest.paths)]
-    (tmp_path / "late.csv").write_text("path,start,end,label\n" + "\n".join(lines) + "\n")
-    task = Task("phones", audio(alignments=tmp_path / "late.csv"))
+    def aligned(times: str) -> Task:
+        lines = [f"{path},{times},{'ab'[row % 2]}" for row, path in enumerate(manifest.paths)]
+        (tmp_path / "other.csv").write_text("path,start,end,label\n" + "\n".join(lines) + "\n")
+        return Task("phones", audio(alignments=tmp_path / "other.csv"))
+
+    with pytest.raises(ValueError, match=r"24 of 24 aligned files(.|\n)*labels until 400 s, audio until 0\.4 s"):
+        aligned("0,400")
+    task = aligned("0.399,0.4")  # after the last frame's centre
     with pytest.raises(ValueError, match="do the times of the alignments fit"):
         task.examples("train", stored(task, model), "z")

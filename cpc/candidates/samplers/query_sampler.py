@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, Sampler, distinct, without_hits
+from cpc.data.tensors import check_range, check_tensor
 
 
 class QuerySampler(Sampler):
@@ -32,7 +33,7 @@ class QuerySampler(Sampler):
         temperature: the softmax's that the law is to resemble has scores h . c / temperature.
 
     Raises:
-        ValueError: if `dim` is below 1, or the temperature is not positive.
+        ValueError: if `dim` is below 1, or the temperature is not positive and finite.
     """
 
     needs_queries = True
@@ -42,8 +43,8 @@ class QuerySampler(Sampler):
 
     def __init__(self, num_classes: int, dim: int, temperature: float = 1.0) -> None:
         super().__init__(num_classes)
-        if dim < 1 or not temperature > 0:
-            raise ValueError(f"dim={dim} must be at least 1, and temperature={temperature} positive")
+        if dim < 1 or not 0 < temperature < torch.inf:
+            raise ValueError(f"dim={dim} must be at least 1, and temperature={temperature} positive and finite")
         self.dim = dim
         self.temperature = temperature
         self.register_buffer("is_ready", torch.tensor(False))
@@ -55,8 +56,8 @@ class QuerySampler(Sampler):
         Raises:
             ValueError: if the embeddings have another shape, are not finite, or the law cannot use them.
         """
+        self._check_embeddings(embeddings, self.num_classes)
         with torch.autocast(embeddings.device.type, enabled=False):
-            self._check_embeddings(embeddings, self.num_classes)
             self._refresh(embeddings.float())
         self.is_ready.fill_(True)
 
@@ -68,14 +69,12 @@ class QuerySampler(Sampler):
             ValueError: on ids out of range or named twice, embeddings that `refresh` would refuse, or before `refresh`.
         """
         self._check_ready()
-        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < self.num_classes:
-            raise ValueError(
-                f"ids run from {int(ids.min())} to {int(ids.max())}, classes from 0 to {self.num_classes - 1}"
-            )
+        check_tensor("ids", ids, "integers", ("U",))
+        check_range("ids", ids, 0, self.num_classes, "classes")
         if len(ids.unique()) < len(ids):
             raise ValueError("an id is named twice: one class has one embedding; pass ids.unique()")
+        self._check_embeddings(embeddings, len(ids))
         with torch.autocast(embeddings.device.type, enabled=False):
-            self._check_embeddings(embeddings, len(ids))
             self._update(ids.long(), embeddings.float())
 
     @torch.no_grad()
@@ -101,11 +100,8 @@ class QuerySampler(Sampler):
         if queries is None:
             raise ValueError(f"{type(self).__name__} draws for queries: give them")
         self.check_request(num, hits)
-        if queries.shape[0] != targets.shape[0] or queries.shape[1] != self.dim:
-            raise ValueError(
-                f"queries of shape {tuple(queries.shape)} for {len(targets)} rows of targets: {type(self).__name__} "
-                f"was built for [{len(targets)}, {self.dim}]"
-            )
+        self.check_kind(targets)
+        check_tensor("queries", queries, "floats", (len(targets), self.dim))
         self._check_ready()
         of_row = targets.reshape(targets.shape[0], -1).long()
         num_excluded = of_row.shape[1] if hits == "exclude" else 0
@@ -177,8 +173,7 @@ class QuerySampler(Sampler):
             )
 
     def _check_embeddings(self, embeddings: Float[Tensor, "U D"], num: int) -> None:
-        if embeddings.shape != (num, self.dim):
-            raise ValueError(f"embeddings of shape {tuple(embeddings.shape)}: expected ({num}, {self.dim})")
+        check_tensor("embeddings", embeddings, "floats", (num, self.dim))
         self.check_vectors(embeddings.float(), "embeddings")
 
     def _check_ready(self) -> None:

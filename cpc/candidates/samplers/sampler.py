@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.fixed_dtype import FixedDtype
+from cpc.data.tensors import check_range, check_tensor
 
 Hits = Literal["keep", "remove", "exclude"]
 HITS: tuple[str, ...] = get_args(Hits)
@@ -124,6 +125,7 @@ class Sampler(FixedDtype, ABC):
     def check(self, num: int, targets: Int[Tensor, "M ..."], hits: str) -> None:
         """Raise ValueError on what no sampler can do."""
         self.check_request(num, hits)
+        self.check_kind(targets)
         self.check_targets(targets)
 
     def check_request(self, num: int, hits: str) -> None:
@@ -135,13 +137,13 @@ class Sampler(FixedDtype, ABC):
         if num < 1:
             raise ValueError(f"num_sampled={num} must be at least 1")
 
+    def check_kind(self, targets: Int[Tensor, "M ..."]) -> None:
+        """Raise ValueError if targets are no tensor of integers `[M]` or `[M, T]`; their values are not read."""
+        check_tensor("targets", targets, "integers", ("M", "T") if getattr(targets, "ndim", 1) > 1 else ("M",))
+
     def check_targets(self, targets: Int[Tensor, "M ..."]) -> None:
         """Raise ValueError if a target is no class."""
-        if targets.numel() and not -1 <= int(targets.min()) <= int(targets.max()) < self.num_classes:
-            raise ValueError(
-                f"targets run from {int(targets.min())} to {int(targets.max())}, but the {self.num_classes} classes "
-                f"from 0 to {self.num_classes - 1} (-1: no further target)"
-            )
+        check_range("targets", targets, NO_TARGET, self.num_classes, "classes")
 
 
 def counts_given(counts: Tensor | Sequence[float | int] | int) -> Tensor:

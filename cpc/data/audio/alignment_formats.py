@@ -1,28 +1,33 @@
-"""File formats of time alignments: TIMIT `.phn`, Praat TextGrid, CTM, CSV, and CPC's `converted_aligned_phones.txt`.
+"""Line formats of time alignments: TIMIT `.phn`, CTM, CSV, and CPC's `converted_aligned_phones.txt`.
 
 Every reader returns tracks: per audio file the segments in order of time, none overlapping another. Whatever breaks
-that is a ValueError with the file and the line.
+that, is left over, or occurs twice is a ValueError with the file and the line.
 """
 
 import codecs
-import csv
+import io
 import re
 import sys
 from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from cpc.data.store.tables import read_table, require_utf8
 
 PHN_RATE_HZ = 16_000
 # CPC_audio's labels are 160 samples apart, at LibriSpeech's 16 kHz.
 ALIGNED_PHONES_HOP_SECONDS = 160 / 16_000
-# Times are rounded when they are written (CTM: start and duration each to 10 ms or 1 ms), so neighbours may touch.
+# Times are rounded when they are written, so a segment may end a little after the next one begins; it is cut there.
 OVERLAP_TOLERANCE_SECONDS = 1e-3
+# A CTM rounds start and duration each to 10 ms: their sum is up to 10 ms late.
+CTM_OVERLAP_TOLERANCE_SECONDS = 10e-3
+CTM_MOST_FIELDS = 8  # confidence, type and speaker may follow the label
 
-# The values of a TextGrid, long or short: strings, numbers, flags. `intervals [1]:` and `xmin =` are commentary.
-_TEXTGRID_VALUE = re.compile(r'"((?:[^"]|"")*)"|(?<!\S)([-+]?\.?\d[\d.]*(?:[eE][-+]?\d+)?)(?!\S)|(?<!\S)(<\w+>)(?!\S)')
+# Words are apart by ASCII's blanks: others, such as U+00A0, may be part of a label.
+_WORD = re.compile(r"[^ \t\n\r\f\v]+")
 
 
 class Track(NamedTuple):
@@ -43,65 +48,41 @@ Row = tuple[int, str, float, float, str]  # line, audio file, start and end in s
 
 
 def read_phn(file: Path) -> Track:
-    """A TIMIT `.phn` file: `start end label` per line, in samples at 16 kHz."""
+    """A TIMIT `.phn` file: `start end label` per line in order of time, in samples at 16 kHz."""
 
     def rows() -> Iterator[Row]:
+        last_start = -np.inf
         for number, cells in _cells(file):
             if len(cells) != 3:
                 raise ValueError(f"{file}, line {number}: {' '.join(cells)!r} is not 'start end label'")
             start, end = (_number(file, number, cell) / PHN_RATE_HZ for cell in cells[:2])
+            if start < last_start:
+                raise ValueError(
+                    f"{file}, line {number}: begins at {start:g} s, before the segment above it ({last_start:g} s); "
+                    "put the lines in order of time"
+                )
+            last_start = start
             yield number, "", start, end, cells[2]
 
-    return _only_track(file, rows())
-
-
-def read_textgrid(file: Path, tier: str | None = None) -> Track:
-    """One interval tier of a Praat TextGrid, long or short, UTF-8 or UTF-16; intervals without a text are left out.
-
-    Args:
-        file: the TextGrid.
-        tier: name of the tier; None: `phones`, or the only interval tier there is.
-    """
-    values = _TextGridValues(file)
-    if (values.string(), values.string()) != ("ooTextFile", "TextGrid"):
-        raise ValueError(f"{file}: is not a TextGrid in text format; save it in Praat as text or short text")
-    values.number(), values.number()
-    tiers: dict[str, list[Row]] = {}
-    others = []
-    for _ in range(values.count() if values.flag() == "<exists>" else 0):
-        kind, name = values.string(), values.string()
-        values.number(), values.number()
-        rows = []
-        for _ in range(values.count()):
-            start, line = values.number(), values.line
-            end = values.number() if kind == "IntervalTier" else start
-            label = values.string().strip()
-            if label:
-                rows.append((line, "", start, end, label))
-        if kind == "IntervalTier":
-            tiers[name] = rows
-        else:
-            others.append(name)
-    if tier is None:
-        tier = next(iter(tiers)) if len(tiers) == 1 else "phones"
-    if tier not in tiers:
-        points = f" (and the point tiers {', '.join(others)})" if others else ""
-        raise ValueError(
-            f"{file}: has no interval tier {tier!r}, only {', '.join(tiers) or 'none'}{points}; name one with tier"
-        )
-    return _only_track(file, tiers[tier])
+    return single_track(file, rows())
 
 
 def read_ctm(file: Path) -> dict[str, Track]:
-    """A CTM file, `file channel start duration label` per line: tracks by the name in its first column."""
+    """A CTM file, `file channel start duration label` per line: tracks by the name in its first column.
+
+    A confidence (a number, or NA), a type and a speaker may follow.
+    """
 
     def rows() -> Iterator[Row]:
         channels: dict[str, str] = {}
         for number, cells in _cells(file, comment=";;"):
-            if len(cells) < 5:
+            if not 5 <= len(cells) <= CTM_MOST_FIELDS:
                 raise ValueError(
-                    f"{file}, line {number}: {' '.join(cells)!r} is not 'file channel start duration label'"
+                    f"{file}, line {number}: {' '.join(cells)!r} is not 'file channel start duration label' "
+                    "(confidence, type and speaker may follow)"
                 )
+            if len(cells) > 5 and cells[5] != "NA":
+                _number(file, number, cells[5])  # a blank inside the label would shift what follows it
             name, channel, *times, label = cells[:5]
             if channels.setdefault(name, channel) != channel:
                 raise ValueError(
@@ -110,30 +91,29 @@ def read_ctm(file: Path) -> dict[str, Track]:
             start, duration = (_number(file, number, time) for time in times)
             yield number, name, start, start + duration, label
 
-    return _tracks(file, rows())
+    return _tracks(file, rows(), CTM_OVERLAP_TOLERANCE_SECONDS)
 
 
 def read_csv(file: Path) -> dict[str, Track]:
     """A CSV file with the columns path, start, end (seconds) and label: tracks by path."""
-    reader = csv.reader(_decoded(file).splitlines())
+    header, lines = read_table(file)
+    missing = [name for name in ("path", "start", "end", "label") if name not in header]
+    if missing:
+        raise ValueError(f"{file}: has no column {', '.join(missing)}, only {', '.join(header)}")
+    ambiguous = [name for name in ("offset", "duration") if name in header]
+    if ambiguous:
+        raise ValueError(
+            f"{file}: has the column {ambiguous[0]} beside start and end, which count from the beginning of the file; "
+            "leave it out"
+        )
+    path_at, start_at, end_at, label_at = (header.index(name) for name in ("path", "start", "end", "label"))
 
     def rows() -> Iterator[Row]:
-        header = next(reader, [])
-        missing = [name for name in ("path", "start", "end", "label") if name not in header]
-        if missing:
-            raise ValueError(f"{file}: has no column {', '.join(missing)}, only {', '.join(header)}")
-        path_at, start_at, end_at, label_at = (header.index(name) for name in ("path", "start", "end", "label"))
-        for cells in filter(None, reader):
-            number = reader.line_num
-            if len(cells) != len(header):
-                raise ValueError(f"{file}, line {number}: {len(cells)} cells under {len(header)} columns")
+        for number, cells in lines:
             start, end = (_number(file, number, cells[at]) for at in (start_at, end_at))
             yield number, cells[path_at], start, end, cells[label_at]
 
-    try:
-        return _tracks(file, rows())
-    except csv.Error as error:
-        raise ValueError(f"{file}, line {reader.line_num}: is not a CSV ({error})") from error
+    return _tracks(file, rows())
 
 
 def index_aligned_phones(file: Path) -> dict[str, tuple[int, int]]:
@@ -145,7 +125,9 @@ def index_aligned_phones(file: Path) -> dict[str, tuple[int, int]]:
     offset = 0
     with file.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
-            stem, *rest = line.split(maxsplit=1) or [b""]
+            if number == 1:
+                require_utf8(file, line)
+            stem, *rest = line.removeprefix(codecs.BOM_UTF8).split(maxsplit=1) or [b""]
             name = stem.decode("utf-8", errors="replace")
             if name and not rest:
                 raise ValueError(f"{file}, line {number}: {name} has no labels")
@@ -175,53 +157,12 @@ def read_aligned_phones(file: Path, offset: int, number: int) -> Track:
     return Track(first * ALIGNED_PHONES_HOP_SECONDS, last * ALIGNED_PHONES_HOP_SECONDS, labels)
 
 
-class _TextGridValues:
-    """The values of a TextGrid one after the other, as Praat reads them: what is expected decides what is skipped."""
-
-    def __init__(self, file: Path) -> None:
-        self.line = 1
-        self._file = file
-        self._text = _decoded(file)
-        self._values = _TEXTGRID_VALUE.finditer(self._text)
-        self._place = 0
-
-    def string(self) -> str:
-        return self._next(1, "a string").replace('""', '"')
-
-    def number(self) -> float:
-        found = self._next(2, "a number")
-        try:
-            return float(found)
-        except ValueError:
-            self._fail("a number", found)
-
-    def count(self) -> int:
-        number = self.number()
-        if not (number >= 0 and number.is_integer()):
-            self._fail("a count", f"{number:g}")
-        return int(number)
-
-    def flag(self) -> str:
-        return self._next(3, "<exists>")
-
-    def _next(self, group: int, expected: str) -> str:
-        match = next(self._values, None)
-        place = len(self._text) if match is None else match.start()
-        self.line += self._text.count("\n", self._place, place)
-        self._place = place
-        if match is None or match[group] is None:
-            self._fail(expected, "the end of the file" if match is None else match[0])
-        return match[group]
-
-    def _fail(self, expected: str, found: str) -> NoReturn:
-        raise ValueError(f"{self._file}, line {self.line}: expected {expected}, found {found}")
-
-
-def _only_track(file: Path, rows: Iterable[Row]) -> Track:
+def single_track(file: Path, rows: Iterable[Row]) -> Track:
+    """Return the track of a file that holds one utterance."""
     return _tracks(file, rows).get("", Track(np.zeros(0), np.zeros(0), []))
 
 
-def _tracks(file: Path, rows: Iterable[Row]) -> dict[str, Track]:
+def _tracks(file: Path, rows: Iterable[Row], overlap_seconds: float = OVERLAP_TOLERANCE_SECONDS) -> dict[str, Track]:
     """Rows in any order as tracks; 24 bytes a row beside the label."""
     names: dict[str, tuple[array[int], array[float], array[float], list[str]]] = {}
     for line, name, start, end, label in rows:
@@ -232,19 +173,25 @@ def _tracks(file: Path, rows: Iterable[Row]) -> dict[str, Track]:
         starts.append(start)
         ends.append(end)
         labels.append(sys.intern(label))
-    return {name: _track(file, *columns) for name, columns in names.items()}
+    return {name: _track(file, overlap_seconds, *columns) for name, columns in names.items()}
 
 
-def _track(file: Path, *columns_and_labels: Any) -> Track:
-    """Sorted by start and checked; a segment without duration is left out, as no frame lies in it."""
+def _track(file: Path, overlap_seconds: float, *columns_and_labels: Any) -> Track:
+    """Return the segments sorted by start and checked; those without duration are left out, as no frame lies in them.
+
+    Neighbours that overlap by rounding meet where the later one begins.
+    """
     *columns, labels = columns_and_labels
-    order = np.argsort(columns[1], kind="stable")
-    lines, starts, ends = (np.array(column)[order] for column in columns)
+    columns = [np.array(column) for column in columns]
+    kept = np.flatnonzero((columns[1] != columns[2]) | ~(columns[1] >= 0) | np.isinf(columns[1]))
+    order = kept[np.argsort(columns[1][kept], kind="stable")]
+    lines, starts, ends = (column[order] for column in columns)
+    overlaps = (starts[1:] < ends[:-1] - overlap_seconds - 1e-9) | (starts[1:] == starts[:-1])
     for bad, problem in (
         (~np.isfinite(starts + ends), "has a time that is not finite"),
         (~(starts >= 0), "starts before 0"),
         (~(ends >= starts), "ends before it starts"),
-        (np.append(False, starts[1:] < ends[:-1] - OVERLAP_TOLERANCE_SECONDS), "overlaps the segment before it"),
+        (np.append(False, overlaps)[: len(starts)], "overlaps the segment before it"),
     ):
         if bad.any():
             at = int(np.argmax(bad))
@@ -252,13 +199,16 @@ def _track(file: Path, *columns_and_labels: Any) -> Track:
                 f"{file}, line {lines[at]}: the segment {labels[order[at]]!r} from {starts[at]:g} s to "
                 f"{ends[at]:g} s {problem}"
             )
-    kept = ends > starts
-    return Track(starts[kept], ends[kept], [labels[row] for row in order[kept].tolist()])
+    ends[:-1] = np.minimum(ends[:-1], starts[1:])
+    return Track(starts, ends, [labels[row] for row in order.tolist()])
 
 
-def _decoded(file: Path) -> str:
+def decode_text(file: Path) -> str:
+    """Return the text of a file in UTF-8 or UTF-16, without its byte-order mark."""
     data = file.read_bytes()
     encoding = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+    if encoding != "utf-16":
+        require_utf8(file, data)
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
@@ -267,9 +217,9 @@ def _decoded(file: Path) -> str:
 
 def _cells(file: Path, comment: str | None = None) -> Iterator[tuple[int, list[str]]]:
     """Number and words of every line that is neither blank nor a comment."""
-    for number, line in enumerate(_decoded(file).splitlines(), start=1):
+    for number, line in enumerate(io.StringIO(decode_text(file), newline=None), start=1):
         if line.strip() and not (comment and line.startswith(comment)):
-            yield number, line.split()
+            yield number, _WORD.findall(line)
 
 
 def _number(file: Path, line: int, cell: str) -> float:

@@ -1,7 +1,8 @@
 """Alignments: which label holds from when to when in each audio file, and the label of every frame."""
 
+import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -15,13 +16,21 @@ from cpc.data.audio.alignment_formats import (
     read_csv,
     read_ctm,
     read_phn,
-    read_textgrid,
 )
 from cpc.data.audio.file_names import bare_path, is_end_of
+from cpc.data.audio.manifest import Manifest
+from cpc.data.audio.textgrid import read_textgrid
 from cpc.data.store.folders import name_a_few
 
 UNLABELLED = -100  # torch's `ignore_index`
 ALIGNMENTS_NAME = "alignments.csv"
+
+# By a frame of an aligner, or by the padding that a codec adds or removes; 80 files of TIMIT by nothing. Larger shifts
+# move phones.
+MOST_SECONDS_AFTER_AUDIO = 0.05
+# Labels of half the rate, or in another unit, end in half the audio or less. Unlabelled silence at the end of files
+# takes less.
+LEAST_SHARE_LABELLED = 0.55
 
 _OF_UTTERANCES = (".phn", ".textgrid", ".ctm")  # formats that come as many files in a folder
 _FORMATS = (*_OF_UTTERANCES, ".csv", ".txt")
@@ -97,14 +106,22 @@ class Alignments:
         Raises:
             ValueError: if there are none or several alignments for it, or its alignment is malformed.
         """
+        track = self._track_of(path)
+        return list(map(Segment, track.starts.tolist(), track.ends.tolist(), track.labels))
+
+    def end_seconds(self, path: str) -> float:
+        """Return when the last segment of a file ends, 0 if it has none; raises as `segments` does."""
+        ends = self._track_of(path).ends
+        return float(ends[-1]) if len(ends) else 0.0
+
+    def _track_of(self, path: str) -> Track:
         name = self.name_of(path)
         if name is None:
             raise ValueError(
                 f"{path}: {self._source} holds no alignment of this name (it has, for example, "
                 f"{', '.join(self.names[:3])})"
             )
-        track = self._track(name)
-        return list(map(Segment, track.starts.tolist(), track.ends.tolist(), track.labels))
+        return self._track(name)
 
     def _candidates(self, path: str) -> list[str]:
         if path in self._tracks:
@@ -133,8 +150,9 @@ def read_alignments(path: str | Path, *, tier: str | None = None) -> Alignments:
         tier: TextGrid: name of the tier; unless given, `phones` or the only interval tier.
 
     Raises:
-        ValueError: if there is nothing there, a folder holds several formats, a name occurs twice or a table is
-            malformed. Files of one utterance are read when they are asked for.
+        ValueError: if there is nothing there, a folder holds several formats, a name occurs twice, a table is
+            malformed, or `tier` is given for a format without tiers. Files of one utterance are read when
+            they are asked for.
     """
     path = Path(path)
     if (path / ALIGNMENTS_NAME).is_file():
@@ -147,6 +165,8 @@ def read_alignments(path: str | Path, *, tier: str | None = None) -> Alignments:
             raise ValueError(f"{path}: its suffix tells no format; name it {', '.join(_FORMATS)} as its format is")
     else:
         raise ValueError(f"there are no alignments at {path}: it is neither a file nor a folder")
+    if tier is not None and files[0].suffix.lower() != ".textgrid":
+        raise ValueError(f"`tier`={tier}: {files[0]} is no TextGrid, and other formats have no tiers; leave it out")
     tracks: dict[str, Track | Callable[[], Track]] = {}
     home: dict[str, Path] = {}
     for file in files:
@@ -202,14 +222,49 @@ def window_labels(
     return np.where(covered, class_of_segment[at], UNLABELLED)
 
 
-def check_alignments(alignments: Alignments, paths: Iterable[str]) -> None:
-    """Refuse alignments if no path of a manifest has one, or a path has several; unaligned frames stay unlabelled."""
-    paths = list(paths)
-    if not any([alignments.name_of(path) for path in paths]):
+def check_alignments(alignments: Alignments, manifest: Manifest, rows: Sequence[int] | np.ndarray) -> None:
+    """Refuse alignments that are not those of the files; frames of files without an alignment stay unlabelled.
+
+    Args:
+        alignments: read here, as far as they are of these files.
+        manifest: of the audio; its counts say how long each file is, else its header does.
+        rows: which files of the manifest are meant.
+
+    Raises:
+        ValueError: if no file has an alignment or no alignment a label, or a file has several; if the labels of a file
+            end more than 50 ms after its audio.
+
+    Warns:
+        UserWarning: if the last labels of half of the files end before 55 % of their audio.
+    """
+    rows = np.unique(np.asarray(rows, dtype=np.int64))  # folds name a row as often as it is trained and tested on
+    paths = [manifest.paths[row] for row in rows.tolist()]
+    aligned = [place for place, path in enumerate(paths) if alignments.name_of(path)]
+    if not aligned:
         raise ValueError(
             f"{len(paths)} of {len(paths)} audio files have no alignment:\n{name_a_few(paths)}\n"
             f"{len(alignments)} alignments have no audio:\n{name_a_few(alignments.names)}\n"
             "files match by their path, their path without suffix, or their stem"
+        )
+    found = manifest.take(rows[aligned])
+    ends = np.array([alignments.end_seconds(path) for path in found.paths])
+    if not ends.any():
+        raise ValueError(f"the alignments of {len(found)} audio files hold no label:\n{name_a_few(found.paths)}")
+    lengths = found.seconds
+    late = np.flatnonzero(ends > lengths + MOST_SECONDS_AFTER_AUDIO).tolist()
+    if late:
+        lines = [f"{found.paths[row]}: labels until {ends[row]:g} s, audio until {lengths[row]:g} s" for row in late]
+        raise ValueError(
+            f"the labels of {len(late)} of {len(found)} aligned files end after their audio:\n{name_a_few(lines)}\n"
+            "give times in seconds (samples at 16 kHz in .phn) from the beginning of each file, or remove the "
+            "alignments that are of other recordings"
+        )
+    shares = (ends / lengths)[(ends > 0) & np.isfinite(lengths)]
+    if len(shares) and (share := float(np.median(shares))) < LEAST_SHARE_LABELLED:
+        warnings.warn(
+            f"the last label of a file ends at {share:.2g} of its audio (median of {len(shares)} files): if the labels "
+            "are of whole files, their times are in another unit (cpc takes seconds, in .phn samples at 16 kHz)",
+            stacklevel=3,
         )
 
 

@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+from cpc.argument_rules import Count, checked
 
+
+@checked
 def pack_corpus(
-    data: str | Path, *, sample_rate_hz: int = 16000, cache_dir: str | Path | None = None, skip_bad: bool = False
+    data: str | Path, *, sample_rate_hz: Count = 16000, cache_dir: str | Path | None = None, skip_bad: bool = False
 ) -> None:
     """Decode a corpus once, and print where it is.
 

@@ -15,7 +15,7 @@ from cpc.data.audio.windows import FrameLabels, WindowDataset
 from cpc.data.drawn import DrawnCorpus
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.shards import Shards, is_sharded
-from cpc.data.streams.stream import naming
+from cpc.data.streams.stream import digest, naming
 
 Sampler = Literal["uniform", "same_speaker"]
 
@@ -57,6 +57,7 @@ class Corpus(DrawnCorpus):
     cache_gb: float = 50.0
     skip_bad: bool = False
     alignments: str | Path | None = None
+    tier: str | None = None
     augmentation: WaveformAugmentation | None = None
     shuffle_hours: float | None = None
 
@@ -70,7 +71,7 @@ class Corpus(DrawnCorpus):
         self.speakers: list[str] = []
         if "speaker" in self.manifest.columns:
             self.group_ids, self.speakers = self.manifest.codes("speaker")
-        self._alignments = None if self.alignments is None else read_alignments(self.alignments)
+        self._alignments = None if self.alignments is None else read_alignments(self.alignments, tier=self.tier)
         self.labels = [] if self._alignments is None else self._alignments.labels
 
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
@@ -81,7 +82,8 @@ class Corpus(DrawnCorpus):
             needs_speakers: whether every file of these must have a speaker.
 
         Raises:
-            ValueError: if a split has no rows, a speaker is missing, or no file of a split has an alignment.
+            ValueError: if a split has no rows, a speaker is missing, or the alignments are not those of a split (see
+                `check_alignments`).
         """
         for split in splits:
             rows = self.manifest.rows(split)
@@ -96,7 +98,7 @@ class Corpus(DrawnCorpus):
                     )
             if self._alignments is not None:
                 try:
-                    check_alignments(self._alignments, paths)
+                    check_alignments(self._alignments, self.manifest, rows)
                 except ValueError as error:
                     raise ValueError(f"alignments of split {split!r}: {error}") from error
 
@@ -131,6 +133,13 @@ class Corpus(DrawnCorpus):
                 raise ValueError(
                     f"data.shuffle_hours={self.shuffle_hours} holds {at_once} windows: at least 16 are shuffled"
                 )
+        made_from = {
+            "paths of audio files": digest(self.manifest.paths[row] for row in rows.tolist()),
+            "content of audio files": digest(self.audio.content(rows)),
+        }
+        if is_training and self.augmenter is not None and self.augmenter.recordings is not None:
+            noise = self.augmenter.recordings
+            made_from["content of noise"] = digest(noise.content(np.arange(len(noise))))
         return WindowDataset(
             self.audio.subset(rows),
             self.window_samples,
@@ -141,6 +150,7 @@ class Corpus(DrawnCorpus):
             split=split,
             augmenter=self.augmenter if is_training else None,
             windows_at_once=at_once,
+            made_from=made_from,
         )
 
     def statistics(self, split: str | None) -> tuple[float, float]:

@@ -100,6 +100,7 @@ class Features:
         # A latent closer than this to the start of a chunk has seen the padding there.
         half_field = (self._encoder.receptive_field_samples - 1) / 2
         self._margin_latents = max(0, math.ceil((half_field - self.first_centre_samples) / self.hop_samples))
+        self._shortest_samples = self._encoder.shortest_samples
         self._last_offset = math.ceil(self.first_centre_samples + half_field)
         self.chunk_samples = max(self.hop_samples, round(chunk_seconds * self.sample_rate_hz))
 
@@ -177,10 +178,12 @@ class Features:
         for block in self._chunks(blocks):
             pending = np.concatenate([pending, block])
             num_final = (len(pending) - 1 - self._last_offset) // self.hop_samples + 1
-            if num_final <= num_done:
+            if num_final <= num_done or len(pending) < self._shortest_samples:
                 continue
             yield self._encode(pending)[:, num_done:num_final]
-            num_dropped = max(num_final - self._margin_latents, 0)
+            # What is kept begins at a latent's place and is long enough for the encoder, also behind the last chunk.
+            num_droppable = (len(pending) - self._shortest_samples) // self.hop_samples
+            num_dropped = max(min(num_final - self._margin_latents, num_droppable), 0)
             pending = pending[num_dropped * self.hop_samples :]
             num_done = num_final - num_dropped
         if self._encoder.num_latents(len(pending)) > num_done:

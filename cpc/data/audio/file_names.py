@@ -1,14 +1,23 @@
 """What tables call audio files: their paths, their paths without suffix, or their stems."""
 
+import unicodedata
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from cpc.data.audio.headers import AUDIO_SUFFIXES
 
 
+def composed(name: str) -> str:
+    """A name in Unicode's normal form C, in which names are compared."""
+    return unicodedata.normalize("NFC", name)
+
+
 def bare_path(path: str) -> str:
-    """A path without the suffix of an audio file (`spk.001` keeps its dot)."""
-    pure = PurePosixPath(path)
+    """A path without the suffix of an audio file (`spk.001` keeps its dot), in Unicode's normal form C.
+
+    File systems and unpackers change the normal form of a name: two that differ in it only are one name.
+    """
+    pure = PurePosixPath(composed(path))
     return pure.with_suffix("").as_posix() if pure.suffix.lower() in AUDIO_SUFFIXES else pure.as_posix()
 
 

@@ -11,7 +11,8 @@ import torchaudio
 from einops import rearrange
 from torch.nn import functional
 
-from cpc.data.audio.headers import Sound, check_rate, num_samples_tolerance, open_sound
+from cpc.data.audio.containers import check_end
+from cpc.data.audio.headers import Sound, check_rate, open_sound
 
 _BLOCK_SAMPLES = 1 << 20
 # A resampling kernel holds one filter per output sample of the repeating pattern: 256 MB at most.
@@ -110,23 +111,18 @@ def _resampling(old_rate_hz: int, new_rate_hz: int) -> _Resampling:
 
 
 def _decode_all(path: Path, sound: Sound, block_samples: int) -> Iterator[np.ndarray]:
-    num_decoded = 0
-    for start in range(0, sound.frames, block_samples):
-        num_wanted = min(block_samples, sound.frames - start)
-        block = _mono(path, sound, sound.read(num_wanted, "float32", always_2d=True), num_wanted)
-        num_decoded += len(block)
-        if len(block):
-            yield block
-    if not num_decoded:
-        raise ValueError(f"{path}: holds no samples")
+    for start in range(0, sound.num_samples, block_samples):
+        num_wanted = min(block_samples, sound.num_samples - start)
+        yield _mono(path, sound, sound.read(num_wanted, "float32", always_2d=True), num_wanted)
+    check_end(path, sound.stream, sound)
 
 
 def _mono(path: Path, sound: Sound, x: np.ndarray, num_wanted: int) -> np.ndarray:
     """Averages the channels of a decoded piece, after checking that it is whole and finite."""
-    if len(x) < num_wanted - num_samples_tolerance(sound):
+    if len(x) < num_wanted:
         raise ValueError(
-            f"{path}: is truncated, {num_wanted - len(x)} of the {sound.frames} samples that its header promises are "
-            "missing"
+            f"{path}: is truncated, {num_wanted - len(x)} of the {sound.num_samples} samples that its header promises "
+            "are missing"
         )
     mono = x[:, 0] if x.shape[1] == 1 else x.mean(axis=1)
     if not np.isfinite(mono).all():

@@ -1,10 +1,8 @@
 """What an audio file says about itself, read without decoding it: length, rate, channels, and whether it is whole."""
 
-import math
-import os
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import FileIO
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import NamedTuple
 import soundfile
 from tqdm import tqdm
 
+from cpc.data.audio.containers import MOST_SAMPLES, check_end, whole_samples
 from cpc.data.store.parallel import map_in_order
 from cpc.data.store.untrusted import open_regular, reading
 from cpc.on_ray.spread import spread
@@ -23,18 +22,13 @@ AUDIO_SUFFIXES = frozenset(
 )
 
 # Measured with libsndfile 1.2.2: after a seek in these, samples can be other than in one go (MP3 loses its reservoir).
-# Nor can the last sample be looked at; but no byte holds more than so many: a frame of MPEG has 24 bytes or more for
-# 576 samples, a packet of Vorbis two bytes or more for 4096.
-_INEXACT_SEEKS = {"MPEG_LAYER_I": 64, "MPEG_LAYER_II": 64, "MPEG_LAYER_III": 64, "VORBIS": 2048}
-
-# libsndfile shortens a cut-off file in silence, but its log keeps what the header had promised.
-_SHORTENED = re.compile(r"^\s*(?:data|SSND|Data Size)\s*:\s*(\d+) \(should be (\d+)\)", re.MULTILINE)
-# Programs that write to a pipe leave a placeholder near 2**31 or 2**32 as the length: not a promise.
-_PLACEHOLDER_BYTES = 0x7FFFF000
+# Nor can their last sample be looked at.
+_INEXACT_SEEKS = ("MPEG_LAYER_I", "MPEG_LAYER_II", "MPEG_LAYER_III", "VORBIS")
+_MOST_VORBIS_SAMPLES = 2048  # in a byte: a packet has two bytes or more for 4096
 
 # What is legal of a file and in a manifest; other headers are wrong. A file that claims 1 Hz would become 16,000 times
 # as long, 2^40 samples at 16 kHz are two years, and libsndfile knows 1024 channels.
-COUNT_LIMITS = {"num_samples": (1, 1 << 40), "sample_rate_hz": (1000, 10_000_000), "num_channels": (1, 1024)}
+COUNT_LIMITS = {"num_samples": (1, MOST_SAMPLES), "sample_rate_hz": (1000, 10_000_000), "num_channels": (1, 1024)}
 COUNT_COLUMNS = tuple(COUNT_LIMITS)
 
 _FILES_TOGETHER = 256  # of one message to a worker on Ray: a header takes less time than a message
@@ -44,7 +38,7 @@ class Header(NamedTuple):
     """Length, rate and channels of one audio file.
 
     Attributes:
-        num_samples: samples per channel at the file's own rate (MP3 without a Xing header: an estimate).
+        num_samples: samples per channel at the file's own rate.
         sample_rate_hz: the file's own rate.
         num_channels: 1 for mono.
         subtype: libsndfile's name of the sample format, as "PCM_16" or "FLOAT".
@@ -60,7 +54,14 @@ class Sound(soundfile.SoundFile):
     """An audio file that seeks only where a seek is exact, and otherwise decodes straight on.
 
     soundfile itself seeks after every `read` of a seekable file, which spoils the next piece of an MP3 or Ogg Vorbis.
+
+    Attributes:
+        stream: the file itself.
+        num_samples: what decoding gives of each channel.
     """
+
+    stream: FileIO
+    num_samples: int
 
     def seekable(self) -> bool:
         """Whether decoding after a seek gives the very samples that decoding from the start gives."""
@@ -69,15 +70,23 @@ class Sound(soundfile.SoundFile):
 
 @contextmanager
 def open_sound(path: Path) -> Iterator[Sound]:
-    """Opens an audio file; whatever the decoder complains about becomes a ValueError that names the file."""
-    with reading(path, "cannot be decoded, it is damaged, truncated or no audio"):
+    """Opens an audio file; whatever the decoder complains about becomes a ValueError that names the file.
+
+    Raises:
+        ValueError: also as `whole_samples`.
+    """
+    with reading(path, "cannot be decoded, it is damaged, truncated or no audio"), open_regular(path) as stream:
         try:
-            sound = Sound(os.fsencode(path))  # a name need not be UTF-8
+            sound = Sound(stream.fileno(), closefd=False)
         except soundfile.SoundFileError as error:
             _refuse_compression(path, str(error))
             raise
         with sound:
             check_rate(sound.samplerate, f"{path}: is of")
+            sound.stream, sound.num_samples = stream, whole_samples(path, stream, sound)
+            if not sound.num_samples:
+                check_end(path, stream, sound)  # a length of 0 before samples is one that was never written
+                raise ValueError(f"{path}: holds no samples")
             yield sound
 
 
@@ -104,32 +113,20 @@ def check_rate(sample_rate_hz: int, whose: str) -> None:
         raise ValueError(f"{whose} {sample_rate_hz} Hz, but legal are {lowest} to {highest} Hz")
 
 
-def num_samples_tolerance(sound: Sound) -> int:
-    """How many samples the decoder may deliver less than the header says: 0, except for MP3, which may estimate."""
-    return int(sound.frames * 0.02) + 1152 if sound.subtype.startswith("MPEG") else 0
-
-
 def read_header(path: Path) -> Header:
     """Length, rate and channels of an audio file, after a look at its end.
 
-    A cut-off WAV, AIFF or AU file is found by its header, a FLAC file by its last sample; MP3 and Ogg files that were
-    cut off are found when they are decoded, if at all; what they say is believed up to what their bytes can hold.
+    A cut-off WAV, AIFF or AU file is found by its header, a FLAC file by its last sample, an Ogg file by its last page,
+    an MP3 file by its frames, which are counted.
 
     Raises:
-        ValueError: naming the file, if it is missing, empty, truncated, without samples or no audio, or its rate or
-            length is absurd.
+        ValueError: naming the file, if it is missing, empty, truncated, without samples or no audio, holds several
+            files, or its rate or length is absurd.
     """
     with open_sound(path) as sound:
-        header = Header(sound.frames, sound.samplerate, sound.channels, sound.subtype)
-        if header.num_samples == 0:
-            raise ValueError(f"{path}: holds no samples")
-        if header.num_samples > COUNT_LIMITS["num_samples"][1]:
-            raise ValueError(f"{path}: does not say how long it is; write it again with any audio tool")
-        for promised, present in _SHORTENED.findall(sound.extra_info):
-            if int(promised) < _PLACEHOLDER_BYTES:
-                raise ValueError(f"{path}: is truncated, {present} of its {promised} bytes of audio are there")
+        header = Header(sound.num_samples, sound.samplerate, sound.channels, sound.subtype)
         num_bytes = path.stat().st_size
-        if header.num_samples > num_bytes * _INEXACT_SEEKS.get(header.subtype, math.inf):
+        if header.subtype == "VORBIS" and header.num_samples > num_bytes * _MOST_VORBIS_SAMPLES:
             raise ValueError(
                 f"{path}: says that it has {header.num_samples} samples, more than its {num_bytes} bytes can hold; "
                 "write it again with any audio tool"
@@ -138,6 +135,7 @@ def read_header(path: Path) -> Header:
             sound.seek(header.num_samples - 1)
             if len(sound.read(1)) != 1:
                 raise ValueError(f"{path}: is truncated, its last sample is missing")
+            check_end(path, sound.stream, sound)
     return header
 
 

@@ -4,34 +4,37 @@ import re
 import warnings
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
+from cpc.argument_rules import Count, Seed, Share, Writable, checked
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS, Header, read_headers
 from cpc.data.audio.label_files import labels_of
 from cpc.data.audio.manifest import KNOWN_COLUMNS, MANIFEST_NAME, Manifest, read_manifest
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
-from cpc.data.store.splits import draw_splits
+from cpc.data.store.splits import draw_splits, split_called, splits_of_folders
+from cpc.data.store.tables import format_table
 
 SplitBy = Literal["file", "speaker"]
 
 DEFAULT_SHARE = 0.1  # of the files, for valid and for test each
 
 
+@checked
 def index_folder(
     root: str | Path,
-    out: str | Path | None = None,
+    out: Annotated[str | Path, Writable(is_folder=None)] | None = None,
     *,
     speaker_level: int | None = None,
     speaker_pattern: str | None = None,
     split_level: int | None = None,
     labels: str | Path | None = None,
     label_key: str | None = None,
-    valid_share: float | None = None,
-    test_share: float | None = None,
+    valid_share: Share | None = None,
+    test_share: Share | None = None,
     split_by: SplitBy = "file",
-    seed: int = 0,
-    num_workers: int = 8,
-    num_ray_workers: int | None = None,
+    seed: Seed = 0,
+    num_workers: Count = 8,
+    num_ray_workers: Count | None = None,
     skip_bad: bool = False,
     overwrite: bool = False,
     progress: bool = True,
@@ -44,12 +47,13 @@ def index_folder(
         speaker_level: which folder below `root` names the speaker: 0 the first, -1 the one the file lies in.
         speaker_pattern: regular expression, searched in the path relative to `root`. Each named group becomes a column:
             `(?P<digit>\d)_(?P<speaker>[a-z]+)_(?P<index>\d+)`; groups `speaker` and `split` mean what they say.
-        split_level: which folder below `root` names the split.
+        split_level: which folder below `root` names the split; other words for train, valid and test become these.
         labels: CSV (or TSV) whose columns are joined to the files; one called `split` or `speaker` means what it says.
         label_key: its column that names the files, by their paths below `root`, their names, or their stems; `path`
             if not given.
         valid_share: share of the files that is drawn for split `valid`, 0.1 if not given; nothing is drawn where
-            folders or the pattern name the split, nor where both shares are 0.
+            folders or the pattern name the split, nor where both shares are 0. If neither shares nor levels are given
+            and all first folders are called as splits (train, validation; train2017, dev-clean), they are the splits.
         test_share: share of the files that is drawn for split `test`, likewise.
         split_by: `speaker` draws speakers, so that those of `valid` and `test` are heard nowhere else.
         seed: of the drawn splits.
@@ -76,6 +80,7 @@ def index_folder(
         raise ValueError(f"{out} exists already; set `overwrite` to replace it, or name another place with `out`")
     paths = find_files(root, AUDIO_SUFFIXES, "audio")
     refuse_doubles(root, paths)
+    format_table({"path": paths})  # refuses a name with a line break before the headers are read
     columns_of_paths = _labels(paths, speaker_level, speaker_pattern, split_level)
     if label_key is not None and labels is None:
         raise ValueError(f"`label_key`={label_key} is a column of `labels`: name the table too")
@@ -85,6 +90,8 @@ def index_folder(
         if twice:
             raise ValueError(f"{labels} has the columns {', '.join(twice)}, which paths name already: leave one out")
         columns_of_paths |= joined
+    if "split" in columns_of_paths:
+        columns_of_paths["split"] = [split_called(split) or split for split in columns_of_paths["split"]]
     draw = partial(_drawn_splits, valid_share=valid_share, test_share=test_share, split_by=split_by, seed=seed)
     draw({"path": paths} | columns_of_paths)  # what is wrong with the options shows before the headers are read
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +110,11 @@ def index_folder(
     columns |= {name: [str(getattr(header, name)) for header in headers.values()] for name in COUNT_COLUMNS}
     order = [name for name in KNOWN_COLUMNS if name in columns]
     columns = {name: columns[name] for name in dict.fromkeys([*order, *columns])}
-    Manifest(root, columns).write(out)
+    try:
+        manifest = Manifest(root, columns)
+    except ValueError as error:
+        raise ValueError(f"{out if labels is None else labels}: {error}") from error
+    manifest.write(out)
     return read_manifest(out, check_files=False)
 
 
@@ -148,16 +159,19 @@ def _drawn_splits(
     split_by: SplitBy,
     seed: int,
 ) -> dict[str, list[str]]:
-    """A column `split`, unless there is one or both shares are 0."""
+    """A column `split`, unless there is one or both shares are 0; from the first folders, where these say splits."""
     if split_by not in get_args(SplitBy):
         raise ValueError(f"split_by={split_by!r} is not one of {', '.join(get_args(SplitBy))}")
+    is_asked_for = (valid_share, test_share, split_by, seed) != (None, None, "file", 0)
     if "split" in columns:
-        if (valid_share, test_share, split_by, seed) != (None, None, "file", 0):
+        if is_asked_for:
             raise ValueError(
                 f"valid_share={valid_share}, test_share={test_share}, split_by={split_by!r}, seed={seed} draw splits, "
                 "but `split_level`, `speaker_pattern` or `labels` name them already: leave one or the other out"
             )
         return {}
+    if not is_asked_for and (named := _splits_of_first_folders(columns["path"])):
+        return {"split": named}
     shares = [DEFAULT_SHARE if share is None else share for share in (valid_share, test_share)]
     if shares == [0, 0]:
         return {}
@@ -171,6 +185,20 @@ def _drawn_splits(
                 f"{name_a_few(nameless)}\nname them with `speaker_level` or `speaker_pattern`, or leave out `split_by`"
             )
     return {"split": draw_splits(units, valid_share=shares[0], test_share=shares[1], seed=seed)}
+
+
+def _splits_of_first_folders(paths: list[str]) -> list[str]:
+    """Return the split that each path's first folder says, with some of `train` as `valid` if none is; [] if none."""
+    tops = [path.rpartition("/")[0].partition("/")[0] for path in paths]
+    split_of_top = splits_of_folders(tops)
+    if len(set(split_of_top.values())) < 2:
+        return []
+    splits = [split_of_top[top] for top in tops]
+    train_paths = [path for path, split in zip(paths, splits, strict=True) if split == "train"]
+    if "valid" in splits or len(train_paths) < 2:
+        return splits
+    drawn = dict(zip(train_paths, draw_splits(train_paths, valid_share=DEFAULT_SHARE, test_share=0.0), strict=True))
+    return [drawn.get(path, split) for path, split in zip(paths, splits, strict=True)]
 
 
 def _folders_at(paths: list[str], level: int, option: str) -> list[str]:

@@ -87,18 +87,21 @@ def read_items(path: str | Path) -> Items:
 
     Raises:
         ValueError: naming the line, if the file is missing or no UTF-8, its first line is no header, it holds no items,
-            a line has not seven fields, or its times are not numbers with 0 <= onset < offset.
+            a line has not seven fields, its times are not numbers with 0 <= onset < offset, or two lines are of the
+            same stretch of a file: an item that is compared with itself has no error.
     """
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"there is no item file {path}; write one with `cpc data items DIR --out FILE.item`")
     try:
-        header, *lines = path.read_text(encoding="utf-8-sig").splitlines() or [""]
+        with path.open(encoding="utf-8-sig") as stream:
+            header, *lines = stream.read().split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no item file: it is not UTF-8 text ({error})") from error
     if header.replace("#", "").split() != HEADER.replace("#", "").split():
         raise ValueError(f"{path}, line 1: {header[:80]!r} is not the header of an item file, {HEADER!r}")
     rows = []
+    line_of: dict[tuple[str, float, float], int] = {}
     for number, line in enumerate(lines, start=2):
         cells = line.split()
         if not cells:
@@ -110,6 +113,11 @@ def read_items(path: str | Path) -> Items:
             raise ValueError(
                 f"{path}, line {number}: an item from {cells[1]} to {cells[2]} s; onset and offset are seconds from "
                 "the start of the file, the onset first"
+            )
+        if line_of.setdefault((cells[0], onset, offset), number) != number:
+            raise ValueError(
+                f"{path}, line {number}: {cells[0]} from {cells[1]} to {cells[2]} s is in line "
+                f"{line_of[cells[0], onset, offset]} already; keep one of them"
             )
         rows.append((cells[0], onset, offset, *cells[3:]))
     if not rows:

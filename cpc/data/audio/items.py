@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from cpc.argument_rules import OutFile, checked
 from cpc.data.audio.alignments import ALIGNMENTS_NAME, Segment, check_alignments, read_alignments
 from cpc.data.audio.file_names import shortest_names
 from cpc.data.audio.item_files import Items
@@ -19,11 +20,13 @@ SILENCES = ("SIL", "sil", "sp", "spn", "h#", "pau", "epi")
 MOST_GAP_SECONDS = 0.02  # between neighbours: CTM rounds start and duration to 10 ms each
 
 
+@checked
 def write_items(
     data: str | Path,
-    out: str | Path,
+    out: OutFile,
     *,
     alignments: str | Path | None = None,
+    tier: str | None = None,
     split: str | None = None,
     span: Span = "phone",
     silences: Sequence[str] = SILENCES,
@@ -37,6 +40,7 @@ def write_items(
         data: manifest CSV, or the folder that holds it.
         out: item file to write.
         alignments: file or folder of alignments; beside the manifest if not given.
+        tier: of TextGrids, the tier that holds the phones; `phones`, or the only interval tier if not given.
         split: take items from this part of the corpus alone.
         span: `phone` spans the phone, `triphone` its neighbours too, as in ZeroSpeech's tests; then neither of them is
             silent.
@@ -55,8 +59,8 @@ def write_items(
     source = manifest.root / ALIGNMENTS_NAME if alignments is None else Path(alignments)
     if not source.exists():
         raise ValueError(f"items are made of alignments, and there is no {source}: name them with `alignments`")
-    found, rows = read_alignments(source), manifest.rows(split).tolist()
-    check_alignments(found, [manifest.paths[row] for row in rows])
+    found, rows = read_alignments(source, tier=tier), manifest.rows(split).tolist()
+    check_alignments(found, manifest, rows)
     names, speakers = shortest_names(manifest.paths), _speakers(manifest)
     columns: list[tuple[str, float, float, str, str, str, str]] = []
     for row in rows:

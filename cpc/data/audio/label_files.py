@@ -1,13 +1,14 @@
 """Labels that lie in a table beside the files: joined to them by path, name or stem."""
 
-import csv
 import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
+from cpc.data.audio.file_names import composed
 from cpc.data.audio.headers import COUNT_COLUMNS
 from cpc.data.store.folders import name_a_few
+from cpc.data.store.tables import read_table
 
 # How a row's key may name a file; the way that finds most is taken.
 WAYS: tuple[Callable[[str], str], ...] = (
@@ -26,15 +27,15 @@ def labels_of(paths: list[str], table: str | Path, key: str) -> dict[str, list[s
         key: the column that names the files: by the same relative paths, by names, or by names without their suffix.
 
     Raises:
-        ValueError: naming the table, if it cannot be read, has no such column, a row of another length, a column that
-            the index itself fills, or two rows for a file; if no row names a file, one could mean several, or a file
-            has no split while others have.
+        ValueError: naming the table, if it cannot be read (as `read_table`), has no such column, a column that the
+            index itself fills, or two rows for a file; if no row names a file, one could mean several, or a file has no
+            split while others have.
     """
     table = Path(table)
     columns = _columns(table, key)
-    keys = columns.pop(key)
-    way = max(WAYS, key=lambda way: len({way(path) for path in paths} & set(keys)))
-    names = [way(path) for path in paths]
+    keys = list(map(composed, columns.pop(key)))
+    way = max(WAYS, key=lambda way: len({way(composed(path)) for path in paths} & set(keys)))
+    names = [way(composed(path)) for path in paths]
     row_of = {name: row for row, name in enumerate(keys)}
     found = [row_of.get(name) for name in names]
     if not any(row is not None for row in found):
@@ -66,21 +67,13 @@ def labels_of(paths: list[str], table: str | Path, key: str) -> dict[str, list[s
 
 
 def _columns(table: Path, key: str) -> dict[str, list[str]]:
-    try:
-        with table.open(encoding="utf-8-sig", newline="") as stream:
-            header, *rows = list(csv.reader(stream, delimiter="\t" if table.suffix == ".tsv" else ","))
-    except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
-        raise ValueError(f"{table} cannot be read as a table of labels: {error}") from error
+    header, rows = read_table(table)
     if key not in header:
         raise ValueError(f"{table} has no column {key!r}; `label_key` is one of {', '.join(header)}")
-    taken = [
-        name for name in header if name != key and (name in ("path", "", *COUNT_COLUMNS) or header.count(name) > 1)
-    ]
+    taken = [name for name in header if name != key and name in ("path", *COUNT_COLUMNS)]
     if taken:
-        raise ValueError(f"{table} has the columns {taken}, which the index fills itself, or twice: rename them")
-    for number, row in enumerate(rows, 2):
-        if len(row) != len(header):
-            raise ValueError(f"{table}, line {number}: {len(row)} values for {len(header)} columns")
-    if not rows:
+        raise ValueError(f"{table} has the columns {taken}, which the index fills itself: rename them")
+    cells = [row for _, row in rows]
+    if not cells:
         raise ValueError(f"{table} has a header and no rows")
-    return dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
+    return {name: [row[at] for row in cells] for at, name in enumerate(header)}

@@ -1,11 +1,11 @@
 """Manifests: one CSV row per audio file, with its split, its speaker and any labels.
 
 A manifest is UTF-8 with a header. `path` is required (relative to the CSV's folder, or absolute); `split`, `speaker`,
-`num_samples`, `sample_rate_hz` and `num_channels` are known; every other column holds labels.
+`num_samples`, `sample_rate_hz` and `num_channels` are known; every other column holds labels. `offset` and `duration`,
+with which other tools cut a file into parts, are legal only where they mean the whole file.
 """
 
-import csv
-import io
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +13,16 @@ from pathlib import Path
 
 import numpy as np
 
-from cpc.data.audio.headers import COUNT_COLUMNS, COUNT_LIMITS
+from cpc.data.audio.headers import COUNT_COLUMNS, COUNT_LIMITS, Header, read_headers
 from cpc.data.store.atomic import write_atomically
+from cpc.data.store.contents import say_contents
 from cpc.data.store.folders import name_a_few, refuse_doubles
+from cpc.data.store.tables import format_table, read_table
 
 MANIFEST_NAME = "manifest.csv"
 KNOWN_COLUMNS = ("path", "split", "speaker", *COUNT_COLUMNS)
+# A `duration` is that of the whole file if it is so near to the length: other tools round it, or estimate that of MP3.
+_DURATION_SHARE, _DURATION_SECONDS = 0.02, 0.1
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class Manifest:
         for name in COUNT_COLUMNS:
             if name in self.columns:
                 self._counts(name)
+        self._refuse_parts()
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -69,6 +74,16 @@ class Manifest:
     def sample_rate_hz(self) -> np.ndarray:
         """`[num_rows]` int64: the file's own rate."""
         return self._counts("sample_rate_hz")
+
+    @property
+    def seconds(self) -> np.ndarray:
+        """`[num_rows]` float64: length of each file; from its header where there are no counts, NaN if it has none."""
+        if {"num_samples", "sample_rate_hz"} <= self.columns.keys():
+            return self.num_samples / self.sample_rate_hz
+        headers = read_headers(self.files, num_workers=8)
+        return np.array(
+            [each.num_samples / each.sample_rate_hz if isinstance(each, Header) else np.nan for each in headers]
+        )
 
     @property
     def label_columns(self) -> list[str]:
@@ -134,12 +149,26 @@ class Manifest:
 
     def csv(self, paths: Sequence[str]) -> bytes:
         """The content of the CSV with these paths."""
-        columns = self.columns | {"path": list(paths)}
-        stream = io.StringIO(newline="")
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
-        return stream.getvalue().encode("utf-8", "surrogateescape")
+        return format_table(self.columns | {"path": list(paths)})
+
+    def _refuse_parts(self) -> None:
+        """Refuse an `offset` or a `duration` of a part of a file: cpc reads whole files."""
+        whole = "cpc reads whole files: cut the files, or rename the column if it means something else"
+        for path, cell in zip(self.paths, self.columns.get("offset", []), strict=False):
+            if _as_number(cell or "0") != 0:
+                raise ValueError(f"{path}: offset is {cell[:40]!r}, but must be 0 or empty; {whole}")
+        if "duration" not in self.columns:
+            return
+        durations = np.array([_as_number(cell) if cell else np.nan for cell in self.columns["duration"]])
+        given = np.array([cell != "" for cell in self.columns["duration"]], dtype=bool)
+        if given.any():
+            lengths = self.seconds
+            differs = ~np.isclose(durations, lengths, rtol=_DURATION_SHARE, atol=_DURATION_SECONDS) & ~np.isnan(lengths)
+            for row in np.flatnonzero(given & differs):
+                raise ValueError(
+                    f"{self.paths[row]}: duration is {self.columns['duration'][row][:40]!r}, but the file lasts "
+                    f"{lengths[row]:g} s; {whole}"
+                )
 
     def _counts(self, name: str) -> np.ndarray:
         values, (lowest, highest) = self.column(name), COUNT_LIMITS[name]
@@ -167,15 +196,17 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
             disk).
 
     Raises:
-        ValueError: if the file is missing or not a CSV, has no `path` column, a ragged row, repeated columns or paths,
-            a count out of its range, no rows, or names files that are absent, or one by two names.
+        ValueError: if the file is missing or not a CSV (as `read_table`), has no `path` column, repeated paths, a count
+            out of its range, an `offset` or a `duration` of a part of a file, no rows, or names files that are absent,
+            or one by two names.
     """
     path = Path(path)
     if path.is_dir():
         path = path / MANIFEST_NAME
     if not path.is_file():
         raise ValueError(f"there is no manifest {path}; write one with `cpc data index FOLDER`")
-    columns = _read_columns(path)
+    names, rows = read_table(path, errors="surrogateescape")  # the name of a file need not be UTF-8
+    columns = {name: [row[at] for _, row in rows] for at, name in enumerate(names)}
     try:
         manifest = Manifest(path.parent, columns)
     except ValueError as error:
@@ -183,32 +214,30 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
     if not len(manifest):
         raise ValueError(f"{path} has a header and no rows")
     if check_files:
+        _take_normal_forms(manifest)
         absent = [str(file) for file in manifest.files if not file.is_file()]
         if absent:
             raise ValueError(f"{len(absent)} of the {len(manifest)} files in {path} are absent:\n{name_a_few(absent)}")
         refuse_doubles(manifest.root, manifest.paths)
+    speakers = {"speakers": len(manifest.codes("speaker")[1])} if "speaker" in columns else {}
+    say_contents(path, "files", columns.get("split", [""] * len(manifest)), **speakers)
     return manifest
 
 
-def _read_columns(path: Path) -> dict[str, list[str]]:
+def _as_number(cell: str) -> float:
+    """Return NaN for what is no number."""
     try:
-        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
-            reader = csv.reader(stream)
-            names = next(reader, [])
-            rows = []
-            for row in reader:
-                if len(row) not in (0, len(names)):
-                    raise ValueError(
-                        f"{path}, line {reader.line_num}: {len(row)} cells under {len(names)} columns "
-                        f"{', '.join(names)}"
-                    )
-                if row:
-                    rows.append(row)
-    except csv.Error as error:
-        raise ValueError(f"{path} is not a CSV: {error}") from error
-    if len(set(names)) < len(names):
-        raise ValueError(f"{path} names a column twice: {', '.join(names)}")
-    return {name: [row[position] for row in rows] for position, name in enumerate(names)}
+        return float(cell)
+    except ValueError:
+        return np.nan
+
+
+def _take_normal_forms(manifest: Manifest) -> None:
+    """Name files that are there in another normal form of Unicode as the file system does."""
+    for row, (path, file) in enumerate(zip(manifest.paths, manifest.files, strict=True)):
+        if not path.isascii() and not file.is_file():
+            forms = (unicodedata.normalize(form, path) for form in ("NFC", "NFD"))
+            manifest.paths[row] = next((form for form in forms if (manifest.root / form).is_file()), path)
 
 
 def _seen_from(folder: Path, file: Path) -> str:

@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
+from cpc.argument_rules import Count, Positive
 from cpc.data.audio.augmentation import WaveformAugmentation
 from cpc.data.audio.corpus import Corpus, Sampler
 from cpc.data.audio.readouts import AudioReadouts
 from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, initialisation_windows
 from cpc.data.drawn import Drawn
-from cpc.data.modality import require_positive
 
 
 @dataclass(kw_only=True)
@@ -37,6 +37,8 @@ class Audio(Drawn):
         skip_bad: go on without files that cannot be used, and say how many.
         alignments: file or folder of alignments, whose labels probes of `phones` learn; `cpc probe` looks beside the
             manifest if not given.
+        tier: of alignments that are TextGrids, the tier whose labels are read; `phones`, or the only interval tier if
+            not given.
         augmentation: changes of training windows (`WaveformAugmentation`); null: none.
         seed: of the batches, and of all changes.
         first: a source that is trained on first, with the same options (`source`, `num_batches`); null: none.
@@ -46,22 +48,22 @@ class Audio(Drawn):
     unit = "windows"
     source_option = "manifest"
     size_option = "window_samples"
-    local_options: ClassVar[tuple[str, ...]] = (*Drawn.local_options, "alignments", "cache_gb")
+    local_options: ClassVar[tuple[str, ...]] = (*Drawn.local_options, "alignments", "tier", "cache_gb")
     held_out_options: ClassVar[tuple[str, ...]] = ("batch_size", "window_samples", "sampler", "speakers_per_batch")
-    probe_options: ClassVar[tuple[str, ...]] = ("alignments",)
+    probe_options: ClassVar[tuple[str, ...]] = ("alignments", "tier")
 
     manifest: str
-    window_samples: int = 20480
+    window_samples: Count = 20480
     sampler: Sampler = "uniform"
-    speakers_per_batch: int = 1
+    speakers_per_batch: Count = 1
     alignments: str | None = None
-    cache_gb: float = 50.0
-    shuffle_hours: float | None = None
+    tier: str | None = None
+    cache_gb: Positive = 50.0
+    shuffle_hours: Positive | None = None
     augmentation: WaveformAugmentation | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(window_samples=self.window_samples)
         if self.shuffle_hours is not None and self.sampler != "uniform":
             raise ValueError(
                 f"data.shuffle_hours={self.shuffle_hours} needs data.sampler=uniform: speakers of a batch of few are "
@@ -83,6 +85,8 @@ class Audio(Drawn):
 
     def open(self, encoder: Any, *, to_train: bool = False) -> Corpus:
         """The manifest's audio at the encoder's rate."""
+        if to_train and self.tier is not None and self.alignments is None:
+            raise ValueError(f"data.tier={self.tier} is of the TextGrids of data.alignments: name these too")
         taken = {field.name: getattr(self, field.name) for field in fields(Corpus) if hasattr(self, field.name)}
         return Corpus(self.manifest, encoder, **taken)
 
@@ -111,4 +115,4 @@ class Audio(Drawn):
 
     def readouts(self, encoder: Any, corpus: Any, **where: Any) -> AudioReadouts:
         """Frames of files."""
-        return AudioReadouts(corpus, self.alignments, **where)
+        return AudioReadouts(corpus, self.alignments, self.tier, **where)

@@ -19,6 +19,8 @@ from cpc.data.store.shards import Shards
 
 _LOUDEST = 32768
 _SCALE = np.float32(1 / _LOUDEST)
+_QUIET = 128  # of 32768: a louder file keeps 8 bits and a sign
+_COARSE = ("PCM_16", "PCM_U8", "PCM_S8", "ULAW", "ALAW")  # what holds no more than the pack does
 
 
 class PackedAudio(PackedRows):
@@ -77,7 +79,8 @@ def pack(
 ) -> PackedAudio:
     """Decode every file of a manifest to mono int16 at one rate, or reuse what an earlier call decoded.
 
-    File `i` of the result is row `i` of the manifest. Samples beyond [-1, 1] are clipped. An interrupted call leaves no
+    File `i` of the result is row `i` of the manifest. Samples beyond [-1, 1] are clipped; a
+    warning names such files, and those so quiet that 16 bits round them to few levels. An interrupted call leaves no
     pack behind; the next one starts again.
 
     Args:
@@ -134,6 +137,7 @@ class _Waveforms(RowSource):
         self._expected = {name: manifest.column(name) for name in names}
         self._headers: list[Header | str] = []
         self._clipped: set[int] = set()
+        self._quiet: set[int] = set()
 
     def key(self) -> str:
         """A hash of rate, paths, sizes and times."""
@@ -161,13 +165,20 @@ class _Waveforms(RowSource):
     @contextmanager
     def decoding(self) -> Iterator[None]:
         yield
-        if self._clipped:
-            files = [str(self._files[row]) for row in sorted(self._clipped)]
-            warnings.warn(
-                f"{len(files)} of {len(self._files)} files of floating-point samples go beyond [-1, 1] and were "
-                f"clipped there; scale them down if that is too much:\n{name_a_few(files)}",
-                stacklevel=6,
-            )
+        for rows, what in (
+            (self._clipped, "of floating-point samples go beyond [-1, 1] and were clipped there; scale them down if "),
+            (
+                self._quiet,
+                f"stay below {_QUIET / _LOUDEST:.3f} of full scale, and a pack of 16 bits rounds them to fewer than "
+                f"{2 * _QUIET} levels, which `cpc embed` does not; scale them up, and index the folder again, if ",
+            ),
+        ):
+            if rows:
+                files = [str(self._files[row]) for row in sorted(rows)]
+                warnings.warn(
+                    f"{len(files)} of {len(self._files)} files {what}that is too much:\n{name_a_few(files)}",
+                    stacklevel=6,
+                )
 
     def decode(self, row: int) -> Iterator[np.ndarray]:
         header = self._headers[row]
@@ -186,6 +197,9 @@ class _Waveforms(RowSource):
             raise ValueError(
                 f"{self._files[row]}: is constant, each of its {num_samples} samples is {lowest / _LOUDEST:g}"
             )
+
+        if max(int(highest), -int(lowest)) < _QUIET and header.subtype not in _COARSE:
+            self._quiet.add(row)
 
     def _checked(self, row: int, header: Header | str) -> Header | str:
         """The header of a file that can be packed, or what is wrong with it."""

@@ -14,7 +14,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from cpc.data.audio.alignments import ALIGNMENTS_NAME, Alignments, read_alignments, window_labels
+from cpc.data.audio.alignments import ALIGNMENTS_NAME, check_alignments, read_alignments, window_labels
 from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.features import Features
 from cpc.data.audio.files import read_blocks
@@ -29,7 +29,7 @@ from cpc.data.audio.windows import (
 from cpc.data.batch import Batch
 from cpc.data.readouts import FrontEnd, Labels, LabelsOf, Pool, Readouts
 from cpc.data.store.atomic import json_text
-from cpc.data.store.folders import find_files, name_a_few
+from cpc.data.store.folders import find_files
 from cpc.data.streams.uniform import UniformBatches
 
 MIN_SPEAKER_CLUSTERS = 5
@@ -130,6 +130,7 @@ class AudioReadouts(Readouts):
     Args:
         corpus: the files; None: only files outside a corpus are read.
         alignments: file or folder of alignments, the labels of `phones`; beside the manifest unless given.
+        tier: of TextGrids, as `read_alignments` takes it.
         where: as `Readouts` takes it.
     """
 
@@ -141,9 +142,11 @@ class AudioReadouts(Readouts):
     # Many short windows beat few long ones by far on a small budget: a gradient sees more speakers.
     supervised: Mapping[str, Any] = {"batch_size": 32, "window_latents": 32}
 
-    def __init__(self, corpus: Corpus | None, alignments: str | Path | None = None, **where: Any) -> None:
+    def __init__(
+        self, corpus: Corpus | None, alignments: str | Path | None = None, tier: str | None = None, **where: Any
+    ) -> None:
         super().__init__(**where)
-        self._corpus, self._alignments = corpus, alignments
+        self._corpus, self._alignments, self._tier = corpus, alignments, tier
 
     @property
     def corpus(self) -> Corpus:
@@ -175,14 +178,10 @@ class AudioReadouts(Readouts):
         source = manifest.root / ALIGNMENTS_NAME if self._alignments is None else Path(self._alignments)
         if not source.exists():
             raise ValueError(f"task 'phones' needs alignments, and there is no {source}: name them with `alignments`")
-        found: Alignments = read_alignments(source)
+        found = read_alignments(source, tier=self._tier)
+        check_alignments(found, manifest, rows)
         paths = {row: manifest.paths[row] for row in rows.tolist()}
         segments = {row: found.segments(path) for row, path in paths.items() if path in found}
-        if not any(segments.values()):
-            raise ValueError(
-                f"none of the {len(rows)} files of the splits chosen has an alignment; the files are\n"
-                f"{name_a_few(list(paths.values()))}\nthe alignments\n{name_a_few(found.names)}"
-            )
         return SegmentLabels({row: of_file for row, of_file in segments.items() if of_file})
 
     def front_end(self, features: Sequence[str], model: Any = None) -> AudioFrontEnd:

@@ -3,6 +3,7 @@
 B batch, S samples, T latents, D latent dim.
 """
 
+import itertools
 import math
 from abc import abstractmethod
 from typing import TypeVar
@@ -45,6 +46,11 @@ class WaveformEncoder(nn.Module):
     def geometry(self) -> dict[str, int]:
         """Where latents lie, for readers of config.json."""
         return {"sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop_samples}
+
+    @property
+    def shortest_samples(self) -> int:
+        """Fewest samples that give a latent."""
+        return next(num for num in itertools.count(1) if self.num_latents(num) > 0)
 
     @abstractmethod
     def num_latents(self, num_samples: Count) -> Count:

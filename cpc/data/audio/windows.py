@@ -3,8 +3,8 @@
 B windows, S samples each, T latents each.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -56,6 +56,7 @@ class WindowDataset(Dataset[Batch]):
         split: of the corpus, for messages.
         augmenter: changes every window as its draw decides, which then is start * NUM_CHANGES + key.
         windows_at_once: that are shuffled together (see `UniformBatches`); all if None.
+        made_from: what else a resumed run must find again, by name.
 
     Example:
         batches = UniformBatches(**window_draws(audio.num_samples, window_samples), batch_size=8, ...)
@@ -71,6 +72,7 @@ class WindowDataset(Dataset[Batch]):
     split: str | None = None
     augmenter: Augmenter | None = None
     windows_at_once: int | None = None
+    made_from: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.window_samples < 1:
@@ -112,6 +114,7 @@ class WindowDataset(Dataset[Batch]):
     def draws(self) -> dict[str, Any]:
         """What a stream needs to know of these files, see `window_draws`."""
         draws = window_draws(self.audio.num_samples, self.window_samples)
+        draws["made_from"] |= self.made_from
         if self.augmenter is not None:
             draws["num_starts"] = draws["num_starts"] * NUM_CHANGES
             draws["made_from"] = draws["made_from"] | {"augmentation": True}

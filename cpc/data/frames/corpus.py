@@ -15,6 +15,7 @@ from torch import Tensor
 from cpc.data.batch import Batch
 from cpc.data.drawn import DrawnCorpus
 from cpc.data.frames.recording import Recording
+from cpc.data.store.contents import say_contents
 from cpc.data.streams.stream import Draw, digest
 
 NUM_INITIALISATION_WINDOWS = 16
@@ -36,6 +37,7 @@ class FrameCorpus(DrawnCorpus):
 
     def __init__(self, source: str | Path, window_frames: int, stack: int) -> None:
         self.recording = Recording(source)
+        say_contents(source, "episodes", self.recording.splits)
         self.window_frames, self.stack = window_frames, stack
 
     @property
@@ -91,7 +93,8 @@ class FrameWindows:
         return {
             "num_slots": np.maximum(self.lengths // self.num_latents, 1),
             "num_starts": np.maximum(self.lengths - self.num_latents, 0) + 1,
-            "made_from": {"window_frames": self.num_latents, "episodes": digest(self.lengths)},
+            "made_from": {"window_frames": self.num_latents, "episodes": digest(self.lengths)}
+            | {"content of episodes": digest(self.corpus.recording.content(self.sequence_ids))},
         }
 
     def __getitems__(self, drawn: Sequence[Draw]) -> Batch:

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from cpc.argument_rules import Count
 from cpc.data.drawn import Drawn, HeldOut
 from cpc.data.frames.corpus import NUM_INITIALISATION_WINDOWS, FrameCorpus
 from cpc.data.frames.readouts import FrameReadouts
-from cpc.data.modality import Training, require_positive
+from cpc.data.modality import Training
 
 
 @dataclass(kw_only=True)
@@ -33,12 +34,11 @@ class Frames(Drawn):
     num_initialisation: ClassVar[int] = NUM_INITIALISATION_WINDOWS
 
     source: str
-    window_frames: int = 32
-    stack: int = 1
+    window_frames: Count = 32
+    stack: Count = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(window_frames=self.window_frames, stack=self.stack)
         if self.cache_dir is not None or self.skip_bad:
             raise ValueError(
                 "`cache_dir` and `skip_bad` are about files that are packed, but a recording is read where it lies: "

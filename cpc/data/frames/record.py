@@ -6,29 +6,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from cpc.argument_rules import Count, Seed, Share, Writable, checked
 from cpc.data.frames.environments import open_environment, open_policy, picture_in, ram_of, to_frame
 from cpc.data.frames.recording import FRAMES_NAME, STEPS_NAME, Recording
-from cpc.data.modality import require_positive
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.data.store.packed import PackedRows, pack_rows
 from cpc.data.store.splits import draw_splits
 
 
+@checked
 def record(
     env: str,
-    folder: Path,
+    folder: Annotated[Path, Writable(is_folder=True)],
     *,
-    num_episodes: int = 40,
-    max_steps: int = 1000,
+    num_episodes: Count = 40,
+    max_steps: Count = 1000,
     policy: str = "random",
-    shrink: int = 2,
-    valid_share: float = 0.1,
-    test_share: float = 0.2,
-    seed: int = 0,
+    shrink: Count = 2,
+    valid_share: Share = 0.1,
+    test_share: Share = 0.2,
+    seed: Seed = 0,
     options: dict[str, Any] | None = None,
     progress: bool = True,
 ) -> Recording:
@@ -53,7 +54,6 @@ def record(
         ValueError: if the folder exists, the environment cannot be made or shows no picture, or an option is out of
             range.
     """
-    require_positive(num_episodes=num_episodes, max_steps=max_steps, shrink=shrink)
     if folder.exists():
         raise ValueError(f"{folder} exists already: name a folder to write, or remove it")
     names = [f"episode {number}" for number in range(num_episodes)]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int, UInt8
 
+from cpc.data.images.arrays import load_array, open_npz
 from cpc.data.store.packed import PackedRows
 
 FRAMES_NAME, STEPS_NAME = "frames", "steps.npz"
@@ -43,9 +44,19 @@ class Recording(PackedRows):
 
     @cached_property
     def steps(self) -> Mapping[str, np.ndarray]:
-        """Read when they are first asked for."""
-        with np.load(self.folder.parent / STEPS_NAME) as arrays:
-            return dict(arrays)
+        """Read when they are first asked for.
+
+        Raises:
+            ValueError: naming the file, if it is damaged, or of another number of frames.
+        """
+        path = self.folder.parent / STEPS_NAME
+        with open_npz(path) as archive:
+            names = [member.removesuffix(".npy") for member in archive.namelist()]
+        found = {name: load_array(path, name) for name in names}
+        for name, values in found.items():
+            if len(values) != self.ends[-1]:
+                raise ValueError(f"{path}: {len(values)} {name} are there for {self.ends[-1]} frames: record again")
+        return found
 
     def of_episode(self, name: str, row: int) -> np.ndarray:
         """`[T, ...]` one of the `steps` of an episode."""

@@ -14,12 +14,12 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from cpc.data.images.table import SPLIT_OF, FolderImages, ImageTable
+from cpc.data.images.table import FolderImages, ImageTable
 from cpc.data.store.folders import refuse_doubles
+from cpc.data.store.splits import SPLIT_OF, split_called
 from cpc.data.store.untrusted import reading
 
 MOST_CLASSES = 1_000_000
-_NO_NPZ = "cannot be read as an npz file"
 _MOST_UNPACKED = 1032  # bytes from one: no deflated file holds more
 _COLUMNS = {  # beside `images`: types, and what they are
     "labels": ("iu", "whole numbers"),
@@ -184,14 +184,14 @@ def _read_file(path: Path, is_split: bool) -> ImageArray:
     classes = columns["classes"].astype(str).tolist() if "classes" in columns else None
     if classes is not None and len(set(classes)) < len(classes):
         raise ValueError(f"{path}: a class occurs twice in classes: {', '.join(classes)}")
-    default = SPLIT_OF[path.stem] if is_split else "unlabelled" if int(labels.max()) < 0 else "train"
+    default = SPLIT_OF[path.stem.lower()] if is_split else "unlabelled" if int(labels.max()) < 0 else "train"
     splits = columns.get("split", np.full(shape[0], default)).astype(str).tolist()
     _, first_rows, sequence = np.unique(
         columns.get("sequence", np.arange(shape[0])), return_index=True, return_inverse=True
     )
     return ImageArray(
-        name=SPLIT_OF[path.stem] if is_split else path.stem,
-        splits=[SPLIT_OF.get(split, split) for split in splits],
+        name=SPLIT_OF[path.stem.lower()] if is_split else path.stem,
+        splits=[split_called(split) or split for split in splits],
         labels=labels.astype(np.int64),
         load=partial(load_array, path, "images"),
         version=partial(_checksum, path),
@@ -200,9 +200,19 @@ def _read_file(path: Path, is_split: bool) -> ImageArray:
     )
 
 
+@contextmanager
+def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open an npz file; whatever the reader complains about becomes a ValueError that names the file."""
+    with reading(path, "cannot be read as an npz file"), zipfile.ZipFile(path) as archive:
+        start = min((member.header_offset for member in archive.infolist()), default=0)
+        if start:
+            raise ValueError(f"{start} bytes lie before its arrays: files were joined; give each its own file")
+        yield archive
+
+
 def _look_into(path: Path) -> tuple[set[str], tuple[int, ...], np.dtype]:
     """The names of the arrays, and shape and type of `images`, without reading it."""
-    with reading(path, _NO_NPZ), zipfile.ZipFile(path) as archive:
+    with open_npz(path) as archive:
         members = {member.removesuffix(".npy") for member in archive.namelist()}
         if "images" in members:
             return members, *_header(archive, "images")
@@ -213,7 +223,7 @@ def _look_into(path: Path) -> tuple[set[str], tuple[int, ...], np.dtype]:
 
 def load_array(path: Path, name: str) -> np.ndarray:
     """One array of an npz file; raises a ValueError that names the file if it cannot be read, or has no such array."""
-    with reading(path, _NO_NPZ), zipfile.ZipFile(path) as archive:
+    with open_npz(path) as archive:
         _header(archive, name)
         with archive.open(f"{name}.npy") as stream:
             return np.lib.format.read_array(stream)
@@ -233,6 +243,6 @@ def _header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], np.dt
 
 def _checksum(path: Path) -> tuple[int, ...]:
     """Length and CRC-32 of the images, as the zip file's directory has them: of the content, wherever it lies."""
-    with reading(path, _NO_NPZ), zipfile.ZipFile(path) as archive:
+    with open_npz(path) as archive:
         member = archive.getinfo("images.npy")
         return member.file_size, member.CRC

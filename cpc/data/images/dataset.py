@@ -5,6 +5,7 @@ B images, C channels, S image side.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -58,11 +59,13 @@ class ImageDataset(Dataset[Batch]):
         self.group_ids = np.full(len(self.rows), -1)
         self.num_values = self.image_size**2 * self.images.num_channels
 
-    @property
+    @cached_property
     def draws(self) -> dict[str, Any]:
         """Each image once in a pass, with a key that decides how it is changed this time."""
-        names = "\n".join(self.table.names[row] for row in self.rows.tolist())
-        made_from = {"images": digest(names.encode("utf-8", "surrogateescape"))}
+        made_from = {
+            "images": digest(self.table.names[row] for row in self.rows.tolist()),
+            "content of images": digest(self.images.content(self.rows)),
+        }
         return {"sequence_ids": self.sequence_ids, "noun": "image", "num_starts": NUM_KEYS, "made_from": made_from}
 
     def __getitems__(self, drawn: Sequence[Draw]) -> Batch:

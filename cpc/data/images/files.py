@@ -1,20 +1,23 @@
 """Images decoded whenever they are read, for sources whose pack would fill the disk. B images, S side, C channels."""
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from cpc.data.images.pixels import check_shape, read_square
+from cpc.data.images.pixels import NARROW, check_shape, read_square
 from cpc.data.images.table import ImageTable
+from cpc.data.store.folders import name_a_few
 from cpc.data.store.packed import RowSource
 from cpc.data.store.parallel import map_in_order
 from cpc.data.store.statistics import ChannelStatistics, statistics_of, value_sums
 
 NUM_STATISTICS_IMAGES = 1000
 _STATISTICS_SEED = 0
+_COMPARED_IMAGES = 32  # when a run is resumed; decoding them takes about 0.1 s
 
 
 class ImageFiles(RowSource):
@@ -41,6 +44,7 @@ class ImageFiles(RowSource):
         self.image_size = image_size
         self.num_channels = num_channels
         self.shape = (image_size, image_size, num_channels)
+        self._narrow: set[int] = set()
 
     def statistics(self, rows: Sequence[int] | np.ndarray) -> ChannelStatistics:
         """Mean and standard deviation of each channel over 1000 of these images, drawn by a fixed seed, or over all.
@@ -58,6 +62,12 @@ class ImageFiles(RowSource):
             sums = list(map_in_order(self._sums, np.sort(drawn).tolist(), os.cpu_count() or 1))
         return statistics_of(np.stack(sums), num_drawn * self.image_size**2, 255)
 
+    def content(self, rows: Sequence[int] | np.ndarray) -> Int64[np.ndarray, "n columns"]:
+        """Sums of the pixels of some of these images, evenly chosen: they change with what an image shows."""
+        places = np.unique(np.linspace(0, len(rows) - 1, _COMPARED_IMAGES).astype(int))
+        with self.decoding():
+            return np.stack([self._sums(row).ravel() for row in np.asarray(rows)[places].tolist()])
+
     def read(self, rows: Sequence[int] | np.ndarray) -> UInt8[np.ndarray, "B S S C"]:
         """The images of these rows.
 
@@ -73,13 +83,23 @@ class ImageFiles(RowSource):
         """One square each."""
         return [1] * len(self.table)
 
-    def decoding(self) -> AbstractContextManager[None]:
-        """Arrays are loaded."""
-        return self.table.origin.loaded()
+    @contextmanager
+    def decoding(self) -> Iterator[None]:
+        """Arrays are loaded; afterwards a warning counts images of 16 bits that use only the darkest quarter."""
+        with self.table.origin.loaded():
+            yield
+        if self._narrow:
+            names = [self.table.names[row] for row in sorted(self._narrow)]
+            self._narrow.clear()
+            warnings.warn(
+                f"{len(names)} images have 16 bits and no pixel of {NARROW} or more: they keep at most 65 of 256 "
+                f"levels. If their range is narrower, such as 12 bits, scale it to 16:\n{name_a_few(names)}",
+                stacklevel=4,
+            )
 
     def decode(self, row: int) -> Iterator[UInt8[np.ndarray, "1 S S C"]]:
         """The square of one row."""
-        yield read_square(self.table, row, self.image_size, self.num_channels)[None]
+        yield read_square(self.table, row, self.image_size, self.num_channels, self._narrow.add)[None]
 
     def _sums(self, row: int) -> Int64[np.ndarray, "2 C"]:
         return value_sums(self.read([row]))

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cpc.data.images.table import SPLIT_OF, FolderImages, ImageTable
+from cpc.data.images.table import FolderImages, ImageTable
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
+from cpc.data.store.splits import SPLIT_OF, split_called, splits_of_folders
 
 # What Pillow reads and people store pictures in; compared in lower case.
 IMAGE_SUFFIXES = frozenset(
@@ -19,7 +20,8 @@ def read_image_folder(root: Path) -> ImageTable:
 
     Three layouts are known by their first folders:
 
-    - `SPLIT/CLASS/**/*.jpg`, if all of them are named train, valid or val, test, unlabelled or unlabeled. A split
+    - `SPLIT/CLASS/**/*.jpg`, if all of them are named as splits, in any case: train or training; valid, validation,
+      val or dev; test, testing, eval or evaluation; unlabelled or unlabeled; or have such a word, as train2017. A split
       without folders in it has no labels, and neither has `unlabelled`, whatever its folders.
     - `CLASS/**/*.jpg`: everything is of split train.
     - photographs and no folders: everything is of split unlabelled.
@@ -54,8 +56,9 @@ def tabulate(root: Path, names: Sequence[str]) -> ImageTable:
             f"{root} holds {len(loose)} images beside the folders {', '.join(tops[:5])}:\n{name_a_few(loose)}\n"
             "move them into one of these, or name the folder that is meant"
         )
-    named = [top for top in tops if top.lower() in SPLIT_OF]
-    others = [top for top in tops if top.lower() not in SPLIT_OF]
+    split_of_top = splits_of_folders(tops)
+    named = [top for top in tops if split_called(top)]
+    others = [top for top in tops if not split_of_top and top not in named]
     # Trains are things that one photographs.
     if others and [top.lower() for top in named] not in ([], ["train"]):
         raise ValueError(
@@ -67,7 +70,7 @@ def tabulate(root: Path, names: Sequence[str]) -> ImageTable:
         splits = ["train" if tops else "unlabelled"] * len(names)
         of_class = [folder[0] if tops else None for folder in folders]
     else:
-        splits = [SPLIT_OF[folder[0].lower()] for folder in folders]
+        splits = [split_of_top[folder[0]] for folder in folders]
         of_class = [
             None if split == "unlabelled" or len(folder) == 1 else folder[1]
             for folder, split in zip(folders, splits, strict=True)

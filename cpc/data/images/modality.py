@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from cpc.argument_rules import Count, Positive, Share
 from cpc.data.drawn import Drawn
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.folder import tabulate
@@ -12,7 +13,6 @@ from cpc.data.images.patch_augmentation import Augmentation
 from cpc.data.images.pictures import draw_pictures
 from cpc.data.images.readouts import ImageReadouts
 from cpc.data.images.sources import DEFAULT_VALID_SHARE, read_image_source
-from cpc.data.modality import require_positive
 from cpc.data.store.shards import is_sharded
 
 
@@ -50,18 +50,17 @@ class Images(Drawn):
     held_out_options: ClassVar[tuple[str, ...]] = ("batch_size", "image_size", "load_size", "valid_share")
 
     source: str
-    image_size: int
-    load_size: int | None = None
+    image_size: Count
+    load_size: Count | None = None
     augmentation: Augmentation = "v1"
     flip: bool = False
-    batch_size: int = 32
-    valid_share: float = DEFAULT_VALID_SHARE
+    batch_size: Count = 32
+    valid_share: Share = DEFAULT_VALID_SHARE
     packed: bool = True
-    cache_gb: float = 50.0
+    cache_gb: Positive = 50.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(image_size=self.image_size)
         if not self.packed and (self.cache_dir is not None or self.skip_bad):
             raise ValueError(
                 "`cache_dir` and `skip_bad` are about packed images, but `packed` is false: leave them out"

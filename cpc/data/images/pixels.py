@@ -1,6 +1,7 @@
 """From an image of any mode and size to a square of uint8 pixels. S side, C channels (3: RGB, 1: grey)."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import UInt8
@@ -8,6 +9,7 @@ from PIL import ExifTags, Image
 
 from cpc.data.images.table import ImageTable
 
+NARROW = 16384  # of 65536: a darker image of 16 bits keeps fewer than 65 of 256 levels
 _MODES = {1: "L", 3: "RGB"}
 # JPEG files are decoded no smaller than this many times the size wanted: the filter still averages real pixels.
 _DRAFT_MARGIN = 2
@@ -30,12 +32,25 @@ def check_shape(image_size: int, num_channels: int) -> None:
         raise ValueError(f"num_channels={num_channels}, but it must be 3 for RGB or 1 for grey")
 
 
-def read_square(table: ImageTable, row: int, image_size: int, num_channels: int) -> UInt8[np.ndarray, "S S C"]:
+def read_square(
+    table: ImageTable,
+    row: int,
+    image_size: int,
+    num_channels: int,
+    note_narrow: Callable[[int], object] | None = None,
+) -> UInt8[np.ndarray, "S S C"]:
     """The central square of one image of a table (of its first frame), upright, in RGB or grey, at one size.
 
     The shorter side becomes `image_size`, by Pillow's bicubic filter: antialiased where it shrinks, smooth where it
     enlarges, as small images are. What has the size already is copied to the bit. JPEG files of at least four times the
     size are decoded at 1/2, 1/4 or 1/8 of their own, several times faster, and within about one grey level of the same.
+
+    Args:
+        table: the images.
+        row: which of them.
+        image_size: S.
+        num_channels: C.
+        note_narrow: called with the row if the image has 16 bits and no pixel of `NARROW` or more.
 
     Raises:
         ValueError: naming the file, if it cannot be decoded, or its range is unknown (see `to_channels`).
@@ -44,6 +59,8 @@ def read_square(table: ImageTable, row: int, image_size: int, num_channels: int)
         draft = image.draft(None, (_DRAFT_MARGIN * image_size, _DRAFT_MARGIN * image_size))
         image.load()
         orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+    if note_narrow is not None and is_wide_grey(image) and np.asarray(image).max(initial=0) < NARROW:
+        note_narrow(row)
     try:
         image = to_channels(image, num_channels)
     except ValueError as error:
@@ -73,7 +90,7 @@ def to_channels(image: Image.Image, num_channels: int) -> Image.Image:
     Raises:
         ValueError: for floating point, and for whole numbers beyond 16 bits, where black and white are unknown.
     """
-    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+    if is_wide_grey(image):
         image = _from_wide_grey(image)
     if image.has_transparency_data:
         layer = image.convert("RGBA")
@@ -81,6 +98,11 @@ def to_channels(image: Image.Image, num_channels: int) -> Image.Image:
     if image.mode in ("LAB", "HSV", "CMYK", "YCbCr", "P"):
         image = image.convert("RGB")
     return image.convert(_MODES[num_channels])
+
+
+def is_wide_grey(image: Image.Image) -> bool:
+    """Whether it has grey pixels of more than 8 bits."""
+    return image.mode in ("I", "F") or image.mode.startswith("I;16")
 
 
 def _from_wide_grey(image: Image.Image) -> Image.Image:

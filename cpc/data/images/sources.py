@@ -9,10 +9,11 @@ import numpy as np
 from cpc.data.images.arrays import read_image_arrays
 from cpc.data.images.folder import read_image_folder
 from cpc.data.images.sharded import read_sharded_images
-from cpc.data.images.table import SPLIT_OF, ImageTable
+from cpc.data.images.table import ImageTable
 from cpc.data.images.torchvision import read_torchvision
+from cpc.data.store.contents import say_contents
 from cpc.data.store.shards import is_sharded
-from cpc.data.store.splits import draw_splits
+from cpc.data.store.splits import SPLIT_OF, SPLITS, draw_splits, split_called
 
 DEFAULT_VALID_SHARE = 0.05
 
@@ -54,16 +55,19 @@ def read_image_source(
             `valid_share` leaves a split empty.
     """
     table = read_sharded_images(source, cache_dir, cache_gb) if is_sharded(source) else _read(source)
-    if "valid" in table.splits:
-        return table
-    return replace(table, splits=_draw_valid(table, valid_share, valid_from, seed))
+    if "valid" not in table.splits:
+        table = replace(table, splits=_draw_valid(table, valid_share, valid_from, seed))
+    say_contents(source, "images", table.splits, classes=len(table.classes))
+    return table
 
 
 def _read(source: str | Path) -> ImageTable:
     path = Path(source).expanduser()
     if path.is_dir():
-        arrays = [array for name in SPLIT_OF if (array := path / f"{name}.npz").is_file()]
-        return read_image_arrays(arrays, are_splits=True) if arrays else read_image_folder(path)
+        arrays = [array for array in sorted(path.glob("*.npz")) if split_called(array.stem)]
+        if not arrays:
+            return read_image_folder(path)
+        return read_image_arrays(sorted(arrays, key=_split_order), are_splits=True)
     if path.is_file():
         if path.suffix.lower() != ".npz":
             raise ValueError(f"{path} is not an npz file; name one, or the folder that holds the images")
@@ -74,6 +78,10 @@ def _read(source: str | Path) -> ImageTable:
             f"there is no folder or npz file {path}; write torchvision's data sets as NAME:ROOT, such as stl10:{path}"
         )
     return read_torchvision(named[1], Path(named[2]).expanduser())
+
+
+def _split_order(array: Path) -> int:
+    return SPLITS.index(SPLIT_OF[array.stem.lower()])
 
 
 def _draw_valid(table: ImageTable, valid_share: float, valid_from: str | None, seed: int) -> list[str]:

@@ -13,11 +13,8 @@ from PIL import Image, UnidentifiedImageError
 
 from cpc.data.store.atomic import json_text
 from cpc.data.store.folders import name_a_few
+from cpc.data.store.splits import SPLITS
 from cpc.data.store.untrusted import reading
-
-SPLITS = ("train", "valid", "test", "unlabelled")
-# As folders, files and arrays name them.
-SPLIT_OF = {name: name for name in SPLITS} | {"val": "valid", "unlabeled": "unlabelled"}
 
 
 class FolderImages:

@@ -20,6 +20,7 @@ import numpy as np
 import soundfile
 from tqdm import tqdm
 
+from cpc.argument_rules import Count, Positive, Seed, checked
 from cpc.data.audio.alignments import ALIGNMENTS_NAME
 from cpc.data.audio.manifest import MANIFEST_NAME, Manifest, read_manifest
 from cpc.data.made import prose
@@ -66,14 +67,15 @@ class _Script:
     sentences: dict[str, list[int]]
 
 
+@checked
 def synthesize(
     out: str | Path,
     *,
-    num_speakers: int = 48,
-    minutes: float = 60.0,
-    num_heldout_speakers: int = 8,
-    seed: int = 0,
-    num_workers: int | None = None,
+    num_speakers: Count = 48,
+    minutes: Positive = 60.0,
+    num_heldout_speakers: Count = 8,
+    seed: Seed = 0,
+    num_workers: Count | None = None,
     progress: bool = True,
 ) -> Manifest:
     """Synthesises the corpus, or returns the one that is there already.
@@ -97,8 +99,6 @@ def synthesize(
         ValueError: if `out` holds anything else than the corpus of these arguments, or an argument is out of range.
     """
     out = Path(out)
-    if not (np.isfinite(minutes) and minutes > 0):
-        raise ValueError(f"minutes={minutes} is no duration; name a positive number")
     sentences = prose.sentences()
     parameters = {
         "recipe": _RECIPE,

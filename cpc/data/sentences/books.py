@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cpc.data.sentences.splitting import Encoding, read_sentences
+from cpc.data.store.contents import say_contents
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
-from cpc.data.store.splits import draw_splits
-from cpc.data.text.lines import split_named
+from cpc.data.store.splits import draw_splits, split_named
 
 FEWEST_SENTENCES = 2  # one to know, one to predict
 
@@ -70,6 +70,7 @@ class Books:
             if nameless
             else [split for split in named.values() if split is not None]
         )
+        say_contents(source, "books", self.splits)
 
     @property
     def digest(self) -> str:

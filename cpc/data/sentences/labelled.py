@@ -11,8 +11,9 @@ from scipy.sparse import csr_array
 
 from cpc.data.sentences.bags import bags
 from cpc.data.sentences.splitting import Encoding, read_text
+from cpc.data.store.contents import say_contents
 from cpc.data.store.folders import find_files
-from cpc.data.text.lines import split_named
+from cpc.data.store.splits import split_named
 
 SUFFIXES = (".all", ".tsv", ".txt")
 WHOLE = "all"  # the split of a file whose name says none: it is read by cross-validation
@@ -101,6 +102,7 @@ def read_labelled(source: str | Path, encoding: Encoding = "UTF-8") -> LabelledS
         found += [(name, split, label, sentence) for label, sentence in lines]
     found.sort(key=lambda line: line[0])  # stable: the order within a file stays
     sets, splits, labels, sentences = zip(*found, strict=True)
+    say_contents(source, "sentences", splits, sets=len(set(sets)), labels=len(set(labels)))
     return LabelledSentences(path, sentences, labels, sets, splits)
 
 

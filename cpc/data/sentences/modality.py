@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from cpc.argument_rules import Count, Share
 from cpc.data.drawn import Drawn, DrawnCorpus
-from cpc.data.modality import require_positive
 from cpc.data.sentences.books import Books
 from cpc.data.sentences.corpus import SentenceCorpus
 from cpc.data.sentences.readouts import SentenceReadouts
@@ -57,19 +57,18 @@ class Sentences(Drawn):
 
     source: str
     encoding: Encoding = "UTF-8"
-    max_tokens: int = 32
-    window_sentences: int = 6
-    passage_sentences: int = 60
-    batch_size: int = 64
+    max_tokens: Count = 32
+    window_sentences: Count = 6
+    passage_sentences: Count = 60
+    batch_size: Count = 64
     sampler: Literal["uniform", "same_speaker"] = "uniform"
-    speakers_per_batch: int = 1
-    valid_share: float = 0.1
-    test_share: float = 0.1
+    speakers_per_batch: Count = 1
+    valid_share: Share = 0.1
+    test_share: Share = 0.1
     text: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(max_tokens=self.max_tokens, window_sentences=self.window_sentences)
         if self.passage_sentences < self.window_sentences:
             raise ValueError(
                 f"`passage_sentences`={self.passage_sentences} is less than `window_sentences`="

@@ -1,5 +1,6 @@
 """Windows of consecutive sentences, cut from passages. B windows, T sentences, W tokens of the longest one."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,15 @@ class Passages:
     first: Int[np.ndarray, " n"]
     num_sentences: Int[np.ndarray, " n"]
     book: Int[np.ndarray, " n"]
+
+    def digest(self, rows: Int[np.ndarray, " n"]) -> str:
+        """A hash of the tokens of these passages and of where their sentences end."""
+        found = hashlib.sha256()
+        for row in rows.tolist():
+            ends = self.ends[self.first[row] : self.first[row] + self.num_sentences[row] + 1]
+            found.update(np.asarray(ends - ends[0], "<i8").tobytes())
+            found.update(np.asarray(self.tokens[ends[0] : ends[-1]], "<i4").tobytes())
+        return found.hexdigest()[:16]
 
     @staticmethod
     def of_books(
@@ -79,7 +89,8 @@ class SentenceWindows(Dataset[Batch]):
         return {
             "num_slots": np.maximum(self.num_sentences // self.window_sentences, 1),
             "num_starts": np.maximum(self.num_sentences - self.window_sentences, 0) + 1,
-            "made_from": {"window_sentences": self.window_sentences, "passages": digest(starts)},
+            "made_from": {"window_sentences": self.window_sentences, "passages": digest(starts)}
+            | {"content of passages": self.passages.digest(self.rows)},
         }
 
     def __getitems__(self, drawn: Sequence[Draw]) -> Batch:

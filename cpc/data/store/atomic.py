@@ -22,7 +22,8 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     new = path.with_name(f"{path.name}.new")
     try:
-        yield new
+        with named(path):
+            yield new
         os.replace(new, path)
     finally:
         new.unlink(missing_ok=True)
@@ -39,6 +40,17 @@ def json_text(content: Any, **options: Any) -> str:
         ValueError: if a number is not finite.
     """
     return json.dumps(content, allow_nan=False, **options)
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Name the path in an error of the system that names none, as that of a full disk does."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def write_json(content: Mapping[str, Any], path: str | Path) -> None:

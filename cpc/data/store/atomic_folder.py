@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from cpc.data.store.atomic import named
+
 _ABANDONED_AFTER_SECONDS = 3600
 
 
@@ -73,7 +75,8 @@ def build_atomically(folder: Path, is_complete: Callable[[Path], bool], option: 
         raise OSError(error.errno, reason, str(folder.parent)) from error
     try:
         _remove_abandoned(folder)
-        yield unfinished
+        with named(folder):
+            yield unfinished
         _move(unfinished, folder, is_complete)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -6,11 +6,21 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
+from cpc.data.store.contents import say
+
+# Files that hold what is looked for, in a format that is not read: they are counted, so that nobody misses them.
+_UNREADABLE = {
+    "audio": ".m4a .m4b .aac .wma .amr .3gp .ac3 .ape .wv .mka .weba .webm .mp4 .m4v .mov .mkv .avi .ra .shn .raw .pcm",
+    "image": ".heic .heif .jxl .svg .psd .xcf .dng .cr2 .cr3 .nef .arw .orf .rw2 .raf .mp4 .m4v .mov .mkv .avi .webm",
+    "text": ".doc .docx .odt .rtf .pdf .epub .mobi .htm .html .jsonl .parquet .gz .bz2 .xz .zst .zip",
+}
+
 
 def find_files(root: Path, suffixes: Collection[str], kind: str, hint: str = "") -> list[str]:
     """Sorted posix paths, relative to `root`, of the files below it that have one of these suffixes, in any case.
 
-    Names that begin with a dot are left out; links to folders are followed once.
+    Names that begin with a dot are left out; links to folders are followed once. Files of other formats that hold such
+    data are counted on stderr.
 
     Args:
         root: the folder.
@@ -39,6 +49,10 @@ def find_files(root: Path, suffixes: Collection[str], kind: str, hint: str = "")
                 found.append(prefix + name)
             else:
                 others[suffix or name] += 1
+    unreadable = {suffix: others[suffix] for suffix in _UNREADABLE.get(kind, "").split() if others[suffix]}
+    if found and unreadable:
+        counts = ", ".join(f"{count} {suffix}" for suffix, count in unreadable.items())
+        say(f"data: {root}: left out {counts}, formats that are not read: convert these files")
     if not found:
         there = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5))
         raise ValueError(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
+from jaxtyping import Int64
 from tqdm import tqdm
 
 from cpc.data.store.atomic import json_text
@@ -81,6 +82,11 @@ class PackedRows:
         """
         sums = np.load(self.folder / "rows.npy")[self._rows, 2:].reshape(len(self), 2, -1)
         return statistics_of(sums, sum(self.lengths.tolist()) * math.prod(self.shape[:-1]), scale)
+
+    def content(self, rows: Sequence[int] | np.ndarray) -> Int64[np.ndarray, "n columns"]:
+        """Length and exact sums of the values of these rows, which change with their content, not with their place."""
+        sums: np.ndarray = np.load(self.folder / "rows.npy")[self._rows[rows], 1:]
+        return sums
 
     @property
     def element_bytes(self) -> int:

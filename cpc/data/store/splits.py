@@ -1,11 +1,59 @@
-"""Splits by chance that stay as they are: a hash of each file, or of its speaker, decides where it goes.
+"""Splits that names say, and splits by chance that stay as they are: a hash of each file, or of its speaker, decides.
 
-So the split depends neither on the order of files nor on what other files there are, and files that are added later
-move none of those that were there. Only a corpus of so few that a split would be empty is looked at as a whole.
+So a split by chance depends neither on the order of files nor on what other files there are, and files that are added
+later move none of those that were there. Only a corpus of so few that a split would be empty is looked at as a whole.
 """
 
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import PurePath
+
+SPLITS = ("train", "valid", "test", "unlabelled")
+_WORDS = {
+    "train": "train training",
+    "valid": "valid validation val dev devel development",
+    "test": "test testing eval evaluation",
+    "unlabelled": "unlabelled unlabeled unsupervised unsup",
+}
+SPLIT_OF = {word: split for split, words in _WORDS.items() for word in words.split()}
+
+
+def split_called(name: str) -> str | None:
+    """Return the split that a whole name says, as `Validation`; None if it says none."""
+    return SPLIT_OF.get(name.lower())
+
+
+def split_named(path: str) -> str | None:
+    """Return the split that a word of a file's name, or else of a folder's, says; the innermost part decides.
+
+    Raises:
+        ValueError: if one part names several splits.
+    """
+    for part in reversed(PurePath(path).parts):
+        if found := _splits_in(part):
+            if len(found) > 1:
+                raise ValueError(f"{path} names the splits {', '.join(sorted(found))}: rename it, so that it names one")
+            return found.pop()
+    return None
+
+
+def splits_of_folders(folders: Iterable[str]) -> dict[str, str]:
+    """Return the split of each folder, if every folder says one; otherwise nothing.
+
+    All of them must be called as a split (`Validation`), or have a word that says one (`train2017`, `dev-clean`). Words
+    must say different splits: a class may be called `train station`.
+    """
+    names = sorted(set(folders))
+    called = {name: split for name in names if (split := split_called(name))}
+    if len(called) == len(names):
+        return called
+    worded = {name: found.pop() for name in names if len(found := _splits_in(name)) == 1}
+    return worded if len(worded) == len(names) and len(set(worded.values())) > 1 else {}
+
+
+def _splits_in(name: str) -> set[str]:
+    return {SPLIT_OF[word] for word in re.split(r"[\W\d_]+", name.lower()) if word in SPLIT_OF}
 
 
 def draw_splits(units: Sequence[str], *, valid_share: float, test_share: float, seed: int = 0) -> list[str]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from cpc.data.store.untrusted import reading
 
 MOST_MEMBER_BYTES = 2**30
+_BLOCK_BYTES = 2**20
 
 
 class Sample(NamedTuple):
@@ -29,8 +30,9 @@ def read_samples(tar: Path) -> Iterator[Sample]:
     """The samples of a tar, in order; nothing is written anywhere, and names are not followed.
 
     Raises:
-        ValueError: naming tar and member: if it is no tar or a compressed one, was cut off, holds anything but files
-            and folders, a member is larger than 2^30 bytes or there twice, or a sample's members are apart.
+        ValueError: naming tar and member: if it is no tar or a compressed one, was cut off, is several tars joined to
+            one, holds anything but files and folders, a member is larger than 2^30 bytes or there twice, or a sample's
+            members are apart.
     """
     seen: set[str] = set()
     sample: Sample | None = None
@@ -67,8 +69,25 @@ def read_samples(tar: Path) -> Iterator[Sample]:
                 if len(content) != member.size:
                     raise ValueError(f"{tar}: {member.name!r} is cut off")
                 sample.parts[kind] = content
+            end = archive.offset
+        _check_end(tar, end)
     if sample is not None:
         yield sample
+
+
+def _check_end(tar: Path, end: int) -> None:
+    """Refuse a tar that does not end with zeros: `tarfile` takes damage and the end of the file for the tar's own."""
+    with tar.open("rb") as stream:
+        stream.seek(end)
+        if not (block := stream.read(_BLOCK_BYTES)):
+            raise ValueError(f"{tar} is cut off: the zeros that end a tar are missing")
+        while block:
+            if any(block):
+                raise ValueError(
+                    f"{tar} goes on after byte {end}, where it is damaged or another tar was joined to it: name "
+                    "each tar by itself, or copy it again"
+                )
+            block = stream.read(_BLOCK_BYTES)
 
 
 def write_samples(samples: Iterable[tuple[str, dict[str, bytes]]], folder: Path, tar_bytes: int) -> int:

@@ -77,7 +77,7 @@ def read_json(path: str | Path) -> Any:
         raise ValueError(f"{path} is not JSON, cut off or edited? {error}") from error
 
 
-def read_yaml(path: str | Path) -> Any:
+def read_limited_yaml(path: str | Path) -> Any:
     """Return the content of a YAML file, aliases written out.
 
     Raises:

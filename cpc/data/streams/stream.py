@@ -6,7 +6,8 @@ take turns: rank r's batch i is batch i * world_size + r of the stream.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,8 +29,14 @@ def naming(split: str | None) -> Iterator[None]:
         raise ValueError(f"{whose}: {error}") from error
 
 
-def digest(content: np.ndarray | bytes) -> str:
-    """A short hash of whole numbers or of bytes, for the fingerprint of a stream."""
+def digest(content: np.ndarray | bytes | Iterable[str]) -> str:
+    """A short hash of whole numbers, bytes or names, for the fingerprint of a stream.
+
+    Names are taken in Unicode's normal form C: a copy to another file system may change the form, and not the file.
+    """
+    if not isinstance(content, np.ndarray | bytes):
+        names = "\n".join(content)
+        content = unicodedata.normalize("NFC", names).encode("utf-8", "surrogateescape")
     content = np.ascontiguousarray(content, "<i8").tobytes() if isinstance(content, np.ndarray) else content
     return hashlib.sha256(content).hexdigest()[:16]
 

@@ -1,23 +1,20 @@
 """Text, line by line and split by split: of UTF-8 files, of a folder of them, or the prose that ships with Python."""
 
 import hashlib
-import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
 from cpc.data.made.prose import sentences
+from cpc.data.store.contents import say_contents
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
-from cpc.data.store.splits import draw_splits
+from cpc.data.store.splits import draw_splits, split_named
 from cpc.data.store.untrusted import reading
 
 EMBEDDED = "embedded"
 ALL = "all"  # the one split of a text that is read whole
 DEFAULT_SHARE = 0.05
 BLOCK_LINES = 20  # held out together, so that held-out text is read in its context
-_SPLIT_OF_WORD = {"training": "train", "validation": "valid", "dev": "valid"} | {
-    name: name for name in ("train", "valid", "test")
-}
 
 
 class Text:
@@ -76,6 +73,9 @@ class Text:
             )
             for (name, block), split in zip(blocks, splits, strict=True):
                 self._split_of[name][block] = split
+        say_contents(
+            source, f"blocks of {BLOCK_LINES} lines", [split for splits in self._split_of.values() for split in splits]
+        )
 
     @property
     def splits(self) -> list[str]:
@@ -163,14 +163,3 @@ def _files(source: str | Path) -> dict[str, Path | None]:
     raise ValueError(
         f"{source}: there is no such file or folder of text; {EMBEDDED!r} is the prose that ships with Python"
     )
-
-
-def split_named(name: str) -> str | None:
-    """The split that a file's name, or else a folder's, says: by a word of its own, the innermost part first."""
-    for part in reversed(Path(name).parts):
-        found = {_SPLIT_OF_WORD[word] for word in re.split(r"[\W_]+", part.lower()) if word in _SPLIT_OF_WORD}
-        if found:
-            if len(found) > 1:
-                raise ValueError(f"{name} names the splits {', '.join(sorted(found))}: rename it, so that it names one")
-            return found.pop()
-    return None

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from cpc.argument_rules import Count, Share
 from cpc.data.batch import Batch
-from cpc.data.modality import EVALUATION_SEED, Modality, Training, require_positive
+from cpc.data.modality import EVALUATION_SEED, Modality, Training
 from cpc.data.streams.lanes import TrainingLanes, held_out_lanes
 from cpc.data.streams.resuming import Order
 from cpc.data.streams.stream import naming
@@ -50,14 +51,10 @@ class Text(Modality):
     source: str = EMBEDDED
     tokens: Tokens = "words"
     lower_case: bool = False
-    chunk_tokens: int = 35
-    batch_size: int = 20
-    valid_share: float = DEFAULT_SHARE
-    test_share: float = DEFAULT_SHARE
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(chunk_tokens=self.chunk_tokens)
+    chunk_tokens: Count = 35
+    batch_size: Count = 20
+    valid_share: Share = DEFAULT_SHARE
+    test_share: Share = DEFAULT_SHARE
 
     def check(self, model: Any) -> None:
         """Also refuse contexts whose state would grow with the text, and losses without a full softmax."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cpc.argument_rules import OutFile, checked
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.data.audio.item_files import Items, read_items
 from cpc.data.audio.manifest import is_manifest
@@ -29,6 +30,7 @@ BASELINES = ("random",)
 MODES = ("within", "across")
 
 
+@checked
 def abx(
     model_folder: str | Path,
     items: str | Path,
@@ -39,7 +41,7 @@ def abx(
     train_split: str | None = None,
     protocol: ABXProtocol | None = None,
     extraction: Extraction | None = None,
-    out: str | Path | None = None,
+    out: OutFile | None = None,
     trusted_packages: Sequence[str] = ("cpc",),
 ) -> dict[str, Any]:
     """`cpc abx`: print how often features confuse two phones, and write it into probe.json beside the probes.
@@ -68,8 +70,8 @@ def abx(
 
     Raises:
         ValueError: before anything is computed, if the item file is damaged, names files that the data lack, or holds
-            no triplet; on unknown names; if an item begins after its file's end; if the report has the errors of other
-            items under the same name.
+            no triplet; on unknown names; if an item begins or ends after its file's end; if the report has the errors
+            of other items under the same name.
     """
     extraction, protocol = extraction or Extraction(), protocol or ABXProtocol()
     items, trusted = Path(items), tuple(trusted_packages)
@@ -169,8 +171,9 @@ def abx(
     if name_here in earlier:
         print(f"{out} had {name_here!r} before: replaced", file=sys.stderr)
     report = finite({**report, "abx": {**earlier, name_here: record}})
+    table = format_abx(record)
     write_json(report, out)
-    print(f"{format_abx(record)}\nwritten to {out}")
+    print(f"{table}\nwritten to {out}")
     return report
 
 

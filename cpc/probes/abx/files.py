@@ -7,16 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
+from cpc.data.audio.alignments import MOST_SECONDS_AFTER_AUDIO
 from cpc.data.audio.file_names import bare_path, is_end_of
 from cpc.data.audio.item_files import Items
 from cpc.data.audio.readouts import AudioReadouts
 from cpc.data.store.folders import name_a_few
 
-_MOST_OVER_SECONDS = 1e-3  # of an item beyond its recording: times are rounded
+_ROUNDING_SECONDS = 1e-3  # an item that ends after its recording by less is not cut: times are rounded
 
 
 def locate(items: Items, source: Path, readouts: AudioReadouts, skip_bad: bool) -> tuple[Items, np.ndarray, int]:
-    """The items with a recording, `[n]` the row of each, and how many end after their recording.
+    """The items with a recording, `[n]` the row of each, and how many end up to 50 ms after their recording.
 
     Args:
         items: of an item file.
@@ -25,7 +26,8 @@ def locate(items: Items, source: Path, readouts: AudioReadouts, skip_bad: bool) 
         skip_bad: leave out items without a recording, and warn how many.
 
     Raises:
-        ValueError: if recordings are missing or called ambiguously, or an item begins after its recording's end.
+        ValueError: if recordings are missing or called ambiguously, or an item begins after its recording's end,
+            or ends more than 50 ms after it.
     """
     manifest = readouts.corpus.manifest
     row_of = rows_of_names(items.files, manifest.paths)
@@ -34,12 +36,13 @@ def locate(items: Items, source: Path, readouts: AudioReadouts, skip_bad: bool) 
     problem = f"are of {len(absent)} files that the manifest in {manifest.root} does not list:\n{name_a_few(absent)}"
     items, rows = _kept(items, rows, rows >= 0, f"items of {source} {problem}", skip_bad)
     ends_seconds = 60 * np.asarray(readouts.minutes(rows))
-    begins_within = items.onset_seconds < ends_seconds
-    late = np.flatnonzero(~begins_within).tolist()
+    is_within = items.onset_seconds < ends_seconds
+    is_within &= items.offset_seconds <= ends_seconds + MOST_SECONDS_AFTER_AUDIO
+    late = np.flatnonzero(~is_within).tolist()
     lines = name_a_few([f"{items.line(item)} (it lasts {ends_seconds[item]:g} s)" for item in late])
-    num_cut = int((begins_within & (items.offset_seconds > ends_seconds + _MOST_OVER_SECONDS)).sum())
-    problem = f"items of {source} begin after their recording's end:\n{lines}"
-    return *_kept(items, rows, begins_within, problem, skip_bad), num_cut
+    num_cut = int((is_within & (items.offset_seconds > ends_seconds + _ROUNDING_SECONDS)).sum())
+    problem = f"items of {source} begin or end after their recording's end:\n{lines}"
+    return *_kept(items, rows, is_within, problem, skip_bad), num_cut
 
 
 def _kept(items: Items, rows: np.ndarray, is_fit: np.ndarray, problem: str, skip_bad: bool) -> tuple[Items, np.ndarray]:

@@ -5,10 +5,11 @@ R stored vectors, D feature dim, n items.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 
+from cpc.argument_rules import Count, Range, Seed, check_fields
 from cpc.data.audio.item_files import Items
 from cpc.probes.abx.alignment import alignment_distances
 from cpc.probes.abx.cells import Cells, Groups, cells_across, cells_within
@@ -25,7 +26,7 @@ class ABXProtocol:
     Attributes:
         context: `within` compares phones between the same neighbours, `any` whatever theirs: a harder test, for corpora
             too small for the other one (Hallap et al. 2022, arXiv:2210.15775).
-        max_size_group: items of one context, speaker and phone; of more so many are drawn.
+        max_size_group: items of one context, speaker and phone, two at least, A and X; of more so many are drawn.
         max_x_across: across speakers, speakers of X for each group of A; of more so many are drawn.
         seed: of these draws.
 
@@ -34,17 +35,14 @@ class ABXProtocol:
     """
 
     context: Context = "within"
-    max_size_group: int = 10
-    max_x_across: int = 5
-    seed: int = 0
+    max_size_group: Annotated[int, Range(2)] = 10
+    max_x_across: Count = 5
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.context not in get_args(Context):
             raise ValueError(f"context={self.context!r} is not one of {', '.join(get_args(Context))}")
-        if self.max_size_group < 2:
-            raise ValueError(f"max_size_group={self.max_size_group} must be at least 2: A and X are of one group")
-        if self.max_x_across < 1:
-            raise ValueError(f"max_x_across={self.max_x_across} must be at least 1")
 
     def cells(self, items: Items) -> tuple[Groups, dict[str, Cells]]:
         """The groups of some items, and the triplets `within` and `across` speakers."""

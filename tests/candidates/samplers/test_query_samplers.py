@@ -547,7 +547,7 @@ def test_refused(name: str, generator: torch.Generator) -> None:
     sampler, classes, queries = ready(name, generator)
     for arguments, message in (
         ((None, 5, TARGETS), "draws for queries: give them"),
-        ((queries[:, :5], 5, TARGETS), r"queries of shape \(3, 5\) for 3 rows of targets"),
+        ((queries[:, :5], 5, TARGETS), r"queries is torch.float32 of the shape \[3, 5\]; .* of the shape \[3, "),
         ((queries, 0, TARGETS), "num_sampled=0"),
         ((queries, 5, TARGETS + 1), "targets run from 0 to 37"),
     ):
@@ -557,7 +557,7 @@ def test_refused(name: str, generator: torch.Generator) -> None:
         SAMPLERS[name]().sample(queries, 5, TARGETS)
     with pytest.raises(ValueError, match="call refresh"):
         SAMPLERS[name]().update(torch.tensor([0]), classes[:1])
-    with pytest.raises(ValueError, match="embeddings of shape"):
+    with pytest.raises(ValueError, match=r"embeddings is torch.float32 of the shape"):
         sampler.refresh(classes[:-1])
     with pytest.raises(ValueError, match="not finite"):
         sampler.refresh(classes / 0)

@@ -1,11 +1,19 @@
 import pickle
+import warnings
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import soundfile
 
 from cpc.data.audio.alignments import Alignments, Segment, Track, check_alignments, read_alignments, window_labels
+from cpc.data.audio.items import write_items
+from cpc.data.audio.manifest import Manifest
+from cpc.data.audio.modality import Audio
+from cpc.data.sharding import shard_corpus
+from cpc.encoders import AudioEncoder
 
 TINY = Path(__file__).parents[4] / "shared" / "data" / "librispeech_tiny" / "cpc" / "test_data"
 
@@ -120,6 +128,80 @@ def test_textgrid_with_a_single_interval_tier_needs_no_name(tmp_path):
     assert read_alignments(write(tmp_path / "a.TextGrid", single)).labels == ['say "2 = two" [1]']
 
 
+def test_textgrids_of_the_penn_aligner_name_the_short_format(tmp_path):
+    file = write(tmp_path / "a.TextGrid", SHORT_TEXTGRID.replace('"ooTextFile"', '"ooTextFile short"'))
+    assert read_alignments(file).segments("a.flac") == PHONES
+
+
+@pytest.mark.parametrize("command", ["items", "probe", "pretrain"])
+def test_the_tier_reaches_the_reader(tmp_path, command):
+    """Each command that reads alignments, by the function or the fields that its options are made of."""
+    grid = write(tmp_path / "grid" / "a.TextGrid", LONG_TEXTGRID.replace('"phones"', '"segments"'))
+    soundfile.write(tmp_path / "a.wav", np.zeros(8000), 16_000)
+    Manifest(tmp_path, {"path": ["a.wav"], "speaker": ["ann"]}).write(tmp_path / "manifest.csv")
+    encoder = AudioEncoder(4)
+
+    def labels(**options):
+        source = {"manifest": str(tmp_path), "alignments": str(grid.parent), **options}
+        if command == "items":
+            write_items(tmp_path, tmp_path / "x.item", **{name: source[name] for name in source if name != "manifest"})
+        data = Audio(**source)
+        corpus = data.open(encoder, to_train=command == "pretrain")
+        if command == "pretrain":
+            return set(corpus.labels)
+        return data.readouts(encoder, corpus, train_split=None).labels("phones", np.array([0])).names(0)
+
+    with pytest.raises(ValueError, match=r"no interval tier 'phones', only words, segments .*; name one with `tier`"):
+        labels()
+    if command == "items":
+        with pytest.raises(ValueError, match="no phone of the 1 files has a neighbour"):
+            labels(tier="segments")
+    else:
+        assert labels(tier="segments") == {"s", "ɛː"}
+    assert {"alignments", "tier"} <= {*Audio.probe_options} & {*Audio.local_options}
+
+
+def test_a_tier_of_what_has_none_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"`tier`=words: .*a\.phn is no TextGrid"):
+        read_alignments(write(tmp_path / "a.phn", "0 100 x\n"), tier="words")
+    with pytest.raises(ValueError, match=r"data\.tier=words is of the TextGrids of data\.alignments"):
+        Audio(manifest=str(tmp_path), tier="words").open(None, to_train=True)
+
+
+def test_only_the_tier_that_is_read_must_be_free_of_overlaps(tmp_path):
+    """TIMIT's words overlap where they share a phone: as a tier beside the phones they do no harm."""
+    words = SHORT_TEXTGRID.replace('1\n0\n0.5\n"say', '2\n0\n0.3\n"your"\n0.2\n0.5\n"say')
+    file = write(tmp_path / "a.TextGrid", words)
+    assert read_alignments(file).segments("a.flac") == PHONES
+    with pytest.raises(ValueError, match=r"line 16: .* overlaps the one before it, which ends at 0\.3 s"):
+        read_alignments(file, tier="words").segments("a.flac")
+
+
+def test_ctm_neighbours_that_overlap_by_rounding_meet_where_the_later_begins(tmp_path):
+    """Start and duration of 0.244 to 0.376 s are 0.24 and 0.13 s, whose sum is 0.37; those of 0.376 s on are 0.38."""
+    rng = np.random.default_rng(0)
+    edges = np.cumsum(rng.uniform(0.03, 0.2, 300))
+    lines = [f"u 1 {a:.2f} {b - a:.2f} p{i}\n" for i, (a, b) in enumerate(pairwise(edges))]
+    segments = read_alignments(write(tmp_path / "a.ctm", "".join(lines))).segments("u")
+    assert [segment.label for segment in segments] == [f"p{i}" for i in range(299)]
+    assert all(a.end_seconds <= b.start_seconds for a, b in pairwise(segments))
+    assert np.allclose([segment.start_seconds for segment in segments], edges[:-1], atol=0.0051)
+    assert np.allclose([segment.end_seconds for segment in segments], edges[1:], atol=0.0101)
+    assert (
+        sum(f"{a:.2f}" != f"{b:.2f}" for a, b in zip(edges[1:], edges[:-1] + np.diff(edges).round(2), strict=True)) > 0
+    )
+
+
+def test_ctm_fields_behind_the_label(tmp_path):
+    file = write(tmp_path / "a.ctm", "u 1 0 0.5 a\u00a0b NA lex ann\nu 1 0.5 0.5 \u2028c 0.9\n")
+    assert read_alignments(file).labels == ["\u2028c", "a\u00a0b"][::-1]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_utterance(tmp_path):
+    for name, text in (("a.txt", "u1 1 2\n"), ("b.ctm", "u1 1 0 1 x\n")):
+        assert read_alignments(write(tmp_path / name, text, "utf-8-sig")).names == ["u1"]
+
+
 def test_ctm_groups_files_and_adds_durations(tmp_path):
     file = write(tmp_path / "x.ctm", ";; comment\nutt2 1 0.10 0.05 b\nutt1 A 0 0.5 a 0.9\nutt2 1 0.00 0.10 a\n")
     alignments = read_alignments(file)
@@ -153,6 +235,16 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
         ("a.phn", "200 100 x\n", r"line 1.*ends before"),
         ("a.phn", "-5 100 x\n", r"line 1.*before 0"),
         ("a.phn", "nan 100 x\n", r"line 1"),
+        ("a.phn", "-5 -5 x\n", r"line 1.*before 0"),
+        ("a.phn", "inf inf x\n", r"line 1.*not finite"),
+        ("a.phn", "0 100 x\n200 300 y\n100 200 z\n", r"a\.phn, line 3: begins at 0\.00625 s, before the segment above"),
+        ("a.ctm", "u 1 0.0 0.5 a\nu 1 0.489 0.5 b\n", r"line 2.*'b'.*overlaps"),
+        ("a.ctm", "u 1 0.0 0.01 a\nu 1 0.0 0.01 b\n", r"line 2.*'b'.*overlaps"),
+        ("a.ctm", "u 1 0.0 0.5 New York\n", r"line 1: 'York' is not a number"),
+        ("a.ctm", "u 1 0.0 0.5 a 0.9 lex spk more\n", r"line 1.*is not 'file channel"),
+        ("a.csv", "path,start,end,label\nu,0,0.5,a\nu,0.49,1,b\n", r"line 3.*'b'.*overlaps"),
+        ("a.txt", "u1 1 2\0\n", r"a\.txt holds NUL bytes"),
+        ("a.phn", "0 100 x\0\n", r"a\.phn holds NUL bytes"),
         ("a.ctm", "u 1 0.0 0.5 a\nu 1 0.4 0.5 b\n", r"a\.ctm, line 2.*'b'.*overlaps"),
         ("a.ctm", "u 1 0.0 0.5 a\nu 2 0.5 0.5 b\n", r"line 2: u has the channels 1 and 2"),
         ("a.ctm", "u 1 0.0 a\n", r"line 1.*is not 'file channel"),
@@ -165,9 +257,52 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
         ("a.txt", "u1 1 2\nu2 -1\n", r"line 2: -1 is not a label id"),
         ("a.txt", "u1 1 2\nu2\n", r"line 2: u2 has no labels"),
         ("a.txt", "u1 1\nu2 1\nu1 2\n", r"line 3: u1 is in line 1 already"),
-        ("a.TextGrid", LONG_TEXTGRID.replace("xmax = 0.125", "xmax = 0.3"), r"a\.TextGrid, line 34.*'ɛː'.*overlaps"),
+        (
+            "a.TextGrid",
+            LONG_TEXTGRID.replace("xmax = 0.125", "xmax = 0.3"),
+            r"a\.TextGrid, line 30.*'' from.*overlaps the one before it, which ends at 0\.3 s",
+        ),
         ("a.TextGrid", LONG_TEXTGRID.replace("xmax = 0.125", "xmax = ?"), r"line 28: expected a number, found \"s\""),
+        ("a.TextGrid", LONG_TEXTGRID.replace('"words"', '"phones"'), r"line 21: a second interval tier .* 'phones'"),
+        (
+            "a.TextGrid",
+            LONG_TEXTGRID.replace("size = 3\n        intervals", "size = 2\n        intervals"),
+            r"line 34: expected a string, found 0",
+        ),
+        (
+            "a.TextGrid",
+            LONG_TEXTGRID.replace("points: size = 1", "points: size = 0"),
+            r"line 44: expected the end .*0\.3",
+        ),
+        (
+            "a.TextGrid",
+            LONG_TEXTGRID.replace("size = 3\nitem", "size = 2\nitem"),
+            r"line 38: expected the end of the file",
+        ),
+        ("a.TextGrid", LONG_TEXTGRID + SHORT_TEXTGRID, r"line 46: expected the end of the file"),
+        ("a.TextGrid", LONG_TEXTGRID.replace("xmax = 0.25", "xmax = 0.1"), r"line 30: .*ends before it starts"),
+        ("a.TextGrid", LONG_TEXTGRID.replace("xmin = 0.25", "xmin = 0.05"), r"line 34: .*'ɛː' from 0\.05 s to 0\.5 s"),
+        (
+            "a.TextGrid",
+            LONG_TEXTGRID.replace('0.5\n            text = "ɛː', '0.7\n            text = "ɛː'),
+            "0.7 s ends after its tier, at 0.5 s",
+        ),
+        ("a.TextGrid", SHORT_TEXTGRID.replace("0\n0.5\n<", "0.5\n0\n<"), r"line 5: expected an end that is not before"),
+        (
+            "a.TextGrid",
+            SHORT_TEXTGRID.replace('"TextTier"', "").replace("IntervalTier", "Interval"),
+            "line 8: a tier is",
+        ),
+        (
+            "a.TextGrid",
+            SHORT_TEXTGRID.replace('"s"', '"s\ns"'),
+            r"line 21: .* 's\\ns' from 0 s to 0\.125 s has a line break",
+        ),
         ("a.TextGrid", LONG_TEXTGRID[:600], r"expected .*, found the end of the file"),
+        ("a.TextGrid", SHORT_TEXTGRID[:-20], r"line 25: expected a string, found the end of the file"),
+        ("a.TextGrid", SHORT_TEXTGRID.replace('0.125\n"s', 'nan\n"s'), r"line 23: expected a number, found \"s\""),
+        ("a.TextGrid", LONG_TEXTGRID.replace('"s"', '"s'), r"line 36: expected a number, found"),
+        ("a.TextGrid", LONG_TEXTGRID.replace("s: size = 3", "s: size = 4"), r"line 38: .* number, found \"TextTier\""),
         ("a.TextGrid", "nothing", r"expected a string, found the end"),
     ],
 )
@@ -237,13 +372,76 @@ def test_what_is_not_there_says_what_is_expected(tmp_path):
 
 
 def test_unmatched_files_are_reported_on_both_sides(tmp_path):
-    alignments = read_alignments(write(tmp_path / "a.txt", "u1 1\nu2 1\nu3 1\n"))
-    check_alignments(alignments, ["s/u1.wav", "s/u4.wav"])
+    def check(alignments: Alignments, *paths: str) -> None:
+        check_alignments(alignments, seconds_manifest(tmp_path, dict.fromkeys(paths, 1)), range(len(paths)))
+
+    alignments = read_alignments(write(tmp_path / "a.txt", f"u1 {'1 ' * 100}\nu2 1\nu3 1\n"))
+    check(alignments, "s/u1.wav", "s/u4.wav")
     with pytest.raises(ValueError, match=r"1 of 1 audio files have no alignment(.|\n)*u4\.wav(.|\n)*3 align(.|\n)*u3"):
-        check_alignments(alignments, ["s/u4.wav"])
+        check(alignments, "s/u4.wav")
     doubled = read_alignments(write(tmp_path / "b.csv", "path,start,end,label\nd/u.wav,0,1,a\ne/u.wav,0,1,a\n"))
     with pytest.raises(ValueError, match="2 alignments"):
-        check_alignments(doubled, ["u.wav"])
+        check(doubled, "u.wav")
+
+
+def seconds_manifest(folder, seconds_of):
+    """A manifest of files at 8 kHz that last so long."""
+    counts = {"num_samples": [str(round(8000 * seconds)) for seconds in seconds_of.values()]}
+    return Manifest(folder, {"path": list(seconds_of), **counts, "sample_rate_hz": ["8000"] * len(seconds_of)})
+
+
+def test_labels_that_end_after_their_audio_are_refused_with_both_times(tmp_path):
+    manifest = seconds_manifest(tmp_path, {"a.wav": 1.5, "b.wav": 2, "c.wav": 3, "d.wav": 1})
+    table = "a 1 0.0 1500 x\nb 1 0 1.0 x\nb 1 1.0 1.04 y\nc 1 1 2.06 z\n"  # b ends 40 ms after its audio, c 60 ms
+    alignments = read_alignments(write(tmp_path / "x.ctm", table))
+    with pytest.raises(
+        ValueError, match=r"2 of 3 aligned files end(.|\n)*a\.wav: labels until 1500 s, audio until 1\.5"
+    ) as e:
+        check_alignments(alignments, manifest, range(4))
+    assert "c.wav: labels until 3.06 s, audio until 3 s" in str(e.value)
+    assert "b.wav" not in str(e.value)
+    check_alignments(alignments, manifest, [1, 3, 1])
+
+
+@pytest.mark.parametrize("num_samples", [8000, 16_000])
+def test_positions_of_another_rate_are_told_by_the_audio_they_leave_unlabelled(tmp_path, num_samples):
+    """`.phn` counts samples at 16 kHz: where they are of 8 kHz, the labels end half way."""
+    for name in ("a", "b"):
+        write(tmp_path / f"{name}.phn", f"0 4000 h\n4000 {num_samples} sh\n")
+    alignments = read_alignments(tmp_path)
+    manifest = seconds_manifest(tmp_path, {"a.wav": 1, "b.wav": 1})
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        check_alignments(alignments, manifest, [0, 1])
+    assert [str(each.message)[:64] for each in told] == (
+        ["the last label of a file ends at 0.5 of its audio (median of 2 fi"[:64]] if num_samples == 8000 else []
+    )
+
+
+def test_a_corpus_whose_labels_do_not_fit_is_not_sharded(tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.zeros(8000), 16_000)
+    Manifest(tmp_path, {"path": ["a.wav"]}).write(tmp_path / "manifest.csv")
+    write(tmp_path / "alignments.csv", "path,start,end,label\na.wav,0,500,x\n")
+    with pytest.raises(ValueError, match=r"a\.wav: labels until 500 s, audio until 0\.5 s"):
+        shard_corpus(tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_lengths_come_from_headers_where_the_manifest_has_none(tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.zeros(8000), 16_000)
+    (tmp_path / "bad.wav").touch()
+    manifest = Manifest(tmp_path, {"path": ["a.wav", "bad.wav"]})
+    assert manifest.seconds[0] == 0.5
+    assert np.isnan(manifest.seconds[1])
+    alignments = read_alignments(write(tmp_path / "x.csv", "path,start,end,label\na,0,0.7,x\nbad,0,9,y\n"))
+    with pytest.raises(ValueError, match=r"labels of 1 of 2 (.|\n)*a\.wav: labels until 0\.7 s, audio until 0\.5 s"):
+        check_alignments(alignments, manifest, [0, 1])
+
+
+def test_alignments_without_any_label_are_refused(tmp_path):
+    alignments = read_alignments(write(tmp_path / "x.ctm", "a 1 0.5 0 x\n"))
+    with pytest.raises(ValueError, match="the alignments of 1 audio files hold no label"):
+        check_alignments(alignments, seconds_manifest(tmp_path, {"a.wav": 1}), [0])
 
 
 def labels_in_a_loop(segments, num_frames, hop_seconds, first_centre_seconds, classes):
@@ -355,5 +553,5 @@ def test_absurd_numbers_are_named_with_their_line(tmp_path):
     table = write(tmp_path / "a.csv", f"path,start,end,label\na,0,1,{'9' * 5000}\n")
     assert read_alignments(table).labels == ["9" * 5000]
     write(table, f"path,start,end,label\na,0,1,{'p' * 200_000}\n")
-    with pytest.raises(ValueError, match=r"a\.csv, line 2: is not a CSV \(field larger"):
+    with pytest.raises(ValueError, match=r"a\.csv, line 2: is not a row of a CSV \(field larger"):
         read_alignments(table)

@@ -11,6 +11,7 @@ import soundfile
 from cpc.data.audio.headers import Header, read_header
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import read_manifest
+from cpc.data.store.splits import split_called
 
 UNSPLIT = {"valid_share": 0.0, "test_share": 0.0}
 
@@ -206,6 +207,33 @@ def test_a_plain_folder_is_split_by_chance(corpus: Path) -> None:
     assert sorted(len(splits) for splits in splits_of.values()) == [1, 1, 1]
     assert set.union(*splits_of.values()) == {"train", "valid", "test"}
     assert "split" not in index_folder(corpus, **UNSPLIT, overwrite=True, progress=False).columns
+
+
+@pytest.mark.parametrize(
+    ("folders", "splits"), [("training dev eval", "train valid test"), ("train-clean-5 dev-clean-2", "train valid")]
+)
+def test_first_folders_that_say_splits_are_the_splits(
+    tmp_path: Path, folders: str, splits: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place, folder in enumerate(folders.split()):
+        for number in range(3):
+            write_noise(tmp_path / folder / f"anna/{number}.wav", 900 + 10 * place + number)
+    found = index_folder(tmp_path, progress=False)
+    split_of = dict(zip(folders.split(), splits.split(), strict=True))
+    assert found.columns["split"] == [split_of[path.split("/")[0]] for path in found.paths]
+    counts = ", ".join(f"{split} 3" for split in splits.split())
+    assert f"manifest.csv: {len(found)} files, splits {counts}\n" in capsys.readouterr().err
+    by_level = index_folder(tmp_path, tmp_path / "b.csv", split_level=0, progress=False).columns["split"]
+    assert by_level == [split_called(path.split("/")[0]) or path.split("/")[0] for path in found.paths]
+
+
+def test_training_files_are_held_out_if_no_folder_says_valid(tmp_path: Path) -> None:
+    for number in range(12):
+        write_noise(tmp_path / f"Train/{number}.wav", 900 + number)
+    write_noise(tmp_path / "Testing/0.wav")
+    found = index_folder(tmp_path, progress=False)
+    assert found.column("split")[0] == "test"
+    assert set(found.column("split")[1:]) == {"train", "valid"}
 
 
 def test_a_split_is_drawn_among_the_files_that_can_be_used(corpus: Path) -> None:

@@ -91,6 +91,11 @@ def test_items_that_would_lose_their_length_are_not_written(tmp_path: Path) -> N
         (f"{HEADER}\n{LINE.replace('0.1', '-1')}", "line 2: an item from -1 to 0.25 s"),
         (f"{HEADER}\n{LINE.replace('0.25', 'inf')}", "line 2: an item from 0.1 to inf s"),
         (f"{HEADER}\n{LINE.replace('0.25', 'nan')}", "line 2: an item from 0.1 to nan s"),
+        (
+            f"{HEADER}\n{LINE}\n\n{LINE.replace('0.25', '.250')}",
+            "line 4: ann-1 from 0.1 to .250 s is in line 2 already",
+        ),
+        (f"{HEADER}\n{LINE}\n{LINE.replace('ae', 'ih')}", "line 3: ann-1 from 0.1 to 0.25 s is in line 2 already"),
     ],
 )
 def test_damaged_item_files_are_refused(content: str, message: str, tmp_path: Path) -> None:

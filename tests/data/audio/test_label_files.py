@@ -50,12 +50,12 @@ def test_files_without_a_row_stay_unlabelled_and_are_counted(tmp_path: Path) -> 
         ("name,word\n1,one\n", "has no column 'path'; `label_key` is one of name, word"),
         ("path,word\nx.wav,one\n", r"names none of the 3 files in its column 'path': it has 'x.wav', .* 'a/1.wav'"),
         ("path,word\n1,one\n1,two\n", r"more than one row for 1 files:\n  1"),
-        ("path,word\n1,one\n2\n", "line 3: 1 values for 2 columns"),
+        ("path,word\n1,one\n2\n", "line 3: 1 cells under 2 columns"),
         ("path,num_samples\n1,one\n", r"columns \['num_samples'\], which the index fills itself"),
-        ("path,a,a\n1,one,two\n", r"columns \['a', 'a'\]"),
+        ("path,a,a\n1,one,two\n", "line 1 names a column twice: path, a, a"),
         ("path,split\n1,train\n2,\n3,test\n", r"gives 1 of 3 files no split:\n  a/2.wav"),
         ("path,word\n", "a header and no rows"),
-        ("", "cannot be read as a table"),
+        ("", "labels.csv is empty; expected a header"),
     ],
 )
 def test_tables_that_do_not_fit(tmp_path: Path, text: str, message: str) -> None:
@@ -71,9 +71,14 @@ def test_a_name_that_could_mean_two_files(tmp_path: Path) -> None:
 def test_options_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_noise(tmp_path / "a/1.wav")
     labels = table(tmp_path, "path,speaker\n1.wav,al\n")
+    parts = table(tmp_path, "path,duration\n1.wav,9\n", "parts.csv")
     for options, message in (
         (["--labels", str(labels), "--speaker_level", "0"], "columns speaker, which paths name already"),
         (["--label_key", "file"], "--label_key=file"),
+        (
+            ["--labels", str(parts), "--valid_share", "0", "--test_share", "0"],
+            f"{parts}: a/1.wav: duration is '9', but the file lasts",
+        ),
     ):
         with pytest.raises(SystemExit):
             main(["data", "index", str(tmp_path), *options])

@@ -1,5 +1,6 @@
 """Windows of episodes: none leaves its episode, the same draws give the same frames."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from cpc.data.frames.corpus import FrameCorpus
 from cpc.data.frames.modality import Frames
 from cpc.data.frames.recording import Recording
+from cpc.data.streams.resuming import check_same_batches
 from cpc.encoders import FrameEncoder
 
 
@@ -30,6 +32,18 @@ def test_windows_are_slices_of_one_episode(corpus: FrameCorpus) -> None:
             frames = corpus.recording.read(row, 0, 99, 1)[:, 0]
             np.testing.assert_array_equal(x[:, 1], frames[start : start + 10])
             np.testing.assert_array_equal(x[1:, 0], x[:-1, 1])
+
+
+def test_episodes_of_like_length_that_show_something_else_are_other_data(tmp_path: Path, corpus: FrameCorpus) -> None:
+    shutil.copytree(corpus.recording.folder.parent, tmp_path / "copy")
+    same = FrameCorpus(tmp_path / "copy", window_frames=10, stack=2)
+    saved = corpus.windows("train").draws["made_from"]
+    check_same_batches(saved, same.windows("train").draws["made_from"])
+    table = np.load(tmp_path / "copy" / "frames" / "rows.npy")
+    table[corpus.recording.rows("train")[1], 2] += 3  # the sum of its pixels
+    np.save(tmp_path / "copy" / "frames" / "rows.npy", table)
+    with pytest.raises(ValueError, match="began with: other content of episodes"):
+        check_same_batches(saved, same.windows("train").draws["made_from"])
 
 
 def test_every_window_of_a_pass_comes_once(corpus: FrameCorpus) -> None:
@@ -71,6 +85,6 @@ def test_bad_input(recording: Recording, tmp_path: Path) -> None:
 
 def test_statistics_reach_the_encoder(corpus: FrameCorpus) -> None:
     encoder = FrameEncoder((12, 8), 4, num_frames=2, widths=(4,), kernels=(3,), strides=(2,))
-    Frames(source="").standardise(encoder, corpus)
+    Frames(source="unknown").standardise(encoder, corpus)
     mean, std = corpus.statistics("train")
     torch.testing.assert_close((encoder.pixel_mean.item(), encoder.pixel_std.item()), (mean, std))

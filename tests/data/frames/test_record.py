@@ -1,5 +1,6 @@
 """What `cpc data record` writes, against the game played again by hand."""
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from small_pong import BALL_X, BALL_Y, HEIGHT, NAME, PLAYER_Y, WIDTH, SmallPong
 from cpc.cli import main
 from cpc.data.frames.environments import to_frame
 from cpc.data.frames.record import record
-from cpc.data.frames.recording import Recording
+from cpc.data.frames.recording import FRAMES_NAME, STEPS_NAME, Recording
 
 
 def test_an_episode_is_the_game_that_its_seed_plays(recording: Recording) -> None:
@@ -109,6 +110,22 @@ def test_a_recording_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pyte
 def test_a_folder_without_episodes(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"holds no recorded episodes: write some with `cpc data record ENV"):
         Recording(tmp_path)
+
+
+def test_a_recording_that_is_cut_off_is_named(recording: Recording, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(recording.folder.parent, folder)
+    content = (folder / STEPS_NAME).read_bytes()
+    (folder / STEPS_NAME).write_bytes(content[:-100])
+    with pytest.raises(ValueError, match=rf"^{folder / STEPS_NAME}: cannot be read"):
+        _ = Recording(folder).steps
+    np.savez(folder / STEPS_NAME, actions=recording.steps["actions"][:-3])
+    with pytest.raises(ValueError, match=rf"steps\.npz: .* actions are there for {recording.lengths.sum()} frames"):
+        _ = Recording(folder).steps
+    with (folder / FRAMES_NAME / "rows.bin").open("r+b") as stream:
+        stream.truncate(1000)
+    with pytest.raises(ValueError, match=rf"^{folder / FRAMES_NAME} holds no complete pack"):
+        Recording(folder)
 
 
 def test_atari_itself(tmp_path: Path) -> None:

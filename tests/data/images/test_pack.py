@@ -268,3 +268,15 @@ def test_a_pack_travels_light_and_opens_its_map_where_it_arrives(table: ImageTab
     chosen = pickle.loads(pickle.dumps(packed.subset(np.array([5, 1]))))
     np.testing.assert_array_equal(chosen.read([1, 0]), expected)
     assert chosen.statistics([0, 1]).mean.tolist() == packed.statistics([5, 1]).mean.tolist()
+
+
+def test_images_of_16_bits_that_use_few_of_them_are_counted(tmp_path: Path) -> None:
+    """14 bits in 16 keep 64 of 256 levels; a dark corner of a bright image is no reason to warn."""
+    ramp = np.linspace(0, 1, 144).reshape(12, 12)
+    for name, highest in (("narrow", 2**14 - 1), ("full", 2**16 - 1)):
+        Image.fromarray((ramp * highest).astype(np.uint16)).save(tmp_path / f"{name}.png")
+    table = read_image_source(tmp_path, valid_share=0.0)
+    message = r"^1 images have 16 bits and no pixel of 16384 or more(.|\n)*narrow.png$"
+    with pytest.warns(UserWarning, match=message):
+        packed = pack_images(table, 12, 1, progress=False)
+    assert [len(np.unique(packed.read([row]))) for row in range(2)] == [144, 65]  # full.png, narrow.png

@@ -90,8 +90,8 @@ def test_squares_of_another_shape_are_refused(sharded: Path) -> None:
         ({"image_size": 8, "shard_mb": 1e-5}, "a shard of 10 bytes is legal from 192 bytes"),
         ({"image_size": 0}, "image_size"),
         ({"image_size": 8, "num_channels": 0}, "num_channels"),
-        ({"image_size": 8, "shard_mb": float("inf")}, "`shard_mb`=inf must be a size above 0"),
-        ({"image_size": 8, "shard_mb": float("nan")}, "`shard_mb`=nan must be a size above 0"),
+        ({"image_size": 8, "shard_mb": float("inf")}, "`shard_mb`=inf must be a finite number"),
+        ({"image_size": 8, "shard_mb": float("nan")}, "`shard_mb`=nan must be a finite number"),
     ],
 )
 def test_options_of_another_kind_are_refused(

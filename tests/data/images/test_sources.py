@@ -56,6 +56,32 @@ def test_splits_of_classes(tmp_path: Path) -> None:
     assert pixels(table, 2)[0, 0].tolist() == [1, 0, 0]
 
 
+@pytest.mark.parametrize(
+    ("folders", "splits"),
+    [("training evaluation", "train test"), ("Train DEV", "train valid"), ("train2017 val2017", "train valid")],
+)
+def test_other_words_for_splits(tmp_path: Path, folders: str, splits: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"{folder}/{of_class}/1.png" for folder in folders.split() for of_class in ("ant", "bee")]
+    table = read_image_source(write_images(tmp_path, *names), valid_share=0.0)
+    assert table.classes == ["ant", "bee"]
+    split_of = dict(zip(folders.split(), splits.split(), strict=True))
+    assert table.splits == [split_of[name.split("/")[0]] for name in table.names]
+    first, last = splits.split()
+    assert capsys.readouterr().err == f"data: {tmp_path}: 4 images, splits {first} 2, {last} 2, 2 classes\n"
+
+
+def test_arrays_by_other_words_for_splits(tmp_path: Path) -> None:
+    for name in ("Training", "dev", "eval"):
+        save(tmp_path / f"{name}.npz", images=RGB)
+    assert list(dict.fromkeys(read_image_source(tmp_path).splits)) == ["train", "valid", "test"]
+
+
+def test_folders_of_unknown_words_are_told_as_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_images(tmp_path, *(f"{folder}/{number}.png" for folder in ("fit", "holdout") for number in range(3)))
+    read_image_source(tmp_path, valid_share=0.0)
+    assert capsys.readouterr().err == f"data: {tmp_path}: 6 images, splits train 6, 2 classes\n"
+
+
 def test_classes_alone_are_all_for_training(tmp_path: Path) -> None:
     write_images(tmp_path, "b/1.png", "b/2.png", "a/deep/1.png", "train/1.png")  # a class of trains
     table = read_image_source(tmp_path, valid_share=0.0)
@@ -227,7 +253,7 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "no_class": ({"images": RGB, "classes": [1, 2]}, r"classes is int64 \[2\], but must be strings"),
     "same_class": ({"images": RGB, "classes": ["a", "a"]}, "a class occurs twice"),
     "few_splits": ({"images": RGB, "split": ["train"]}, r"split is <U5 \[1\], but must be strings \[6\]"),
-    "strange_split": ({"images": RGB, "split": ["dev"] * 6}, "there is no split 'dev'; legal are train, valid, test"),
+    "strange_split": ({"images": RGB, "split": ["kept"] * 6}, "there is no split 'kept'; legal are train, valid, test"),
     "pickled": ({"images": RGB, "labels": np.array([None] * 6)}, "cannot be read as an npz file .*allow_pickle"),
 }
 
@@ -267,6 +293,15 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     table = read_image_source(path, valid_share=0.0)
     with pytest.raises(ValueError, match=rf"^{path}: cannot be read as an npz file \(Bad CRC-32"):
         pixels(table, 0)
+
+
+def test_npz_files_that_were_joined_are_refused(tmp_path: Path) -> None:
+    """`zipfile` reads the last of them."""
+    first, second = (save(tmp_path / f"{name}.npz", images=RGB[:n]) for name, n in (("a", 6), ("b", 2)))
+    path = tmp_path / "c.npz"
+    path.write_bytes(first.read_bytes() + second.read_bytes())
+    with pytest.raises(ValueError, match=rf"^{path}: .*{first.stat().st_size} bytes lie before its arrays"):
+        read_image_source(path)
 
 
 def test_sequences_are_of_one_file_and_held_out_together(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 import cpc
 from cpc.data.store.atomic import finite, json_text, write_atomically
+from cpc.data.store.atomic_folder import build_atomically
 from cpc.data.store.records import append_record
 
 
@@ -34,6 +35,24 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path: Path, failure: type[
         fail_halfway()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_names_the_file_or_folder_that_is_written(tmp_path: Path) -> None:
+    def fill(place: Path, to: str) -> None:
+        (place / to).symlink_to("/dev/full") if place.is_dir() else place.symlink_to("/dev/full")
+        (place / to if place.is_dir() else place).write_text("more than there is room for")
+
+    with (
+        pytest.raises(OSError, match=r"No space left on device: '.*/report.json'"),
+        write_atomically(tmp_path / "report.json") as new,
+    ):
+        fill(new, "")
+    with (
+        pytest.raises(OSError, match=r"No space left on device: '.*/shards'"),
+        build_atomically(tmp_path / "shards", lambda _: True) as folder,
+    ):
+        fill(folder, "00000.tar")
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_a_killed_process_left_is_written_over(tmp_path: Path) -> None:

@@ -42,3 +42,19 @@ def test_copies_and_equal_names_in_other_folders_are_other_files(folder: Path) -
     os.link(folder / "b.wav", folder / "copy.wav")
     (folder / "deep/b.wav").touch()
     refuse_doubles(folder, ["b.wav", "copy.wav", "deep/b.wav"])
+
+
+def test_files_of_a_medium_in_another_format_are_counted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.HEIC", "deep/b.heic", "deep/c.mov", "notes.docx", "list.csv", "d.png", "e.m4a"):
+        (folder / name).touch()
+    find_files(folder, {".png"}, "image")
+    told = capsys.readouterr().err
+    assert told == f"data: {folder}: left out 2 .heic, 1 .mov, formats that are not read: convert these files\n"
+    find_files(folder, {".wav"}, "audio")
+    assert "left out 1 .m4a, 1 .mov, formats" in capsys.readouterr().err
+    find_files(folder, {".txt"}, "text")
+    assert "left out 1 .docx, formats" in capsys.readouterr().err
+    (folder / "only").mkdir()
+    (folder / "only/f.png").touch()
+    find_files(folder / "only", {".png"}, "image")
+    assert capsys.readouterr().err == ""

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from cpc.data.store.splits import draw_splits
+from cpc.data.store.splits import draw_splits, splits_of_folders
 
 PATHS = [f"speaker{number % 7}/{number}.flac" for number in range(20_000)]
 
@@ -66,3 +66,24 @@ def test_what_cannot_be_split() -> None:
     for shares in ((0.5, 0.5), (-0.1, 0.1), (float("nan"), 0.1)):
         with pytest.raises(ValueError, match="valid_share="):
             draw_splits(PATHS, valid_share=shares[0], test_share=shares[1])
+
+
+@pytest.mark.parametrize(
+    ("folders", "expected"),
+    [
+        ("train validation", "train valid"),
+        ("Training VAL Testing unlabeled", "train valid test unlabelled"),
+        ("train dev eval", "train valid test"),
+        ("train2017 val2017 test2017", "train valid test"),
+        ("train-clean-100 train-other-500 dev-clean evaluation", "train train valid test"),
+        ("train", "train"),
+        ("train plane", ""),
+        ("train_station train_track", ""),
+        ("test_tube train_station cat", ""),
+        ("train_val test", ""),
+        ("trainee tested", ""),
+    ],
+)
+def test_folders_are_splits_if_all_of_them_say_one(folders: str, expected: str) -> None:
+    found = splits_of_folders(folders.split())
+    assert found == (dict(zip(folders.split(), expected.split(), strict=True)) if expected else {})

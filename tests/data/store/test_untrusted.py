@@ -22,7 +22,7 @@ from cpc.data.images.table import FolderImages
 from cpc.data.sentences.splitting import read_text
 from cpc.data.store.records import drop_records_after, read_records
 from cpc.data.store.tars import read_samples
-from cpc.data.store.untrusted import MOST_YAML_BYTES, open_regular, read_json, read_yaml, reading
+from cpc.data.store.untrusted import MOST_YAML_BYTES, open_regular, read_json, read_limited_yaml, reading
 from cpc.data.text.lines import read_lines
 from cpc.probes.record import read_report
 
@@ -117,7 +117,7 @@ def test_yaml_has_limits(content: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(content, encoding="latin-1")
     tracemalloc.start()
     with pytest.raises(ValueError, match=rf"a\.yaml.*{message}"):
-        read_yaml(tmp_path / "a.yaml")
+        read_limited_yaml(tmp_path / "a.yaml")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 * 2**20
@@ -134,7 +134,7 @@ def test_yaml_has_limits(content: str, message: str, tmp_path: Path) -> None:
 )
 def test_yaml_within_the_limits_is_what_pyyaml_reads(tmp_path: Path, value: Any) -> None:
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(value), encoding="utf-8")
-    assert read_yaml(tmp_path / "a.yaml") == value
+    assert read_limited_yaml(tmp_path / "a.yaml") == value
 
 
 def test_json_has_limits(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ SIDE = 28  # of the images; models see the 24 in the middle
 IMAGE_SIZE = 24
 CLASSES = ["columns", "rows"]
 SPLITS = ["train"] * 30 + ["valid"] * 8 + ["test"] * 14 + ["unlabelled"] * 4
-OF_THE_RUN = Images(source="", batch_size=4, image_size=IMAGE_SIZE, load_size=SIDE, flip=True).noted
+OF_THE_RUN = Images(source="unknown", batch_size=4, image_size=IMAGE_SIZE, load_size=SIDE, flip=True).noted
 BOUND = {
     "schema": 1,
     "step": 7,

@@ -77,7 +77,7 @@ def test_probe_without_options() -> None:
         "extraction": Extraction(),
     }
     assert defaults["features"] is defaults["baselines"] is defaults["test_split"] is defaults["label_shares"] is None
-    assert (defaults["train_split"], defaults["supervised_seconds"]) == (None, 75.0)
+    assert (defaults["train_split"], defaults["supervised_seconds"]) == (None, None)
     assert ImageReadouts.default_features == ("z", "z_grid", "c")
     assert ImageReadouts.default_baselines == ("majority", "random", "pixels", "supervised")
 
@@ -90,7 +90,7 @@ def test_probe_without_options() -> None:
         (["--train_minutes", "3"], "--train_minutes is 3"),
         (["--features", "mfcc"], "legal are z, z_grid, c, c_grid, pixels, hog"),
         (["--label_shares", "0.5", "0"], "a share of labels, 0.0, must lie above 0"),
-        (["--supervised_seconds", "0"], "budget and rate must be positive"),
+        (["--supervised_seconds", "0"], "--supervised_seconds=0.0 must be positive"),
         (["--test_split", "train"], "train_split and test_split are both 'train'"),
         (["--device", "nowhere"], "device='nowhere' cannot be used"),
         (["--task", "speaker"], "task='speaker': images are probed for their class: set --task to class"),

@@ -1,0 +1,106 @@
+"""Steps a second of `cpc pretrain` on a quiet machine, beside one busy process, and beside three.
+
+python -m benchmarks.beside [--rounds N] [--steps N]
+
+Two shipped configs, on noise: configs/small_speech.yaml and configs/image/small_photos.yaml. Every turn is a process of
+its own, with as many threads as `cpc` takes by default, or with one. Turns alternate, and figures are medians over
+rounds. `speech_busy` and its like are fractions of the quiet speed. A busy process is a loop in Python that never
+waits.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from benchmarks import stopwatch
+from benchmarks.machine import machine_state
+from benchmarks.noise import write_noise
+from benchmarks.processes import Variant
+from cpc.allocator import keep_freed_memory
+from cpc.cli import main as cpc
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+NAMES = {"speech": "small_speech.yaml", "image": "image/small_photos.yaml"}
+OTHERS = {"quiet": 0, "busy": 1, "three_busy": 3}
+NUM_WARMUP_STEPS = 10
+
+
+def steps_per_second(name: str, num_steps: int) -> float:
+    """Train for so many steps in this process, as the command line does."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = yaml.safe_load((CONFIGS / NAMES[name]).read_text())
+        if name == "speech":
+            write_noise(Path(folder) / "corpus", num_files=80, seconds=10.0)
+            config["data"]["init_args"] |= {"manifest": f"{folder}/corpus", "speakers_per_batch": 2}
+        else:
+            pixels = np.random.default_rng(0).integers(0, 256, (1000, 112, 112, 3), np.uint8)
+            np.savez(f"{folder}/noise.npz", images=pixels, split=["train"] * 900 + ["valid"] * 100)
+            config["data"]["init_args"]["source"] = f"{folder}/noise.npz"
+        config["eval_every_steps"] = config["checkpoint_every_steps"] = num_steps
+        config["trainer"] |= {"max_steps": num_steps, "enable_progress_bar": False}
+        config["trainer"]["callbacks"] = [{"class_path": "benchmarks.stopwatch.Stopwatch"}]
+        path = Path(folder) / "config.yaml"
+        path.write_text(yaml.safe_dump(config))
+        cpc(["pretrain", "--config", str(path), "--run_dir", f"{folder}/run"])
+    steps = stopwatch.starts[NUM_WARMUP_STEPS:]
+    return (len(steps) - 1) / (steps[-1] - steps[0])
+
+
+@contextmanager
+def busy_processes(number: int) -> Iterator[None]:
+    """Keep so many processes busy meanwhile."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--what", choices=NAMES, help="measure this alone, in this process")
+    options = parser.parse_args()
+    if options.what:
+        print(json.dumps({"steps_per_second": steps_per_second(options.what, options.steps)}))
+        return
+    threads = {"default": os.environ.get("OMP_NUM_THREADS"), "one": "1"}
+    found: dict[tuple[str, str, str], list[float]] = {}
+    for turn in range(options.rounds):
+        for name in NAMES:
+            for beside, number in OTHERS.items():
+                for label, value in threads.items():
+                    environment = {} if value is None else {"OMP_NUM_THREADS": value}
+                    with busy_processes(number):
+                        variant = Variant("benchmarks.beside", ("--what", name, "--steps", str(options.steps)))
+                        speed = variant.run(environment)["steps_per_second"]
+                    found.setdefault((name, beside, label), []).append(speed)
+                    print(f"  round {turn + 1}: {name}, {beside}, {label}: {speed:.2f}", file=sys.stderr, flush=True)
+    medians = {key: sorted(speeds)[len(speeds) // 2] for key, speeds in found.items()}
+    figures: dict[str, Any] = {}
+    for name in NAMES:
+        print(f"\n{name:8} {'default threads':>16} {'one thread':>11}   steps a second")
+        quiet = medians[name, "quiet", "default"]
+        for beside in OTHERS:
+            ours, one = (medians[name, beside, label] for label in threads)
+            print(f"{beside:10} {ours:14.2f} {one:11.2f}   {ours / quiet:.0%} of quiet, {ours / one:.0%} of one thread")
+            figures[f"{name}_{beside}"] = round(ours if beside == "quiet" else ours / quiet, 3)
+            figures[f"{name}_{beside}_of_one_thread"] = round(ours / one, 3)
+    print(json.dumps(figures | {"machine": machine_state(keep_freed_memory())}))
+
+
+if __name__ == "__main__":
+    main()

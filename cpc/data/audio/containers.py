@@ -1,0 +1,270 @@
+"""Checks that an audio file holds what its header says and nothing more: decoders end early without a word."""
+
+import mmap
+import re
+import struct
+from io import FileIO
+from pathlib import Path
+from typing import NamedTuple
+
+from soundfile import SoundFile
+
+# libsndfile shortens a cut-off file in silence, but its log keeps what the header promised.
+_SIZES = re.compile(r"^\s*(data|SSND|Data Size|riff|Riff size)\s*: (\d+) \(should be (\d+)\)", re.MULTILINE)
+_CAF_SIZES = re.compile(r"Bytes / packet\s*: (\d+)\s+Frames / packet\s*: 1\n(?:.*\n)*?data : (\d+)")
+_CAF_EDIT_BYTES = 4
+_NIST_COUNT = re.compile(rb"\nsample_count -i (\d+)")
+_NIST_HEADER_BYTES = 1024
+
+# A header of this many samples does not know its length; libsndfile says 2**63 - 1.
+MOST_SAMPLES = 1 << 40
+# Players pad files to whole blocks; more after the audio is no padding.
+_MOST_PADDING_BYTES = 4096
+_MOST_METADATA_BYTES = 1 << 24
+# The end of the audio lies at most so far before the place where the decoder has stopped to read.
+_BUFFERED_BYTES = {"FLAC": 1 << 17}
+
+_OGG_BEGINS, _OGG_ENDS = 2, 4  # flags of a page, RFC 3533
+_OGG_HEADER_BYTES = 27
+
+# ISO 11172-3, 2.4.2.3 and ISO 13818-3, 2.4.2.3: kbit/s of the layers I, II and III, without free format.
+_MPEG_1_KBITS = (
+    (32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448),
+    (32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
+    (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+)
+_MPEG_2_LOW_KBITS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
+_MPEG_2_KBITS = (
+    (32, 48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256),
+    _MPEG_2_LOW_KBITS,
+    _MPEG_2_LOW_KBITS,
+)
+_MPEG_RATES_HZ = (44100, 48000, 32000)
+_INFO_BYTES = 64  # of a first frame: the frame of Xing, LAME or Fraunhofer, which holds the number of frames, is there
+
+
+class _Mpeg(NamedTuple):
+    """The frames of an MPEG file.
+
+    Attributes:
+        num_samples: of its whole frames of audio.
+        num_frames: how many those are.
+        num_promised: what its first frame says, None if it says nothing.
+        missing_bytes: of the last frame.
+    """
+
+    num_samples: int
+    num_frames: int
+    num_promised: int | None
+    missing_bytes: int
+
+
+def whole_samples(path: Path, stream: FileIO, sound: SoundFile) -> int:
+    """Return the samples per channel that decoding an intact file gives; equal to `sound.frames`, except for MP3.
+
+    Args:
+        path: for messages.
+        stream: the open file.
+        sound: the decoder that reads from it.
+
+    Raises:
+        ValueError: naming the file, if it was cut off, holds several files joined to one, or does not say how long
+            it is, so that its decoder would end early.
+    """
+    if sound.frames > MOST_SAMPLES:
+        raise ValueError(f"{path}: does not say how long it is; write it again with any audio tool")
+    log = sound.extra_info
+    for name, *sizes in _SIZES.findall(log):
+        promised, present = map(int, sizes)
+        if promised > present and not _is_placeholder(promised):
+            raise ValueError(f"{path}: is truncated, {present} of its {promised} bytes of audio are there")
+        if present > promised + _MOST_PADDING_BYTES and name in ("riff", "Riff size") and promised:
+            raise _longer(path, present - promised)
+    if "Seems to be a truncated file" in log:
+        raise _cut_off(path)
+    if "Seems to be a multi-segment file" in log:  # VOC: the headers of further segments are read as samples
+        raise ValueError(f"{path}: holds several segments; write it again as one, as WAV or FLAC")
+    caf = _CAF_SIZES.search(log)
+    if caf and sound.format == "CAF":
+        _compare(path, (int(caf[2]) - _CAF_EDIT_BYTES) // int(caf[1]), sound.frames)
+    if sound.format == "NIST":
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            count = _NIST_COUNT.search(content[:_NIST_HEADER_BYTES])
+        if count:
+            _compare(path, int(count[1]), sound.frames)
+            surplus = sound.frames - int(count[1])
+            if surplus > _MOST_PADDING_BYTES:
+                raise _longer(path, surplus, "samples")
+    if sound.format == "OGG":
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            _check_ogg_pages(path, content)
+    if sound.format == "MP3":
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return _whole_mpeg_samples(path, _count_mpeg_frames(content), sound.frames)
+    return sound.frames
+
+
+def check_end(path: Path, stream: FileIO, sound: SoundFile) -> None:
+    """Refuse a file that goes on after its audio; call it when the last sample was read.
+
+    Args:
+        path: for messages.
+        stream: the open file, where the decoder has stopped to read.
+        sound: the decoder.
+
+    Raises:
+        ValueError: naming the file, if another file follows, or bytes that are neither metadata nor padding.
+    """
+    if sound.format in ("MP3", "OGG"):  # whose frames and pages were counted
+        return
+    end = stream.tell()
+    with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        buffered = _BUFFERED_BYTES.get(sound.format, 0)
+        last = len(content) if buffered else end + _MOST_PADDING_BYTES
+        if content.find(content[:8], max(8, end - buffered), last) > 0:
+            raise _joined(path)
+        num_after = len(content) - end
+        is_chunk = any(content[start : start + 4].strip(b" ").isalnum() for start in (end, end + 1))
+    if not buffered and num_after > (max(end, _MOST_METADATA_BYTES) if is_chunk else _MOST_PADDING_BYTES):
+        raise _longer(path, num_after)
+
+
+def _is_placeholder(num_bytes: int) -> bool:
+    """Whether a length is what programs that write to a pipe put there: near 2**31, 2**32 or 2**63."""
+    return abs(num_bytes - 2**31) <= 4096 or 0 <= 2**32 - num_bytes <= 4096 or num_bytes >= 2**62
+
+
+def _compare(path: Path, promised: int, present: int) -> None:
+    if present < promised < MOST_SAMPLES:
+        raise ValueError(
+            f"{path}: is truncated, {promised - present} of the {promised} samples that its header promises are missing"
+        )
+
+
+def _longer(path: Path, num_after: int, what: str = "bytes") -> ValueError:
+    return ValueError(
+        f"{path}: goes on for {num_after} {what} after the audio that its header promises: it was joined, was never "
+        "finished, or is longer than its header can say (WAV: 4 GiB); write it again, as FLAC or RF64"
+    )
+
+
+def _cut_off(path: Path) -> ValueError:
+    return ValueError(f"{path}: is truncated, its end is missing")
+
+
+def _joined(path: Path) -> ValueError:
+    return ValueError(
+        f"{path}: holds several files, one after the other, of which only the first would be read; give each its own "
+        "file"
+    )
+
+
+def _check_ogg_pages(path: Path, content: mmap.mmap) -> None:
+    """Go from page to page: a stream ends with a page that says so, and no other one may follow."""
+    position, flags, has_begun = 0, 0, False
+    while content[position : position + 4] == b"OggS":
+        sizes_start = position + _OGG_HEADER_BYTES
+        if sizes_start > len(content):
+            raise _cut_off(path)
+        flags, sizes_end = content[position + 5], sizes_start + content[sizes_start - 1]
+        if has_begun and flags & _OGG_BEGINS:
+            raise _joined(path)
+        has_begun = not flags & _OGG_BEGINS  # streams that run side by side all begin at first
+        position = sizes_end + sum(content[sizes_start:sizes_end])
+        if position > len(content):
+            raise _cut_off(path)
+    if not flags & _OGG_ENDS:
+        raise _cut_off(path)
+
+
+def _whole_mpeg_samples(path: Path, mpeg: _Mpeg, num_decoded: int) -> int:
+    if mpeg.missing_bytes:
+        raise ValueError(f"{path}: is truncated, {mpeg.missing_bytes} bytes of its last frame are missing")
+    promised = mpeg.num_promised
+    if promised is not None:
+        if mpeg.num_frames + 1 < promised:  # some encoders count the frame that says so
+            raise ValueError(f"{path}: is truncated, {mpeg.num_frames} of its {promised} frames are there")
+        if mpeg.num_frames > promised:
+            raise ValueError(
+                f"{path}: holds {mpeg.num_frames} frames, but its first one says {promised}, and only these would be "
+                "read: files were joined; give each its own file"
+            )
+    elif num_decoded < mpeg.num_samples:
+        raise ValueError(
+            f"{path}: its bit rate varies and no header says its length, so that only {num_decoded} of its "
+            f"{mpeg.num_samples} samples would be read; convert it to WAV or FLAC"
+        )
+    return min(num_decoded, mpeg.num_samples)
+
+
+def _mpeg_frame_bytes(version: int, layer: int, kbits: int, rate: int, padding: int) -> int:
+    """Bytes of a frame, from the fields of its header; 0 if one is illegal or the format is free."""
+    if version == 1 or layer == 0 or kbits in (0, 15) or rate == 3:
+        return 0
+    rows = _MPEG_1_KBITS if version == 3 else _MPEG_2_KBITS
+    bits_per_second = 1000 * rows[3 - layer][kbits - 1]
+    rate_hz = _MPEG_RATES_HZ[rate] // {3: 1, 2: 2, 0: 4}[version]
+    if layer == 3:  # layer I counts in slots of four bytes
+        return (12 * bits_per_second // rate_hz + padding) * 4
+    return (72 if layer == 1 and version != 3 else 144) * bits_per_second // rate_hz + padding
+
+
+# By the second and third byte of a frame, of which the first has eight ones.
+_MPEG_FRAME_BYTES = [
+    _mpeg_frame_bytes(key >> 11 & 3, key >> 9 & 3, key >> 4 & 15, key >> 2 & 3, key >> 1 & 1) if key >> 13 == 7 else 0
+    for key in range(1 << 16)
+]
+
+
+def _count_mpeg_frames(content: mmap.mmap) -> _Mpeg:
+    """Go from frame to frame, over tags and damages."""
+    position, num_frames, samples_per_frame = 0, 0, 0
+    promised: int | None = None
+    while position + 4 <= len(content):
+        num_bytes = _frame_bytes_at(content, position)
+        if num_bytes:
+            if position + num_bytes > len(content):
+                return _Mpeg(num_frames * samples_per_frame, num_frames, promised, position + num_bytes - len(content))
+            if not samples_per_frame:
+                version, layer = content[position + 1] >> 3 & 3, content[position + 1] >> 1 & 3
+                samples_per_frame = 384 if layer == 3 else 576 if layer == 1 and version != 3 else 1152
+                promised = _promised_frames(content[position : position + _INFO_BYTES])
+                num_frames -= promised is not None
+            num_frames += 1
+            position += num_bytes
+        elif content[position : position + 3] == b"ID3":
+            size = content[position + 6 : position + 10]
+            position += 10 + sum((byte & 127) << 7 * place for place, byte in enumerate(reversed(size)))
+        elif len(content) - position == 128 and content[position : position + 3] == b"TAG":
+            break
+        else:
+            position = _next_frame(content, position + 1)
+    return _Mpeg(num_frames * samples_per_frame, num_frames, promised, 0)
+
+
+def _frame_bytes_at(content: mmap.mmap, position: int) -> int:
+    if content[position] != 0xFF:
+        return 0
+    return _MPEG_FRAME_BYTES[content[position + 1] << 8 | content[position + 2]]
+
+
+def _next_frame(content: mmap.mmap, position: int) -> int:
+    """Where a frame begins that another one follows; the end of the file if none does."""
+    while 0 <= (position := content.find(b"\xff", position)) < len(content) - 4:
+        following = position + _frame_bytes_at(content, position)
+        if position < following < len(content) - 4 and _frame_bytes_at(content, following):
+            return position
+        position += 1
+    return len(content)
+
+
+def _promised_frames(frame: bytes) -> int | None:
+    """The number of frames in a first frame that holds no audio; None if it holds audio, or no number."""
+    for name in (b"Xing", b"Info"):
+        start = frame.find(name)
+        if 0 < start <= len(frame) - 12 and frame[start + 7] & 1:
+            (promised,) = struct.unpack_from(">I", frame, start + 8)
+            return int(promised)
+    if frame[36:40] == b"VBRI":
+        return int(struct.unpack_from(">I", frame, 50)[0])
+    return None

@@ -1,0 +1,147 @@
+"""Praat's TextGrid as a file of time alignments, long or short, UTF-8 or UTF-16."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from cpc.data.audio.alignment_formats import OVERLAP_TOLERANCE_SECONDS, Row, Track, decode_text, single_track
+
+# The values of a TextGrid, long or short: strings, numbers, flags. `intervals [1]:` and `xmin =` are commentary.
+_TEXTGRID_VALUE = re.compile(r'"((?:[^"]|"")*)"|(?<!\S)([-+]?\.?\d[\d.]*(?:[eE][-+]?\d+)?)(?!\S)|(?<!\S)(<\w+>)(?!\S)')
+
+
+def read_textgrid(file: Path, tier: str | None = None) -> Track:
+    """One interval tier of a Praat TextGrid, long or short, UTF-8 or UTF-16; intervals without a text are left out.
+
+    Args:
+        file: the TextGrid.
+        tier: name of the tier; None: `phones`, or the only interval tier there is.
+    """
+    values = _TextGridValues(file)
+    # The Penn aligner calls the short format by name.
+    if values.string() not in ("ooTextFile", "ooTextFile short") or values.string() != "TextGrid":
+        raise ValueError(f"{file}: is not a TextGrid in text format; save it in Praat as text or short text")
+    values.bounds()
+    tiers: dict[str, _Tier] = {}
+    others = []
+    for _ in range(values.count() if values.flag() == "<exists>" else 0):
+        kind = values.string()
+        if kind not in ("IntervalTier", "TextTier"):
+            raise ValueError(f"{file}, line {values.line}: a tier is an IntervalTier or a TextTier, not {kind!r}")
+        name = values.string()
+        if kind == "IntervalTier" and name in tiers:
+            raise ValueError(
+                f"{file}, line {values.line}: a second interval tier is called {name!r}; rename one of them"
+            )
+        if kind == "IntervalTier":
+            tiers[name] = values.intervals()
+        else:
+            values.skip_points()
+            others.append(name)
+    values.end()
+    if tier is None:
+        tier = next(iter(tiers)) if len(tiers) == 1 else "phones"
+    if tier not in tiers:
+        points = f" (and the point tiers {', '.join(others)})" if others else ""
+        raise ValueError(
+            f"{file}: has no interval tier {tier!r}, only {', '.join(tiers) or 'none'}{points}; name one with `tier`"
+        )
+    return single_track(file, tiers[tier].labelled(file))
+
+
+class _Tier(NamedTuple):
+    """An interval tier: its bounds in seconds, and its intervals in their order, whether they have a text or not."""
+
+    first: float
+    last: float
+    rows: list[Row]
+
+    def labelled(self, file: Path) -> Iterator[Row]:
+        """Yield the intervals with a text; each begins where the one before it ends, or later."""
+        before = self.first
+        for line, name, start, end, label in self.rows:
+            for is_bad, problem in (
+                (end < start, "ends before it starts"),
+                (start < before - OVERLAP_TOLERANCE_SECONDS, f"overlaps the one before it, which ends at {before:g} s"),
+                (end > self.last + OVERLAP_TOLERANCE_SECONDS, f"ends after its tier, at {self.last:g} s"),
+                ("\n" in label or "\r" in label, "has a line break in its text; close its quote, or join the lines"),
+            ):
+                if is_bad:
+                    raise ValueError(
+                        f"{file}, line {line}: the interval {label[:40]!r} from {start:g} s to {end:g} s {problem}"
+                    )
+            before = end
+            if label:
+                yield line, name, start, end, label
+
+
+class _TextGridValues:
+    """The values of a TextGrid one after the other, as Praat reads them: what is expected decides what is skipped."""
+
+    def __init__(self, file: Path) -> None:
+        self.line = 1
+        self._file = file
+        self._text = decode_text(file)
+        self._values = _TEXTGRID_VALUE.finditer(self._text)
+        self._place = 0
+
+    def bounds(self) -> tuple[float, float]:
+        first, last = self.number(), self.number()
+        if not first <= last:
+            self._fail("an end that is not before its start", f"{first:g} to {last:g}")
+        return first, last
+
+    def intervals(self) -> "_Tier":
+        """Return an interval tier, unchecked."""
+        first, last = self.bounds()
+        rows = []
+        for _ in range(self.count()):
+            start, line = self.number(), self.line
+            rows.append((line, "", start, self.number(), self.string().strip()))
+        return _Tier(first, last, rows)
+
+    def skip_points(self) -> None:
+        """Move past a tier of points, which has no segments."""
+        self.bounds()
+        for _ in range(self.count()):
+            self.number(), self.string()
+
+    def end(self) -> None:
+        match = next(self._values, None)
+        if match is not None:
+            self._move(match.start())
+            self._fail("the end of the file, after as many tiers and intervals as it announces", match[0])
+
+    def string(self) -> str:
+        return self._next(1, "a string").replace('""', '"')
+
+    def number(self) -> float:
+        found = self._next(2, "a number")
+        try:
+            return float(found)
+        except ValueError:
+            self._fail("a number", found)
+
+    def count(self) -> int:
+        number = self.number()
+        if not (number >= 0 and number.is_integer()):
+            self._fail("a count", f"{number:g}")
+        return int(number)
+
+    def flag(self) -> str:
+        return self._next(3, "<exists>")
+
+    def _next(self, group: int, expected: str) -> str:
+        match = next(self._values, None)
+        self._move(len(self._text) if match is None else match.start())
+        if match is None or match[group] is None:
+            self._fail(expected, "the end of the file" if match is None else match[0])
+        return match[group]
+
+    def _move(self, place: int) -> None:
+        self.line += self._text.count("\n", self._place, place)
+        self._place = place
+
+    def _fail(self, expected: str, found: str) -> NoReturn:
+        raise ValueError(f"{self._file}, line {self.line}: expected {expected}, found {' '.join(found[:60].split())}")

@@ -1,0 +1,160 @@
+"""Delimited tables: UTF-8 with a header, one row a line; commas between the cells, or tabs in a `.tsv`."""
+
+import codecs
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from cpc.data.store.folders import name_a_few
+
+_SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
+_HEAD_BYTES = 1 << 16
+_LINE_BREAK = re.compile(r"[\r\n]")
+
+
+def read_table(path: str | Path, errors: str = "strict") -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    r"""Read a delimited table line by line.
+
+    Commas take the quoting of RFC 4180 without line breaks inside cells. Tabs have none: a quote is an ordinary
+    character, unless every quoted cell of its line is well-formed. Rows without any content are skipped.
+
+    Args:
+        path: `.tsv` has tabs, every other suffix commas.
+        errors: as `open` takes it, for bytes that are not UTF-8.
+
+    Returns:
+        The column names; the line number and the cells of each row, as many as there are columns.
+
+    Raises:
+        ValueError: naming the file and the line, if it cannot be read, is another format (semicolons, UTF-16, JSON),
+            a column has no name or two have one, a quote does not close in its line, or a row has another number of
+            cells.
+    """
+    path = Path(path)
+    rows = _rows(path, "\t" if path.suffix.lower() == ".tsv" else ",", errors)
+    number, names = next(rows, (1, []))
+    if not names:
+        raise ValueError(f"{path} is empty; expected a header, and a row on each line after it")
+    unfit = [name for name in names if not name or name != name.strip()]
+    if unfit:
+        raise ValueError(
+            f"{path}, line {number}: the column name {unfit[0]!r} is empty, or begins or ends with a blank; rename the "
+            "column, or leave it out"
+        )
+    if len(set(names)) < len(names):
+        raise ValueError(f"{path}, line {number} names a column twice: {', '.join(names)}")
+    return names, rows
+
+
+def format_table(columns: Mapping[str, Sequence[str]]) -> bytes:
+    """Return the content of a CSV that `read_table` reads.
+
+    Raises:
+        ValueError: if a cell holds a line break; the first few are named.
+    """
+    broken = [
+        f"{name}: {cell[:80]!r}" for name, cells in columns.items() for cell in (name, *cells) if has_line_break(cell)
+    ]
+    if broken:
+        raise ValueError(f"{len(broken)} cells of a table hold a line break; rename them\n{name_a_few(broken)}")
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return stream.getvalue().encode("utf-8", "surrogateescape")
+
+
+def has_line_break(cell: str) -> bool:
+    """Return whether a cell cannot lie in one line."""
+    return _LINE_BREAK.search(cell) is not None
+
+
+def require_utf8(path: Path, head: bytes, expected: str = "UTF-8") -> None:
+    """Raise a ValueError if the first bytes of a text file are UTF-16, or no text."""
+    found = "is UTF-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else ""
+    found = found or ("holds NUL bytes, as UTF-16 and spreadsheets do" if b"\0" in head else "")
+    if found:
+        raise ValueError(f"{path} {found}; expected {expected}: save it as text in UTF-8")
+
+
+def _rows(path: Path, delimiter: str, errors: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line number and the cells of the header and of each row that is not empty."""
+    width = None
+    try:
+        with path.open("rb") as stream:
+            _refuse_other_formats(path, stream.read(_HEAD_BYTES), delimiter)
+        with path.open(encoding="utf-8-sig", errors=errors, newline="" if delimiter == "," else None) as lines:
+            for number, cells in _comma_cells(path, lines) if delimiter == "," else _tab_cells(lines):
+                if not any(map(str.strip, cells)):
+                    continue
+                if width not in (None, len(cells)):
+                    raise ValueError(
+                        f"{path}, line {number}: {len(cells)} cells under {width} columns; write one row a line, with "
+                        f"{_SEPARATORS[delimiter]} between its cells"
+                    )
+                width = len(cells)
+                yield number, cells
+    except UnicodeDecodeError as error:
+        with path.open("rb") as stream:
+            number = next(number for number, line in enumerate(stream, start=1) if not _is_utf8(line))
+        raise ValueError(
+            f"{path}, line {number}: is not UTF-8 ({error.reason}); expected {_SEPARATORS[delimiter]}, UTF-8: save the "
+            "table in UTF-8"
+        ) from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror})") from error
+
+
+def _refuse_other_formats(path: Path, head: bytes, delimiter: str) -> None:
+    expected = f"{_SEPARATORS[delimiter]}, UTF-8"
+    require_utf8(path, head, expected)
+    text = head.removeprefix(codecs.BOM_UTF8).decode(errors="replace")
+    if text.lstrip().startswith(("{", "[")):
+        raise ValueError(f"{path} is JSON, or JSON lines; expected {expected}: write it as a table with a header")
+    header = next(filter(str.strip, text.splitlines()), "")
+    others = [name for separator, name in _SEPARATORS.items() if separator in header and separator != delimiter]
+    if others and delimiter not in header:
+        advice = {"tabs": "name it .tsv", "commas": "name it .csv"}.get(others[0], "save it as a CSV with commas")
+        raise ValueError(f"{path}, line 1: has {others[0]} between its columns; expected {expected}: {advice}")
+
+
+def _comma_cells(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(lines, strict=True)
+    number = 0
+    try:
+        for cells in reader:
+            if reader.line_num > number + 1:
+                raise csv.Error("a cell goes on in the next line")
+            number = reader.line_num
+            yield number, cells
+    except csv.Error as error:
+        raise ValueError(
+            f"{path}, line {number + 1}: is not a row of a CSV ({error}); close every quote in its line, write a quote "
+            "inside a quoted cell twice, and no line break"
+        ) from error
+
+
+def _tab_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    width = None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        cells = line.rstrip("\n").split("\t")
+        if '"' in line:
+            try:
+                (unquoted,) = csv.reader([line], delimiter="\t", strict=True)
+            except csv.Error:  # a quote that is an ordinary character
+                unquoted = cells
+            cells = unquoted if width in (None, len(unquoted)) else cells
+        width = width or len(cells)
+        yield number, cells
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,81 @@
+"""Whether tensors that a caller gives are what a function reads: one check of them, with one wording.
+
+Kinds and shapes are known without a look at values, for which a GPU would have to be waited: those are asked apart.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+# The kinds of values, which dtypes hold them, and how to get them from another kind.
+_KINDS: dict[str, tuple[Callable[[torch.dtype], bool], str]] = {
+    "floats": (lambda dtype: dtype.is_floating_point, "{}.float()"),
+    "integers": (lambda dtype: dtype in _INTEGERS, "{}.long()"),
+    "booleans": (lambda dtype: dtype == torch.bool, "{} != 0"),
+}
+
+
+def check_tensor(name: str, given: Any, kind: str, shape: Sequence[int | str]) -> None:
+    """Refuse what is no tensor of this kind and shape; no value is read.
+
+    Args:
+        name: of the argument.
+        given: the argument.
+        kind: `floats`, `integers` or `booleans`.
+        shape: a size for each axis, or a letter for an axis of any size.
+
+    Raises:
+        ValueError: saying what was given, what is needed, and how to get there.
+    """
+    is_kind, conversion = _KINDS[kind]
+    wanted = f"a tensor of {kind} of the shape [{', '.join(map(str, shape))}]"
+    if not isinstance(given, Tensor):
+        raise ValueError(f"{name} is a {type(given).__name__}; it must be {wanted}: pass torch.as_tensor({name})")
+    has_shape = given.ndim == len(shape) and all(
+        isinstance(size, str) or size == there for size, there in zip(shape, given.shape, strict=True)
+    )
+    if has_shape and is_kind(given.dtype):
+        return
+    remedy = "reshape it, or pass what belongs to the other arguments"
+    if has_shape:
+        remedy = f"pass {conversion.format(name)} if its values mean that"
+    raise ValueError(f"{name} is {given.dtype} of the shape {list(given.shape)}; it must be {wanted}: {remedy}")
+
+
+def check_range(name: str, given: Tensor, lowest: int, num: int, meaning: str) -> None:
+    """Refuse integers that are not among `num` ones from 0 on, or below them down to `lowest`; waits for a GPU.
+
+    Args:
+        name: of the argument.
+        given: integers.
+        lowest: the least that is allowed: 0, or -1 where that stands for none.
+        num: how many there are to choose from.
+        meaning: what they are numbers of.
+
+    Raises:
+        ValueError: naming the ends.
+    """
+    if given.numel() == 0:
+        return
+    least, most = (int(end) for end in given.aminmax())
+    if least < lowest or most >= num:
+        none = " (-1: none)" if lowest < 0 else ""
+        raise ValueError(
+            f"{name} run from {least} to {most}; they number the {num} {meaning} from 0 to {num - 1}{none}: count from "
+            "0, and leave the others out"
+        )
+
+
+def check_precision(**given: Tensor) -> None:
+    """Refuse float64 beside other floats: one of them would be rounded, or the others take its time.
+
+    Raises:
+        ValueError: naming the dtypes.
+    """
+    dtypes = {each.dtype for each in given.values()}
+    if torch.float64 in dtypes and len(dtypes) > 1:
+        named = ", ".join(f"{name} {each.dtype}" for name, each in given.items())
+        raise ValueError(f"{named}: float64 goes only with float64; convert one, as with .float()")

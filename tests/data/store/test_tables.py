@@ -1,0 +1,145 @@
+"""The one reader of delimited tables: what it takes, what it tells apart by name, and who reads by it."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from cpc.data.audio.alignments import read_alignments
+from cpc.data.audio.label_files import labels_of
+from cpc.data.audio.manifest import Manifest, read_manifest
+from cpc.data.store.tables import format_table, read_table
+from cpc.data.tars import write_labels
+
+
+def write(path: Path, text: str | bytes, encoding: str = "utf-8") -> Path:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode(encoding))
+    return path
+
+
+def table(path: Path) -> list[tuple[int, list[str]]]:
+    names, rows = read_table(path)
+    return [(0, names), *rows]
+
+
+def test_a_quote_in_tabs_is_an_ordinary_character_unless_its_line_is_well_formed(tmp_path: Path) -> None:
+    lines = [
+        "clip\tsentence\tage",
+        '1\t"Yes, he said.\t30',
+        '2\t5" of rain\t',
+        '3\t"so ""it"" is"\t"4\t0"',
+        '4\t"a\tb"',
+    ]
+    file = write(tmp_path / "a.tsv", "\n".join([*lines[:3], lines[4], ""]))
+    assert table(file)[1:] == [(2, ["1", '"Yes, he said.', "30"]), (3, ["2", '5" of rain', ""]), (4, ["4", '"a', 'b"'])]
+    file = write(tmp_path / "b.TSV", "\n".join([lines[0], lines[3]]))
+    assert table(file)[1:] == [(2, ["3", 'so "it" is', "4\t0"])]
+
+
+def test_a_quote_that_never_closes_joins_no_rows(tmp_path: Path) -> None:
+    """Three clips, of which the second's sentence begins with a quote: each has its own age."""
+    rows = [("a.wav", "hi", "20"), ("b.wav", '"oh', "30"), ("c.wav", 'no"', "40")]
+    labels = write(tmp_path / "l.tsv", "".join("\t".join(row) + "\n" for row in [("path", "text", "age"), *rows]))
+    found = labels_of([path for path, *_ in rows], labels, "path")
+    assert found == {"text": ["hi", '"oh', 'no"'], "age": ["20", "30", "40"]}
+
+
+@pytest.mark.parametrize("content", ["\n\r\n a,b \r\n1,2\r\n\r\n,\r\n,,,\n \n", "a,b\r1,2\r,\r", "a,b\n1,2"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_empty_lines_line_ends_and_a_byte_order_mark(tmp_path: Path, content: str, mark: str) -> None:
+    names, rows = read_table(write(tmp_path / "a.csv", mark + content.replace(" a,b ", "a,b")))
+    assert (names, [cells for _, cells in rows]) == (["a", "b"], [["1", "2"]])
+
+
+def test_what_other_programs_quote_is_read_as_they_meant_it(tmp_path: Path) -> None:
+    cells = ["x, y", 'say "z"', "", "\u2028 \x85", 'in"side', " kept "]
+    for quoting in (csv.QUOTE_ALL, csv.QUOTE_MINIMAL, csv.QUOTE_NONNUMERIC):
+        with (tmp_path / "a.csv").open("w", newline="") as stream:
+            csv.writer(stream, quoting=quoting).writerows([list("abcdef"), cells])
+        assert table(tmp_path / "a.csv")[1:] == [(2, cells)]
+    write(tmp_path / "a.csv", format_table({name: [cell] for name, cell in zip("abcdef", cells, strict=True)}))
+    assert table(tmp_path / "a.csv")[1:] == [(2, cells)]
+
+
+READERS = {
+    "manifest": lambda path: read_manifest(path, check_files=False),
+    "labels": lambda path: labels_of(["a.wav"], path, "path"),
+    "alignments": read_alignments,
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("path;start;end;label\na.wav;0;1;x\n", r"line 1: has semicolons between .* expected commas, UTF-8"),
+        (
+            "path\tstart\tend\tlabel\na.wav\t0\t1\tx\n",
+            r"line 1: has tabs between .* expected commas, UTF-8: name it .tsv",
+        ),
+        ("path|start|end|label\na.wav|0|1|x\n", r"line 1: has vertical bars"),
+        ("path,start,end,label\na.wav,0,1,x\n".encode("utf-16"), "is UTF-16; expected commas, UTF-8"),
+        ("path,start,end,label\na.wav,0,1,x\n".encode("utf-16-le"), "holds NUL bytes, as UTF-16 and"),
+        (b"PK\x03\x04\x14\x00\x00\x00", "as UTF-16 and spreadsheets do"),
+        ('\n{"path": "a.wav", "start": 0, "end": 1, "label": "x"}\n', "is JSON, or JSON lines; expected commas, UTF-8"),
+        ('[{"path": "a.wav"}]', "is JSON, or JSON lines"),
+        ('path,start,end,label\na.wav,0,1,"x\ny"\n', r"line 2: is not a row .*goes on in the next line.*no line break"),
+        ('path,start,end,label\na.wav,0,1,y\nb.wav,0,1,"x\nc.wav,0,1,y\n', r"line 3: is not a row of a CSV"),
+        ('path,start,end,label\na.wav,0,1,"x"y\n', r"line 2: is not a row of a CSV"),
+        ("path,start,end,label\na.wav,0,1,x\nb.wav,0,1\n", r"line 3: 3 cells under 4 columns"),
+        ("path,start,end,label,\na.wav,0,1,x,\n", r"line 1: the column name '' is empty"),
+        ("path, start,end,label\na.wav,0,1,x\n", r"line 1: the column name ' start' .* begins or ends with a blank"),
+        ("path,start,end,label,path\na.wav,0,1,x,b\n", "line 1 names a column twice"),
+        ("\n \n", "is empty; expected a header"),
+    ],
+)
+def test_every_table_refuses_by_the_same_words(tmp_path: Path, reader: str, content: str | bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"a\.csv.*{message}"):
+        READERS[reader](write(tmp_path / "a.csv", content))
+
+
+def test_text_in_another_encoding_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.csv", "path,age\n" + "a,1\n" * 5000 + "é,2\n", "latin-1")
+    with pytest.raises(ValueError, match=r"a\.csv, line 5002: is not UTF-8 .*expected commas, UTF-8"):
+        labels_of(["a"], file, "path")
+
+
+def test_commas_in_a_tsv_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"has commas between .*expected tabs, UTF-8: name it \.csv"):
+        read_table(write(tmp_path / "a.tsv", "path,age\na,1\n"))
+
+
+def test_a_line_break_is_not_written_into_a_table(tmp_path: Path) -> None:
+    broken = Manifest(tmp_path, {"path": ["a.wav", "b.wav"], "text": ["x", "one\rtwo"]})
+    with pytest.raises(ValueError, match=r"1 cells of a table hold a line break.*\n  text: 'one\\rtwo'"):
+        broken.write(tmp_path / "m.csv")
+    assert not (tmp_path / "m.csv").exists()
+    with pytest.warns(UserWarning, match=r"line breaks inside 1 labels were written as blanks"):
+        write_labels({"a.wav": {"text": "one\r\ntwo"}, "b.wav": {}}, tmp_path / "labels.csv")
+    assert table(tmp_path / "labels.csv")[1:] == [(2, ["a.wav", "one two"]), (3, ["b.wav", ""])]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("offset,sample_rate_hz,num_samples\na.wav,0.25,8000,8000\n", r"a\.wav: offset is '0\.25', but must be 0"),
+        ("offset\na.wav,1e3\n", r"a\.wav: offset is '1e3'"),
+        (
+            "duration,sample_rate_hz,num_samples\na.wav,1.5,8000,16000\n",
+            r"a\.wav: duration is '1\.5', but the file las",
+        ),
+        ("duration,sample_rate_hz,num_samples\na.wav,2000,8000,16000\n", r"lasts 2 s; cpc reads whole files"),
+        ("duration,sample_rate_hz,num_samples\na.wav,short,8000,16000\n", r"duration is 'short'.*rename the column"),
+    ],
+)
+def test_parts_of_files_are_refused(tmp_path: Path, columns: str, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"m\.csv: .*{message}"):
+        read_manifest(write(tmp_path / "m.csv", f"path,{columns}"), check_files=False)
+
+
+def test_offsets_and_durations_of_whole_files_are_labels(tmp_path: Path) -> None:
+    text = "path,offset,duration,num_samples,sample_rate_hz\na.wav,0.0,2.01,16000,8000\nb.wav,,,80000,8000\n"
+    manifest = read_manifest(write(tmp_path / "m.csv", text), check_files=False)
+    assert manifest.seconds.tolist() == [2, 10]
+    with pytest.raises(ValueError, match=r"x\.csv: has the column offset beside start and end"):
+        read_alignments(write(tmp_path / "x.csv", "path,start,end,label,offset\na,0,1,x,3\n"))

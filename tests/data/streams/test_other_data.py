@@ -1,0 +1,134 @@
+"""A run goes on with the files that it began with, wherever they lie now, and with no others: one test a modality."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from PIL import Image
+
+from cpc.data import Images
+from cpc.data.audio.corpus import Corpus
+from cpc.data.audio.index import index_folder
+from cpc.data.images.patch_grid import PatchGrid
+from cpc.data.sentences.windows import Passages, SentenceWindows
+from cpc.data.streams.resuming import check_same_batches
+from cpc.encoders import AudioEncoder
+
+
+def noise(seed: int, size: Any = 900) -> np.ndarray:
+    return 0.1 * np.random.default_rng(seed).standard_normal(size)
+
+
+class Grid:
+    grid, num_channels, fully_convolutional, pixel_mean = PatchGrid(8, 4), 3, False, torch.zeros(3)
+
+
+def made_from_audio(folder: Path) -> dict[str, Any]:
+    encoder = AudioEncoder(4, 1000, kernels=(10,), strides=(10,), paddings=(0,))
+    made_from: dict[str, Any] = Corpus(folder, encoder, window_samples=200).windows("train").draws["made_from"]
+    return made_from
+
+
+def made_from_images(folder: Path, packed: bool) -> dict[str, Any]:
+    options: dict[str, Any] = {"image_size": 12, "augmentation": "none", "packed": packed, "valid_share": 0.0}
+    made_from: dict[str, Any] = Images(source=str(folder), **options).open(Grid()).windows("train").draws["made_from"]
+    return made_from
+
+
+@pytest.fixture
+def audio(tmp_path: Path) -> Path:
+    folder = tmp_path / "audio"
+    for number in range(6):
+        path = folder / ("train" if number < 4 else "valid") / f"{number}.wav"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(path, noise(number), 1000)
+    index_folder(folder, split_level=0, progress=False)
+    return folder
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    for number in range(6):
+        path = folder / "train" / "a" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.random.default_rng(number).integers(0, 255, (12, 12, 3), np.uint8)).save(path)
+    return folder
+
+
+READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "audio": made_from_audio,
+    "images": lambda folder: made_from_images(folder, packed=True),
+    "images, not packed": lambda folder: made_from_images(folder, packed=False),
+}
+
+
+@pytest.fixture(params=list(READERS))
+def source(request: pytest.FixtureRequest) -> tuple[Path, Callable[[Path], dict[str, Any]]]:
+    return request.getfixturevalue(request.param.partition(",")[0]), READERS[request.param]
+
+
+def test_files_that_moved_are_the_same(source: tuple[Path, Callable], tmp_path: Path) -> None:
+    """A copy at another path, with other times, without the pack."""
+    folder, made_from = source
+    saved = made_from(folder)
+    copy = tmp_path / "elsewhere" / "copy"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(".cpc_cache"))
+    for path in copy.rglob("*"):
+        os.utime(path, (1, 1))
+    check_same_batches(saved, made_from(copy))
+
+
+def test_other_content_of_the_same_size_is_refused(source: tuple[Path, Callable]) -> None:
+    folder, made_from = source
+    saved = made_from(folder)
+    path = next(iter(sorted(folder.rglob("2.*"))))
+    times = path.stat()
+    if path.suffix == ".wav":
+        soundfile.write(path, noise(77), 1000)
+        assert path.stat().st_size == times.st_size
+    else:
+        Image.fromarray(np.random.default_rng(77).integers(0, 255, (12, 12, 3), np.uint8)).save(path)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    shutil.rmtree(folder / ".cpc_cache", ignore_errors=True)  # which knows sizes and times
+    with pytest.raises(ValueError, match=r"began with: other content of (audio files|images); restore"):
+        check_same_batches(saved, made_from(folder))
+
+
+def test_files_of_like_length_that_change_their_split_are_refused(audio: Path) -> None:
+    saved = made_from_audio(audio)
+    manifest = audio / "manifest.csv"
+    swapped = manifest.read_text().replace("train/1.wav", "X").replace("valid/4.wav", "train/1.wav")
+    manifest.write_text(swapped.replace("X", "valid/4.wav"))
+    with pytest.raises(ValueError, match="other paths of audio files, other content of audio files"):
+        check_same_batches(saved, made_from_audio(audio))
+
+
+def test_other_tokens_in_sentences_of_the_same_length_are_refused() -> None:
+    def made_from(tokens: np.ndarray, cut: int = 5) -> dict[str, Any]:
+        ends = np.sort(np.append(np.arange(0, 61, 10), cut))
+        passages = Passages.of_books(tokens, ends, np.array([7]), 4)
+        found: dict[str, Any] = SentenceWindows(passages, np.arange(len(passages.first)), 2, 9).draws["made_from"]
+        return found
+
+    tokens = np.arange(60, dtype=np.int32)
+    saved = made_from(tokens)
+    check_same_batches(saved, made_from(tokens.copy()))
+    for other in (made_from(np.where(tokens == 33, 7, tokens)), made_from(tokens, cut=6)):
+        with pytest.raises(ValueError, match="other content of passages"):
+            check_same_batches(saved, other)
+
+
+def test_checkpoints_that_know_no_content_are_compared_by_what_they_know() -> None:
+    here = {"seed": 0, "paths of audio files": "a", "held-out content of audio files": "b"}
+    check_same_batches({"seed": 0}, here)
+    with pytest.raises(ValueError, match="seed 1 -> 0"):
+        check_same_batches({"seed": 1}, here)
+    with pytest.raises(ValueError, match="held-out content"):
+        check_same_batches(here, {"seed": 0})

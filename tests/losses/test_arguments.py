@@ -1,0 +1,163 @@
+"""Arguments of another kind, shape or range than what is read are refused, in one wording, where users give them."""
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cpc.candidates import LatentBank, allowed_matrix
+from cpc.candidates.class_table import ClassTable
+from cpc.candidates.draws import draw_negatives
+from cpc.candidates.samplers import Bernoulli, Draw, SoftmaxSampler, Uniform
+from cpc.data.batch import Batch
+from cpc.losses import Contrastive, bank_loss, class_loss, contrast, info_nce
+from cpc.predictors import Output
+
+M, N, D, B = 4, 6, 3, 2
+pytestmark = pytest.mark.usefixtures("unchecked_types")
+SEQUENCES = {
+    "query_sequence": torch.zeros(M).long(),
+    "candidate_sequence": torch.zeros(N).long(),
+    "allowed": torch.ones(B, B, dtype=torch.bool),
+}
+GIVEN: dict[Callable, dict[str, Any]] = {
+    info_nce: {"queries": torch.ones(M, D), "candidates": torch.ones(N, D), "positives": torch.arange(M)},
+    contrast: {"queries": torch.ones(2, B, 5, D), "latents": torch.ones(B, 5, D)},
+    class_loss: {
+        "queries": torch.ones(M, D),
+        "classes": torch.ones(N, D),
+        "targets": torch.arange(M),
+        "objective": "full_softmax",
+    },
+    bank_loss: {"queries": torch.ones(M, D), "positives": torch.ones(M, D), "bank": LatentBank(torch.ones(N, D))},
+}
+
+
+def draw(ids: list[int], dtype: torch.dtype = torch.int64) -> Draw:
+    return Draw(torch.tensor(ids, dtype=dtype), torch.zeros(len(ids)), torch.zeros(M))
+
+
+IS_NUMPY = "is a ndarray; it must be a tensor of .*: pass torch.as_tensor"
+CHANGES: list[tuple[Callable, dict[str, Any], str]] = [
+    *((loss, {"queries": torch.ones(M, D).numpy()}, f"queries {IS_NUMPY}") for loss in GIVEN),
+    *((loss, {"queries": torch.ones(1, 2, 3, 4, 5)}, r"queries is .*\[1, 2, 3, 4, 5\]; it must be") for loss in GIVEN),
+    *((loss, {"queries": torch.ones(M, D).long()}, "queries is torch.int64") for loss in (info_nce, bank_loss)),
+    (info_nce, {"candidates": torch.ones(2, 3, D)}, r"candidates is .*\[2, 3, 3\]; .* \[N, 3\]"),
+    (info_nce, {"candidates": torch.ones(N, D).double()}, "float64 goes only with float64"),
+    (contrast, {"latents": torch.ones(B, 5, D).double()}, "float64 goes only with float64"),
+    (class_loss, {"classes": torch.ones(N, D).double()}, "float64 goes only with float64"),
+    (bank_loss, {"positives": torch.ones(M, D).double()}, "float64 goes only with float64"),
+    (info_nce, {"positives": torch.arange(M).float()}, r"positives is torch.float32 .*: pass positives.long\(\)"),
+    (info_nce, {"positives": torch.arange(M)[:, None]}, r"positives is .* \[4, 1\]; .* \[4\]: reshape it"),
+    (info_nce, {"positives": torch.arange(M).numpy()}, f"positives {IS_NUMPY}"),
+    (info_nce, {"positives": torch.arange(M) - 1}, "positives run from -1 to 2; they number the 6 candidates"),
+    (info_nce, {"negatives": torch.ones(M, 2)}, "negatives is torch.float32"),
+    (info_nce, {"valid": torch.ones(N, 1, dtype=torch.bool)}, r"valid is torch.bool of the shape \[6, 1\]; .* \[6\]"),
+    (info_nce, {"valid": torch.ones(N).int()}, "valid is torch.int32 .* tensor of booleans .*: pass valid != 0"),
+    (info_nce, SEQUENCES | {"query_sequence": torch.tensor([0, 1, -1, 0])}, "query_sequence run from -1 to 1; they"),
+    (info_nce, SEQUENCES | {"candidate_sequence": torch.arange(N)}, "candidate_sequence run from 0 to 5; they number"),
+    (info_nce, SEQUENCES | {"query_sequence": torch.zeros(M)}, "query_sequence is torch.float32"),
+    (info_nce, SEQUENCES | {"allowed": torch.ones(B, B)}, "allowed is torch.float32 .* tensor of booleans"),
+    *(
+        (info_nce, {"log_count": torch.zeros(N).index_fill(0, torch.tensor([5]), value)}, "log_count holds values that")
+        for value in (math.inf, -math.inf, math.nan)
+    ),
+    *(
+        (loss, {"temperature": kind(value)}, f"temperature={value} must be positive and finite")
+        for loss in (info_nce, class_loss, bank_loss)
+        for value in (math.inf, -math.inf, math.nan, -1.0)
+        for kind in (float, torch.tensor)
+    ),
+    *(
+        (contrast, {name: torch.ones(B)}, f"{name} is torch.float32 .* tensor of integers")
+        for name in ("num_valid", "sequence_id", "group_id")
+    ),
+    (contrast, {"num_valid": torch.ones(B, 1).long()}, r"num_valid is .* \[2, 1\]; .* \[2\]"),
+    (contrast, {"sequence_id": [0, 1]}, "sequence_id is a list; it must be"),
+    (class_loss, {"targets": torch.arange(M).float()}, "targets is torch.float32"),
+    (class_loss, {"targets": torch.arange(M).numpy()}, f"targets {IS_NUMPY}"),
+    (class_loss, {"bias": torch.ones(N, 1)}, r"bias is .* \[6, 1\]; .* \[6\]"),
+    (class_loss, {"draw": draw([4, -1]), "objective": "nce"}, "ids of the draw run from -1 to 4; they number the 6 cl"),
+    (class_loss, {"draw": draw([4, 5], torch.float32), "objective": "nce"}, "ids of the draw is torch.float32"),
+    (class_loss, {"draw": draw([4, N]), "objective": "info_nce"}, "ids of the draw run from 4 to 6"),
+    (bank_loss, {"draw": draw([4, -1])}, "ids of the draw run from -1 to 4; they number the 6 latents of the bank"),
+    (bank_loss, {"positives": torch.ones(M, 1, D)}, r"positives is .* \[4, 1, 3\]; .* \[4, 3\]"),
+    (bank_loss, {"sequence_id": torch.ones(M)}, "sequence_id is torch.float32"),
+]
+
+
+@pytest.mark.parametrize(("loss", "change", "message"), CHANGES)
+def test_of_losses(loss: Callable, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        inspect.unwrap(loss)(**(GIVEN[loss] | change))
+
+
+@pytest.mark.parametrize("loss", GIVEN)
+def test_what_fits_is_taken(loss: Callable) -> None:
+    inspect.unwrap(loss)(**GIVEN[loss])
+
+
+@pytest.mark.parametrize("field", ["num_valid", "sequence_id", "group_id"])
+def test_of_batches(field: str) -> None:
+    """Before ranks exchange anything."""
+    latents = torch.ones(B, 5, D)
+    output = Output(latents, latents, {"": torch.ones(2, B, 5, D)}, None)
+    for given in (torch.ones(B), torch.ones(B, 1).long(), torch.ones(B).long().numpy()):
+        with pytest.raises(ValueError, match=f"{field} is .*; it must be a tensor of integers of the shape"):
+            Contrastive()(output, Batch.of(latents)._replace(**{field: given}))
+
+
+def softmax_sampler() -> SoftmaxSampler:
+    sampler = SoftmaxSampler(N, D)
+    sampler.refresh(torch.ones(N, D))
+    return sampler
+
+
+@pytest.mark.parametrize("sampler", [Uniform(N), Bernoulli(N), softmax_sampler()], ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (torch.arange(M).float(), "targets is torch.float32"),
+        (torch.arange(M).numpy(), f"targets {IS_NUMPY}"),
+        (torch.zeros(M, 1, 1).long(), r"targets is .* \[4, 1, 1\]; .* \[M, T\]"),
+        (torch.arange(M) - 2, "targets run from -2 to 1; they number the 6 classes from 0 to 5 .-1: none."),
+        (torch.arange(M) + 3, "targets run from 3 to 6"),
+    ],
+)
+def test_of_samplers(sampler: Any, targets: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sampler.sample(torch.ones(M, D), 3, targets)
+
+
+def negatives(pool: Tensor, sequence: Tensor, positives: Tensor, num: int = 2) -> Tensor:
+    return inspect.unwrap(draw_negatives)(pool, sequence, positives, num)
+
+
+ALL, ROWS = torch.ones(B, N, dtype=torch.bool), torch.zeros(M).long()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: softmax_sampler().sample(torch.ones(M, D + 1), 3, ROWS), r"queries is .* \[4, 4\]; .* \[4, 3\]"),
+        (lambda: softmax_sampler().sample(torch.ones(M, D).numpy(), 3, ROWS), f"queries {IS_NUMPY}"),
+        (lambda: softmax_sampler().refresh(torch.ones(N, D).numpy()), f"embeddings {IS_NUMPY}"),
+        (lambda: softmax_sampler().update(torch.tensor([-1]), torch.ones(1, D)), "ids run from -1 to -1; they number"),
+        (lambda: SoftmaxSampler(N, D, temperature=math.inf), "temperature=inf positive and finite"),
+        (lambda: ClassTable(N, D, temperature=math.inf), "temperature=inf must be positive and finite"),
+        (lambda: LatentBank(torch.ones(N, D).numpy()), f"latents {IS_NUMPY}"),
+        (lambda: LatentBank(torch.ones(N, D), torch.zeros(N)), "sequence_id is torch.float32"),
+        (lambda: allowed_matrix("mixed", torch.zeros(B)), "sequence_id is torch.float32"),
+        (lambda: negatives(ALL.int(), ROWS, ROWS), "pool is torch.int32 .*: pass pool != 0"),
+        (lambda: negatives(ALL, ROWS - 1, ROWS), "query_sequence run from -1 to -1; they number the 2 rows of pool"),
+        (lambda: negatives(ALL, ROWS, ROWS + N), "positives run from 6 to 6; they number the 6 candidates"),
+        (lambda: negatives(ALL, ROWS, ROWS, 0), "num_negatives=0 must be at least 1"),
+    ],
+)
+def test_of_what_candidates_come_from(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
