@@ -8,7 +8,6 @@ beside the old ones until config.json names them.
 """
 
 import hashlib
-import json
 import math
 import os
 import zipfile
@@ -26,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cpc.argument_rules import Writable
 from cpc.data.store.atomic import write_json
+from cpc.data.store.untrusted import open_regular, read_json, require_regular
 from cpc.description import build, describe
 from cpc.hub import fetch_model, is_hub_name
 from cpc.model import CPC
@@ -33,7 +33,20 @@ from cpc.model import CPC
 FORMAT_VERSION = 1
 _WEIGHTS, _WAITING_WEIGHTS, _CONFIG = "model.safetensors", "model.safetensors.new", "config.json"
 _ENTRIES = {"architecture": dict, "sha256": str, "provenance": dict}  # of a config.json that cpc reads, and their types
-_SAVED = {"global_step": int, "state_dict": dict, "loops": dict, "cpc": dict}  # in a checkpoint
+_SAVED = {  # in a checkpoint
+    "global_step": int,
+    "epoch": int,
+    "pytorch-lightning_version": str,
+    "state_dict": dict,
+    "loops.fit_loop": dict,
+    "callbacks": dict,
+    "optimizer_states": list,
+    "lr_schedulers": list,
+    "cpc.architecture": dict,
+    "cpc.settings": dict,
+    "cpc.num_workers": int,
+    "cpc.ranks": list,
+}
 
 
 def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any] | None = None) -> None:
@@ -150,16 +163,16 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         raise ValueError(
             f"{folder} holds no model: config.json and model.safetensors are looked for there and in its 'model' folder"
         )
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON, cut off or edited? {error}") from error
+    config = read_json(path)
     version = config.get("format_version") if isinstance(config, dict) else None
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         raise ValueError(f"{path} has format_version {version}, this cpc reads up to {FORMAT_VERSION}; upgrade cpc")
     wrong = [f"{name} ({kind.__name__})" for name, kind in _ENTRIES.items() if not isinstance(config.get(name), kind)]
-    if not wrong and not isinstance(config["provenance"].get("data", {}), dict):
+    data = config["provenance"].get("data", {}) if not wrong else {}
+    if not isinstance(data, dict):
         wrong = ["provenance.data (dict)"]
+    elif "class_path" in data and not isinstance(data.get("init_args"), dict):
+        wrong = ["provenance.data.init_args (dict)"]
     if wrong:
         raise ValueError(f"{path} lacks {', '.join(wrong)}: not written by cpc, or edited; export again")
     return config
@@ -224,7 +237,7 @@ def read_checkpoint(
 
     Args:
         path: of the file.
-        entries: that it must hold, and their types.
+        entries: that it must hold, those within others after a dot, and their types; whole numbers are counts.
         written_by: the command whose runs save these.
 
     Raises:
@@ -233,10 +246,19 @@ def read_checkpoint(
         OSError: if there is no such file.
     """
     found = read_torch_archive(path, written_by)
-    found = found if isinstance(found, dict) else {}
-    missing = [name for name, kind in entries.items() if not isinstance(found.get(name), kind)]
+    values = {name: _entry(found, name) for name in entries}
+    missing = [name for name, kind in entries.items() if not isinstance(values[name], kind)]
     if missing:
         raise ValueError(f"{path} was not written by {written_by}: it holds no {', '.join(missing)}")
+    negative = [f"{name} {values[name]}" for name, kind in entries.items() if kind is int and values[name] < 0]
+    if negative:
+        raise ValueError(f"{path} was not written by {written_by}: it holds {', '.join(negative)}")
+    return dict(found)
+
+
+def _entry(found: Any, name: str) -> Any:
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
     return found
 
 
@@ -251,9 +273,12 @@ def read_torch_archive(path: str | Path, written_by: str) -> Any:
         ValueError: naming the file, if it is damaged, or holds more than tensors and plain values.
         OSError: if there is no such file.
     """
+    require_regular(path)
     names: list[str] = []
     try:
         with zipfile.ZipFile(path) as archive:
+            if any(member.compress_type for member in archive.infolist()):  # torch compresses none
+                raise zipfile.BadZipFile("a member is compressed")
             if archive.testzip() is not None:  # torch compares no checksums
                 raise zipfile.BadZipFile("a checksum differs")
         names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
@@ -320,5 +345,5 @@ def _kind(tensor: Tensor) -> tuple[tuple[int, ...], str]:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

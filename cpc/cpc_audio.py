@@ -7,7 +7,6 @@ sums: the predictors take up 1 / D. Trained batch norm is a scale and a shift of
 D latent dim, C context dim, K prediction steps.
 """
 
-import json
 import re
 import sys
 import zipfile
@@ -22,6 +21,7 @@ from torch import Tensor
 from cpc.argument_rules import OutFolder, checked
 from cpc.checkpoint import not_finite, read_torch_archive, save_pretrained
 from cpc.contexts import GRU, LSTM
+from cpc.data.store.untrusted import open_regular, read_json
 from cpc.encoders import AudioEncoder
 from cpc.encoders.convolution import NORM_EPSILON, Norm
 from cpc.losses import Contrastive
@@ -101,7 +101,7 @@ def import_checkpoint(checkpoint: str | Path, *, out: OutFolder) -> Path:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         start = file.read(len(_LEGACY))
     if zipfile.is_zipfile(path):
         found = read_torch_archive(path, "CPC_audio")
@@ -131,10 +131,7 @@ def _arguments(path: Path, found: Mapping[str, Any]) -> dict[str, Any]:
     beside = path.parent / ARGUMENTS_NAME
     given = found.get("config")
     if given is None and beside.is_file():
-        try:
-            given = json.loads(beside.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{beside} is not JSON, cut off? {error}") from error
+        given = read_json(beside)
     if not isinstance(given, dict | None):
         raise ValueError(f"{path}: its arguments are no mapping, but a {type(given).__name__}")
     arguments = _DEFAULTS | (given or {})

@@ -5,7 +5,6 @@ B batch, S samples, T latents, H and W rows and columns of a grid, D latent dim,
 
 import contextlib
 import io
-import json
 import math
 import sys
 import warnings
@@ -22,6 +21,7 @@ from cpc import __version__
 from cpc.argument_rules import OutFolder, Range, checked
 from cpc.checkpoint import load_pretrained
 from cpc.contexts import GRU, LSTM, Identity, PixelCNN
+from cpc.data.store.atomic import json_text
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.extras import to_install
 from cpc.model import CPC
@@ -220,7 +220,7 @@ def _write_onnx(graph: Graph, path: Path, opset: int | None) -> Callable[..., li
         )
     for each, value in (graph.told | {"cpc": __version__}).items():
         entry = made.metadata_props.add()
-        entry.key, entry.value = f"cpc.{each}", json.dumps(value)
+        entry.key, entry.value = f"cpc.{each}", json_text(value)
     # A recurrence is traced at one length, which the exporter would tell of what comes out.
     del made.graph.value_info[:]
     for each in (*made.graph.input, *made.graph.output):

@@ -58,6 +58,7 @@ def _fetch(repository: str, revision: str | None) -> Path:
     except ValueError as error:
         raise ValueError(f"there is no folder {repository}; if a model of the Hub is meant: {error}") from error
     errors, of = package.errors, f"{repository}, revision {revision}" if revision else repository
+    no_folder = f"there is no folder {repository}; if a model of the Hub is meant: {of}"
     try:
         folder = Path(package.snapshot_download(repository, revision=revision, allow_patterns=list(MODEL_FILES)))
     except errors.HFValidationError as error:
@@ -72,11 +73,11 @@ def _fetch(repository: str, revision: str | None) -> Path:
         raise ValueError(f"{repository} has no revision {revision!r}: name a branch, tag or commit") from error
     except errors.LocalEntryNotFoundError as error:
         raise ConnectionError(
-            f"{of} is not in the Hub's cache, and the Hub cannot be reached (HF_HUB_OFFLINE=1 also asks for that)"
+            f"{no_folder} is not in the Hub's cache, and the Hub cannot be reached (HF_HUB_OFFLINE=1 asks for that)"
         ) from error
     except Exception as error:  # the errors of its HTTP client are of no one kind
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ConnectionError(f"{of} cannot be fetched from the Hub: {reason}; try again") from error
+        raise ConnectionError(f"{no_folder} cannot be fetched: {reason}; try again") from error
     missing = [name for name in MODEL_FILES if not (folder / name).is_file()]
     if missing:
         raise ValueError(f"{of} holds no model of cpc: it lacks {' and '.join(missing)}")

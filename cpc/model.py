@@ -18,6 +18,13 @@ from cpc.losses.loss_part import LossPart, Measure
 from cpc.losses.result import Contrast
 from cpc.predictors import Output, Step
 
+_PROTOCOL = {  # what each part must have; `cpc.encoders` and so on hold parts that do
+    "encoder": ("dim", "num_latents", "initialise_from"),
+    "context": ("directions", "connect", "by_direction"),
+    "predictor": ("num_steps", "connect"),
+    "loss": ("connect", "encode", "training_strategies"),
+}
+
 
 class CPC(nn.Module):
     """Contrastive Predictive Coding (van den Oord et al. 2018, arXiv:1807.03748).
@@ -29,8 +36,8 @@ class CPC(nn.Module):
         loss: queries -> L; `cpc.losses.Contrastive()` if None. Kept as `loss_part`.
 
     Raises:
-        ValueError: on a context of sequences for an encoder of images, or the other way round, or a loss that does not
-            fit the two.
+        ValueError: on a part of another kind, a context of sequences for an encoder of images, or the other way round,
+            or a loss that does not fit the two.
     """
 
     # Any: parts follow a protocol (connect, dim, num_latents, ...) that torch's own attribute types would hide.
@@ -41,6 +48,7 @@ class CPC(nn.Module):
 
     def __init__(self, encoder: Any, context: Any, predictor: Any, loss: LossPart | None = None) -> None:
         super().__init__()
+        _check_parts(encoder=encoder, context=context, predictor=predictor, loss=loss)
         check_latents(encoder, context)
         self.encoder = encoder
         self.context = context
@@ -124,3 +132,18 @@ class CPC(nn.Module):
         """Data-dependent initialisation of the encoder; before the model is wrapped, compiled or trained."""
         self.encoder.initialise_from(x)
         self.is_initialised.fill_(True)
+
+
+def _check_parts(**parts: Any) -> None:
+    """Refuse a module in the place of another part, before it fails in the middle of a step."""
+    for name, part in parts.items():
+        missing = (
+            [] if part is None and name == "loss" else [each for each in _PROTOCOL[name] if not hasattr(part, each)]
+        )
+        if missing:
+            kind = type(part)
+            raise ValueError(
+                f"model.{name} is {kind.__module__}.{kind.__qualname__}, which is no {name}: it has no "
+                f"{', '.join(missing)}; name a class of cpc.{'losses' if name == 'loss' else f'{name}s'}, or one that "
+                "has what they have"
+            )

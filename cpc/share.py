@@ -14,7 +14,7 @@ from cpc import __version__
 from cpc.argument_rules import OutFolder, checked
 from cpc.bounds.bound import record_table
 from cpc.checkpoint import load_pretrained, model_folder_of, read_config, weights_of
-from cpc.data.store.atomic import write_json
+from cpc.data.store.atomic import json_text, write_json
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.description import describe
 from cpc.evaluation import data_class
@@ -95,7 +95,7 @@ def share(
         folder = Path(place)
         shutil.copyfile(weights_of(model_folder), folder / MODEL_FILES[1])
         write_json(config, folder / MODEL_FILES[0])
-        (folder / CARD_NAME).write_text(card, encoding="utf-8")
+        (folder / CARD_NAME).write_text(card, encoding="utf-8", errors="replace")
         return Path(str(out)) if to is None else _upload(folder, to, private)
 
 
@@ -182,7 +182,7 @@ def _probes(model_folder: str | Path, config: Mapping[str, Any]) -> str:
 
 def _yaml(value: Any) -> str:
     """As configs have it."""
-    return str(yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False)).rstrip()
+    return str(yaml.safe_dump(json.loads(json_text(value)), sort_keys=False)).rstrip()
 
 
 def _block(text: str) -> str:

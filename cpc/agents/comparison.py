@@ -11,8 +11,10 @@ from scipy.stats import t as student
 from cpc.agents.environments import Environment
 from cpc.agents.training import A2C, train_agent
 from cpc.argument_rules import Count, NonNegative, checked
+from cpc.data.figure_text import figure_text
 from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.records import read_records
+from cpc.data.store.untrusted import read_limited_yaml
 from cpc.pretraining.run_folder import only_one_process
 from cpc.yaml_rules import read_yaml
 
@@ -96,6 +98,7 @@ def read_config(path: Path) -> tuple[dict[str, Any], Environment, A2C]:
     """
     if not path.exists():
         raise ValueError(f"there is no config {path}")
+    read_limited_yaml(path)  # before one without limits
     found = read_yaml(path)
     if not isinstance(found, dict) or set(found) != set(SECTIONS):
         raise ValueError(f"{path} must have the sections {', '.join(SECTIONS)}, and no others")
@@ -237,7 +240,7 @@ def _picture(curves: dict[float, list[tuple[np.ndarray, np.ndarray]]], num_steps
         mean, half = values.mean(0), np.nan_to_num([_half_interval(column) for column in values.T])
         line = axes.plot(at, mean, label=f"weight of CPC {weight:g}")[0]
         axes.fill_between(at, mean - half, mean + half, alpha=0.2, color=line.get_color())
-    axes.set(title=title, xlabel="steps", ylabel=f"mean return, {CONFIDENCE:.0%} interval over seeds")
+    axes.set(title=figure_text(title), xlabel="steps", ylabel=f"mean return, {CONFIDENCE:.0%} interval over seeds")
     axes.legend()
     axes.grid(axis="y")
     return figure

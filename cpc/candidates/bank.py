@@ -3,7 +3,6 @@
 n latents of the bank, D latent dim.
 """
 
-import json
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +16,11 @@ from safetensors.numpy import load_file
 from torch import Tensor
 
 from cpc.data.store.atomic import write_atomically, write_json
+from cpc.data.store.untrusted import read_json, reading
 from cpc.data.tensors import check_tensor
 
 FORMAT_VERSION = 1
+_CUT_OFF = "cannot be read, a copy that was cut off"
 _LATENTS, _SEQUENCES, _FACTS = "latents.npy", "sequence_id.npy", "bank.json"
 
 
@@ -179,10 +180,8 @@ def _described(file: Path) -> dict[str, Any]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:  # UnicodeDecodeError is a ValueError
-        raise ValueError(f"{path} cannot be read: {error}; a copy that was cut off?") from error
+    with reading(path, _CUT_OFF):
+        facts = read_json(path)
     if not isinstance(facts, dict):
         raise ValueError(f"{path} holds no JSON object: it was not written by cpc")
     return facts
@@ -190,18 +189,14 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _mapped(path: Path) -> np.ndarray:
     """An array that may be written to without a change to its file."""
-    try:
+    with reading(path, _CUT_OFF):
         return np.load(path, mmap_mode="c")
-    except (ValueError, EOFError, OSError) as error:
-        raise ValueError(f"{path} cannot be read: {error}; a copy that was cut off?") from error
 
 
 def _frames(file: Path) -> Float[np.ndarray, "T D"]:
     """The latents of a file, those of a grid in rows."""
-    try:
+    with reading(file, _CUT_OFF):
         values = np.load(file, mmap_mode="r") if file.suffix == ".npy" else load_file(file)["features"]
-    except (ValueError, KeyError, OSError) as error:
-        raise ValueError(f"{file} cannot be read: {error}") from error
     return rearrange(values, "... d -> (...) d")
 
 

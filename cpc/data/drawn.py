@@ -185,10 +185,21 @@ class Drawn(Modality):
         return windows.__getitems__(corpus.batches(windows, "uniform", num_windows, 1, self.seed).batch(0)).x
 
     def check_split(self, corpus: DrawnCorpus, split: str, strategies: Sequence[str], own: str) -> None:
-        """Refuse a split that is not there, or lacks the speakers that sampler or strategies need."""
+        """Refuse a split that is not there, or lacks the speakers or the sequences that sampler or strategies need."""
         same_speaker = [own] if self.sampler == "same_speaker" else []
         needs_speakers = any(each in same_speaker or is_same_speaker(each) for each in strategies)
         corpus.check(split, needs_speakers=needs_speakers)
+        needs_others = [each for each in strategies if each.endswith("_excluding")]
+        if needs_others and len(np.unique(corpus.windows(split).sequence_ids)) == 1:
+            share = (
+                "data.valid_share" if hasattr(self, "valid_share") else "--valid_share of `cpc data index` or `record`"
+            )
+            more = "add others" if split == self.train_split else f"hold more out, by a larger {share}"
+            raise ValueError(
+                f"split {split!r} has one sequence only (a file, or images of a scene), and {needs_others[0]!r} takes "
+                f"negatives from others: {more}; or leave that strategy out, by --model.extra_strategies [] of "
+                "`cpc pretrain` or --negatives of `cpc evaluate`"
+            )
 
     def check_sampling(self, strategies: Sequence[str]) -> None:
         """Refuse `speakers_per_batch` where nothing reads it: the sampler is uniform, and so is every strategy's.

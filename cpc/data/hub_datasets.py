@@ -4,7 +4,6 @@ The package is called `datasets`; it is imported by name, apart from the folder 
 """
 
 import io
-import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS
 from cpc.data.images.folder import IMAGE_SUFFIXES
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.data.store.splits import split_called
+from cpc.data.store.untrusted import read_json
 from cpc.data.tars import LABELS_NAME, write_labels
 from cpc.extras import to_install
 
@@ -133,8 +133,8 @@ def _open(source: str, config: str | None, revision: str | None) -> Mapping[str,
 
 
 def _saved(folder: Path, library: Any) -> Iterator[tuple[str, Any]]:
-    for name in json.loads((folder / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]:
-        if json.loads((folder / name / "state.json").read_text(encoding="utf-8"))["_data_files"]:
+    for name in read_json(folder / "dataset_dict.json")["splits"]:
+        if read_json(folder / name / "state.json")["_data_files"]:
             yield name, library.load_from_disk(folder / name).to_iterable_dataset()
         else:  # the package cannot read the empty ones that it writes
             _tell_empty(str(folder), name)

@@ -13,8 +13,9 @@ from cpc.argument_rules import OutFolder, Positive, checked
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS
 from cpc.data.audio.manifest import is_manifest, read_manifest
 from cpc.data.images.folder import IMAGE_SUFFIXES
+from cpc.data.store.atomic import json_text
 from cpc.data.store.atomic_folder import build_atomically
-from cpc.data.store.folders import find_files, name_a_few
+from cpc.data.store.folders import find_files, name_a_few, require_utf8
 from cpc.data.store.splits import split_called, split_named
 from cpc.data.store.tables import format_table, has_line_break
 from cpc.data.store.tars import Sample, read_samples, write_samples
@@ -38,17 +39,18 @@ def tar_corpus(data: str | Path, *, out: OutFolder, tar_mb: Positive = 100.0) ->
         tar_mb: size of a tar, 1e6 bytes.
 
     Raises:
-        ValueError: if `out` is there, or there are no files.
+        ValueError: if `out` is there, there are no files, or a name or label is not UTF-8.
     """
     data, out = Path(data), Path(out)
     if out.exists():
         raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
     samples = list(_of_manifest(data) if is_manifest(data) else _of_images(data))
+    require_utf8((text for _, known in samples for text in known.values()), "the JSON of a tar")
     with build_atomically(out, lambda _: False, "out") as folder:
         contents = (
             (
                 f"{place:08}",
-                {file.suffix[1:].lower(): file.read_bytes(), "json": json.dumps(known, ensure_ascii=False).encode()},
+                {file.suffix[1:].lower(): file.read_bytes(), "json": json_text(known, ensure_ascii=False).encode()},
             )
             for place, (file, known) in enumerate(samples)
         )

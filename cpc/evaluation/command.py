@@ -15,7 +15,7 @@ from cpc.data.drawn import Drawn
 from cpc.data.modality import EVALUATION_SEED
 from cpc.data.store.atomic import write_json
 from cpc.evaluation.bank import bank_of_split, bank_tally
-from cpc.evaluation.held_out import held_out_bound, measured_tallies
+from cpc.evaluation.held_out import check_memory, held_out_bound, measured_tallies
 from cpc.evaluation.readings import HeldOutReadings, check_readable, readings_table
 from cpc.evaluation.recorded import recorded_data
 from cpc.losses import Measure
@@ -120,6 +120,9 @@ def evaluate(
         num_batches=_NUM_BATCHES if num_batches is None else num_batches,
         seed=EVALUATION_SEED if seed is None else seed,
     )
+    drawn = [num for num in nums if num is not None]
+    if drawn and modality.predicts == "latents":
+        check_memory(model, held_out, max(drawn))
     stored = None
     if bank is not None:
         num_latents = _BANK_LATENTS if bank_latents is None else bank_latents

@@ -1,5 +1,6 @@
 """What a model makes of its held-out batches: the bound."""
 
+import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -9,12 +10,14 @@ from torch import Tensor
 
 from cpc.bounds import Bound, BoundTally
 from cpc.data.batch import Batch
+from cpc.data.drawn import identities
 from cpc.data.modality import HeldOutBatches
 from cpc.losses import Measure
 from cpc.model import CPC
 from cpc.predictors import Output
 from cpc.threaded_model import threaded_output
 
+BYTES_PER_NEGATIVE = 16
 OnBatch = Callable[[Batch, Tensor, Tensor], None]
 OnMeasure = Callable[[Measure, Output, Batch], None]
 
@@ -73,3 +76,25 @@ def held_out_bound(tally: BoundTally, measure: Measure, held_out: HeldOutBatches
     bound = tally.compute(measure.strategy, held_out.split)
     entropy = held_out.class_entropy_nats
     return bound if entropy is None else bound.against_entropy(entropy)
+
+
+def check_memory(model: CPC, held_out: Any, num_negatives: int) -> None:
+    """Refuse so many negatives that the draws of a batch alone cannot be held.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    drawn = next(iter(held_out.draws(model.loss_part.training_strategies[0])))
+    num_valid, *_ = identities(model.encoder, held_out.windows, drawn)
+    num_rows = sum(int((num_valid - step.k).clamp(min=0).sum()) for step in model.steps)
+    num_bytes = BYTES_PER_NEGATIVE * num_rows * num_negatives
+    if num_bytes > memory_bytes():
+        raise ValueError(
+            f"`num_negatives`={num_negatives} for each of {num_rows} rows of a batch takes {num_bytes / 1e9:.0f} GB, "
+            f"and this machine has {memory_bytes() / 1e9:.0f}: lower it, or `batch_size`"
+        )
+
+
+def memory_bytes() -> int:
+    """Return the memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -4,7 +4,6 @@ Nothing leaves the machine: Dash serves its own JavaScript, and the browser is t
 """
 
 import functools
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, 
 from dash.exceptions import DependencyException
 from werkzeug.exceptions import HTTPException
 
+from cpc.data.store.atomic import finite, json_text
 from cpc.monitor import charts as drawn
 from cpc.monitor.figure import GRAPH_CONFIG, MANY
 from cpc.monitor.kinds import BOUND
@@ -275,7 +275,7 @@ def _draw_charts(app: Dash, library: Library) -> None:
         nothing = [no_update] * len(drawn.NAMES), no_update, no_update
         if None in now.values():  # the page has only begun
             return nothing
-        asked = json.dumps((hidden, zoom, settings, now))
+        asked = json_text(finite((hidden, zoom, settings, now)))
         with library.lock:
             runs = [run for name, run in library.runs.items() if name not in hidden]
             # A browser needs a sixth of a second for a chart of a hundred runs: those out of sight can wait.

@@ -18,13 +18,14 @@ from typing import Any
 
 import numpy as np
 
+from cpc.data.store.atomic import json_text
 from cpc.monitor.kinds import KINDS, Kind
 from cpc.monitor.legible import legible
 from cpc.monitor.parse import DRAWN_BY_STEP, as_typed, key_of
 from cpc.monitor.run import RecordsFile, Run
 from cpc.monitor.table import Key, Table
 
-_FORMAT = f"1 {KINDS}"  # the number counts changes of this file and of parse.py; the kinds say which columns there are
+_FORMAT = f"2 {KINDS}"  # the number counts changes of this file and of parse.py; the kinds say which columns there are
 _HEAD = struct.Struct("<II")
 
 
@@ -84,7 +85,7 @@ def packed(run: Run) -> bytes:
             "problems": file.problems,
             "tables": tables,
         }
-    words = json.dumps(header).encode()
+    words = json_text(header).encode()
     body = b"".join([words, *columns])
     return _HEAD.pack(zlib.crc32(body), len(words)) + body
 

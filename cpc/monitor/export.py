@@ -1,6 +1,5 @@
 """The page as one file that needs neither server nor network: the charts as they are now."""
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
-from cpc.data.store.atomic import write_atomically
+from cpc.data.store.atomic import finite, json_text, write_atomically
 from cpc.monitor.charts import BY_RUN, NAMES, charts
 from cpc.monitor.figure import GRAPH_CONFIG, Chart
 from cpc.monitor.kinds import BOUND
@@ -59,7 +58,7 @@ def write_export(path: Path, library: Library) -> None:
             f"<p class='caption'>{len(rows)} runs, as of {time.strftime('%Y-%m-%d %H:%M:%S %Z')}.</p>\n"
             f"{html(scroll(run_table(rows, is_live=False), 'Table of runs'))}{badges}\n{sections}"
             f"{_folded('Configurations: where they differ', differing) if options else ''}</main>\n"
-            f'<script type="application/json" id="graph-config">{json.dumps(GRAPH_CONFIG)}</script>\n'
+            f'<script type="application/json" id="graph-config">{json_text(GRAPH_CONFIG)}</script>\n'
             f"<script>{draw}</script></body></html>\n",
             encoding="utf-8",
         )
@@ -97,7 +96,7 @@ def _grid(library: Library, runs: Sequence[Run], view: View, names: Sequence[str
 
 
 def _section(chart: Chart, name: str) -> str:
-    figure = json.dumps(chart.figure).replace("<", "\\u003c")  # no text in it may end the script
+    figure = json_text(finite(chart.figure)).replace("<", "\\u003c")  # no text in it may end the script
     place = escape(name)
     values = _folded("values", html(scroll(table(chart.header, chart.rows), chart.title)))
     return (

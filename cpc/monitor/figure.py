@@ -233,6 +233,7 @@ def _line(series: Series, width: float) -> dict[str, Any]:
     }
 
 
+@np.errstate(over="ignore")  # beyond float32 a band ends
 def _band(series: Series) -> dict[str, Any]:
     assert series.error is not None
     known = series.at(np.isfinite(series.values) & np.isfinite(series.error))

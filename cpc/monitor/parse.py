@@ -17,6 +17,7 @@ from cpc.monitor.legible import legible
 from cpc.monitor.table import Key, Table, mean_over_steps
 
 DRAWN_BY_STEP = ("mi_bound_nats", "standard_error_nats")
+_MOST_STEP = 2**53  # up to which floats count
 # What lines raise that are not records: no JSON, other types, too deep, or numbers beyond any float.
 _UNUSABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
@@ -32,8 +33,8 @@ class Parsed(NamedTuple):
 def parse_lines(lines: Iterable[bytes], kind: Kind, first_line: int = 1) -> Parsed:
     """Sort lines of JSON into tables.
 
-    A field that is missing or null becomes NaN: older and newer schemas are read as far as they go. A line that is not
-    a record of this kind is left out and reported.
+    A number that is missing, null or infinite becomes NaN: older and newer schemas are read as far as they go. A line
+    that is not a record of this kind is left out and reported.
     """
     grouped: dict[Key, list[dict[str, Any]]] = {}
     keys: dict[Any, Key] = {}  # by header: few of them, training's and each held-out strategy's
@@ -46,8 +47,8 @@ def parse_lines(lines: Iterable[bytes], kind: Kind, first_line: int = 1) -> Pars
             header = (*map(tuple, columns), width, *[record[name] for name in kind.key])
             if header not in keys:
                 keys[header] = key_of(*header)
-            if not math.isfinite(record["step"]):
-                raise ValueError("the step is not finite")
+            if not abs(record["step"]) < _MOST_STEP:
+                raise ValueError("the step is not finite, or beyond 2^53")
             newest = max(newest, int(record.get("schema", 1)))
             grouped.setdefault(keys[header], []).append(record)
         except _UNUSABLE as error:
@@ -87,8 +88,8 @@ def _table(records: list[dict[str, Any]], key: Key, kind: Kind) -> Table:
     if not kind.per_step:
         rows = [[record.get(name) for name in kind.numbers] for record in records]
         values = dict(zip(kind.numbers, _numbers(rows, len(kind.numbers), np.float64).T, strict=True))
-        exact = {name: column.astype("f8" if name.endswith("_seconds") else "f4") for name, column in values.items()}
-        return Table(key, steps | exact, {}, last)
+        columns = {n: _gaps(column.astype("f8" if n.endswith("_seconds") else "f4")) for n, column in values.items()}
+        return Table(key, steps | columns, {}, last)
     width = len(key.steps)
     numbers = ("num_rows", *kind.numbers)
     columns = {name: _numbers([record.get(name) for record in records], width, np.float32) for name in numbers}
@@ -102,13 +103,20 @@ def _numbers(rows: list[Any], width: int, dtype: type) -> np.ndarray:
     values: np.ndarray
     try:  # numbers alone: fastest by far
         if {type(row) for row in rows} == {list} and {len(row) for row in rows} == {width}:
-            return np.fromiter(itertools.chain.from_iterable(rows), dtype, len(rows) * width).reshape(-1, width)
+            values = np.fromiter(itertools.chain.from_iterable(rows), dtype, len(rows) * width)
+            return _gaps(values).reshape(-1, width)
     except (TypeError, ValueError, OverflowError):
         pass
     values = np.full((len(rows), width), np.nan, dtype)
     for row, given in zip(values, rows, strict=True):
         if isinstance(given, list) and len(given) == width:
             row[:] = [math.nan if (number := _finite(value)) is None else number for value in given]
+    return _gaps(values)
+
+
+def _gaps(values: np.ndarray) -> np.ndarray:
+    """NaN in place of what is infinite, in the file or once it is rounded to float32."""
+    values[np.isinf(values)] = np.nan
     return values
 
 

@@ -2,12 +2,11 @@
 
 import functools
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from cpc.data.store.untrusted import read_limited_yaml
 from cpc.monitor.kinds import BOUND, KINDS, Kind
 from cpc.monitor.legible import legible
 from cpc.monitor.parse import parse_lines
@@ -16,6 +15,8 @@ from cpc.monitor.tail import Tail
 from cpc.monitor.view import AS_TRAINED, RUN_COLOURS, View
 
 NUM_PROBLEMS_KEPT = 5
+MOST_TABLES = 64  # of a file; a stranger's thousands would keep the page from all other runs
+_MOST_CHARACTERS = 2**22  # of the options of a config
 
 
 class RecordsFile:
@@ -44,7 +45,7 @@ class RecordsFile:
         try:
             read = self.tail.read()
             self.unreadable = ""
-        except OSError as error:
+        except (OSError, ValueError) as error:
             is_missing = isinstance(error, FileNotFoundError)
             self.unreadable = "" if is_missing else legible(f"{self.kind.file} cannot be read: {error}")
             return before != self.unreadable
@@ -75,8 +76,11 @@ class RecordsFile:
         for key, table in parsed.tables.items():
             if key in self.tables:
                 self.tables[key].extend(table)
-            else:
+            elif len(self.tables) < MOST_TABLES:
                 self.tables[key] = table
+            else:
+                words = ", ".join(key.names)
+                parsed.problems.append(f"{self.kind.file}: {words} would be curve {MOST_TABLES + 1} of {MOST_TABLES}")
         self.num_lines += len(lines)
         self.newest_schema = max(self.newest_schema, parsed.newest_schema)
         self.num_problems += len(parsed.problems)
@@ -173,8 +177,8 @@ class Run:
             return _options(path, path.stat().st_mtime_ns)
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-            return {"config.yaml": legible(f"cannot be read: {str(error).splitlines()[0]}")}
+        except (OSError, ValueError) as error:
+            return {"config.yaml": legible(f"cannot be read: {error}")}
 
     def _trained(self) -> list[Table]:
         return [table for table in self.tables(BOUND) if table.key.names[0] == "train"]
@@ -187,16 +191,20 @@ def newest(tables: Iterable[Table]) -> Table | None:
 
 @functools.lru_cache(maxsize=64)
 def _options(path: Path, modified_ns: int) -> dict[str, str]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it is there
-    return dict(_flat(yaml.load(path.read_text(encoding="utf-8"), loader)))
+    options, num_characters = {}, 0
+    for name, value in _flat(read_limited_yaml(path)):
+        options[name] = value
+        num_characters += len(name) + len(value)
+        if num_characters > _MOST_CHARACTERS:
+            raise ValueError(f"{path} has options of more than {_MOST_CHARACTERS} characters")
+    return options
 
 
-def _flat(config: Any, prefix: str = "") -> list[tuple[str, str]]:
+def _flat(config: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
     """(dotted name, value) of every option; `init_args` and `class_path` are left out of the names."""
     if not isinstance(config, dict) or not config:
-        return [(legible(prefix or "config"), "null" if config is None else legible(config))]
-    flat = []
+        yield legible(prefix or "config"), "null" if config is None else legible(config)
+        return
     for name, value in config.items():
         inner = prefix if name in ("init_args", "class_path") else f"{prefix}.{name}".lstrip(".")
-        flat += _flat(value, inner)
-    return flat
+        yield from _flat(value, inner)

@@ -5,7 +5,10 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from cpc.data.store.untrusted import open_regular
+
 CHUNK_BYTES = 1 << 20
+MOST_LINE_BYTES = 1 << 24
 _MARK_BYTES = 512
 
 
@@ -32,13 +35,14 @@ class Tail:
 
         Raises:
             FileNotFoundError: if there is no file (any more).
+            ValueError: if it is no regular file, or a line has more than 16 MB.
         """
         state = os.stat(self.path)
         seen = (state.st_ino, state.st_size, state.st_mtime_ns)
         if seen == self._seen:
             return Lines([], False)
         self._see_change(state.st_mtime)
-        with self.path.open("rb", buffering=0) as file:
+        with open_regular(self.path) as file:
             if not self.offset or self._before(file.fileno()) != self.mark:
                 self.offset = 0
             start = self.offset
@@ -69,4 +73,6 @@ def _whole_lines(file: int, offset: int) -> bytes:
         end = block.rfind(b"\n") + 1
         if end or len(block) < size:
             return block[:end]
+        if size >= MOST_LINE_BYTES:
+            raise ValueError(f"the line that begins at byte {offset} has more than {size} bytes")
         size *= 2

@@ -1,6 +1,5 @@
 """What is asked of batches whose latents are contrasted, before the first step: negatives for every row, and room."""
 
-import os
 from typing import Any
 
 import torch
@@ -8,6 +7,7 @@ import torch
 from cpc.data.drawn import Drawn, identities
 from cpc.data.modality import Training
 from cpc.data.streams.stream import naming
+from cpc.evaluation.held_out import BYTES_PER_NEGATIVE, memory_bytes
 from cpc.losses.plan import check_rows
 from cpc.model import CPC
 
@@ -78,11 +78,13 @@ def _check_memory(modality: Drawn, model: CPC, training: Training, device: torch
         modality.unit: 4 * training.dataset.num_values,
         "queries": 4 * num_queries * model.encoder.dim,
         "the table of who meets whom": modality.batch_size * num_sequences**2 * num_latents,
-        f"draws of model.loss.init_args.num_negatives={num_negatives}": 16 * num_rows * (num_negatives or 0),
+        f"draws of model.loss.init_args.num_negatives={num_negatives}": BYTES_PER_NEGATIVE
+        * num_rows
+        * (num_negatives or 0),
     }
     gigabytes = {what: modality.batch_size * size / 1e9 for what, size in per_observation.items() if size}
     on_cpu = device.type == "cpu"
-    there = _memory_bytes() if on_cpu else torch.cuda.get_device_properties(device).total_memory
+    there = memory_bytes() if on_cpu else torch.cuda.get_device_properties(device).total_memory
     if sum(gigabytes.values()) > there / 1e9:
         parts = ", ".join(f"{what} {size:.1f}" for what, size in gigabytes.items())
         raise ValueError(
@@ -91,7 +93,3 @@ def _check_memory(modality: Drawn, model: CPC, training: Training, device: torch
             f"has {there / 1e9:.0f}: lower data.batch_size, data.{modality.size_option} or "
             "model.loss.init_args.num_negatives"
         )
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,6 +1,7 @@
 """`cpc pretrain`: LightningCLI's fit under our name, with the run's folder around it."""
 
 import logging
+import re
 import signal
 import sys
 import traceback
@@ -177,7 +178,9 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, begin
 
 def _lost_worker(error: BaseException | None) -> str | None:
     """What is said of a loader worker that is gone, by torch or by the line to it; Lightning may have failed after."""
-    while error is not None:
+    seen: set[int] = set()  # causes and contexts of errors may form a cycle
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         frames = traceback.extract_tb(error.__traceback__)
         is_of_line = isinstance(error, (OSError, EOFError)) and frames and "multiprocessing" in frames[-1].filename
         if is_of_line or (isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")):
@@ -229,6 +232,15 @@ def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
                 parser_kwargs={"allow_abbrev": False, "prog": "cpc pretrain", "parser_mode": "checked_yaml"},
                 trainer_class=make_trainer,
             )
+    except RuntimeError as error:  # of torch
+        size = re.search(r"tried to allocate (\d+) bytes|overflow", str(error))
+        if size is None:
+            raise
+        gigabytes = f"{int(size[1]) / 1e9:.0f} GB" if size[1] else "more than can be counted"
+        raise ValueError(
+            f"a tensor of the model takes {gigabytes}, which this machine does not have: lower the widths of "
+            "model.encoder, model.context, model.predictor and model.loss"
+        ) from error
     finally:
         sys.argv = own_arguments
 

@@ -1,6 +1,5 @@
 """The training data of a run: a modality's batches, which resume exactly, and what is refused before the first step."""
 
-import json
 import signal
 from typing import Any
 
@@ -12,6 +11,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from cpc.data.batch import Batch
 from cpc.data.drawn import Drawn, HeldOut
 from cpc.data.modality import HeldOutBatches, Modality, Training
+from cpc.data.store.atomic import json_text
 from cpc.data.streams.resuming import check_same_batches, is_of_files
 from cpc.model import CPC
 from cpc.pretraining.batch_checks import check_batches
@@ -46,8 +46,8 @@ class PretrainingData(pl.LightningDataModule):
                 "on can exceed the truth; hold a part out"
             )
         try:
-            json.dumps(modality.noted)
-        except TypeError as error:
+            json_text(modality.noted)
+        except (TypeError, ValueError) as error:
             raise ValueError(f"an option of data cannot be noted beside the model as JSON: {error}") from error
         self.modality = modality
         self.ranks = ranks

@@ -22,6 +22,8 @@ import lightning.pytorch as pl
 import torch.distributed as dist
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
+from cpc.data.store.atomic import json_text
+
 _BEAT_SECONDS = 1.0
 _SILENT_BEATS = 20  # a thread beats: a step may take as long as it likes
 _GRACE_SECONDS = 6.0  # for the main thread to leave its collective by itself, of the 30 s until all ranks have ended
@@ -203,7 +205,7 @@ class Ranks:
 
 
 def _line(failure: Failure) -> bytes:
-    return json.dumps(failure).encode() + b"\n"
+    return json_text(failure).encode() + b"\n"
 
 
 def _read(line: socket.socket) -> bytes:

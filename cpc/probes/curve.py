@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from cpc.data.figure_text import figure_text
+
 
 def picture_label_efficiency(curve: Mapping[str, Any], title: str) -> Any:
     """A `matplotlib.figure.Figure`: a line for each representation and network.
@@ -20,12 +22,13 @@ def picture_label_efficiency(curve: Mapping[str, Any], title: str) -> Any:
     accuracy = curve["accuracy_percent"]
     colours = {name: f"C{number}" for number, name in enumerate(accuracy)}
     for name in sorted(accuracy, key=lambda name: -accuracy[name][-1]):
-        axes.plot(curve["num_labels"], accuracy[name], marker="o", color=colours[name], label=name)
+        axes.plot(curve["num_labels"], accuracy[name], marker="o", color=colours[name], label=figure_text(name))
     axes.set_xscale("log")
     ticks = [f"{100 * share:g} %\n{num}" for share, num in zip(curve["shares"], curve["num_labels"], strict=True)]
     axes.set_xticks(curve["num_labels"], ticks)
     axes.minorticks_off()
-    axes.set(title=title, xlabel="share and number of the labels trained on", ylabel="accuracy on the test split, %")
+    axes.set(title=figure_text(title), xlabel="share and number of the labels trained on")
+    axes.set_ylabel("accuracy on the test split, %")
     axes.grid(axis="y")
     figure.legend(loc="outside right upper")
     return figure

@@ -17,6 +17,7 @@ from cpc.checkpoint import load_pretrained, read_config
 from cpc.data.readouts import Precision
 from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.folders import name_a_few
+from cpc.data.store.untrusted import reading
 from cpc.on_ray.spread import spread
 from cpc.probes.open import open_readouts
 
@@ -131,7 +132,8 @@ class _Embedding:
         """Write to the first path the features of the second; what is wrong with it, if nothing can be written."""
         target, path = pair
         try:
-            values = self._front_end.of_file(path)
+            with reading(path, "its features cannot be computed"):
+                values = self._front_end.of_file(path)
             if not np.isfinite(values).all():
                 raise ValueError(f"{path}: its features are not finite, the model's products overflow")
         except ValueError as error:
@@ -155,9 +157,13 @@ def _targets(
     for relative, file in sources:
         target = out / relative.with_suffix(f".{format}")
         if target in targets:
+            other = targets[target]
+            if other.resolve() == file.resolve():
+                raise ValueError(f"{file} is named twice, by itself or by a folder: name it once")
+            way = "rename one" if other.parent == file.parent else "name the folder above both in their place"
             raise ValueError(
-                f"{targets[target]} and {file} would both be written to {target}: embed them into different folders, "
-                "or name the folder above both"
+                f"{other} and {file} would both be written to {target}: {way}, or embed each by a command of its own, "
+                "with another `out`"
             )
         targets[target] = file
     return targets

@@ -1,6 +1,5 @@
 """`probe.json`: what `cpc probe` and `cpc abx` know of one model, beside each other."""
 
-import json
 import platform
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 
 from cpc import __version__
+from cpc.data.store.untrusted import read_json
 
 SCHEMA = 3
 REPORT_NAME = "probe.json"
@@ -52,10 +52,8 @@ def read_report(path: str | Path, sha256: str) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
     except ValueError as error:
-        raise ValueError(
-            f"{path} is there and is no report: {error}; delete it, or name another file with `out`"
-        ) from error
+        raise ValueError(f"{error}; it is no report: delete it, or name another file with `out`") from error
     is_report = isinstance(found, dict) and isinstance(found.get("model"), dict)
     return found if is_report and found["model"].get("sha256") == sha256 else {}

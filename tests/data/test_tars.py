@@ -15,7 +15,7 @@ from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import read_manifest
 from cpc.data.images.sources import read_image_source
 from cpc.data.store.tars import read_samples
-from cpc.data.tars import untar_corpus
+from cpc.data.tars import tar_corpus, untar_corpus
 
 
 def wav(seed: int, num_samples: int = 1000) -> bytes:
@@ -233,3 +233,15 @@ def test_any_bytes_are_read_or_refused(
     except ValueError as error:
         told = str(error)
     assert str(path) in told
+
+
+def test_names_that_are_no_utf_8_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    folder = tmp_path / "images" / "caf\udce9"
+    folder.mkdir(parents=True)
+    for place in range(3):
+        (folder / f"{place}.png").write_bytes(png(place))
+    with pytest.raises(ValueError, match=r"^3 names are not UTF-8(.|\n)*caf\?/0\.png(.|\n)*rename them"):
+        tar_corpus(tmp_path / "images", out=tmp_path / "tars")
+    assert not (tmp_path / "tars").exists()
+    folder.rename(tmp_path / "images" / "cafe")
+    tar_corpus(tmp_path / "images", out=tmp_path / "tars")

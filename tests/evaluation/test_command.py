@@ -17,6 +17,7 @@ from cpc.checkpoint import save_pretrained
 from cpc.data import Audio, Images
 from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.index import index_folder
+from cpc.data.audio.manifest import read_manifest
 from cpc.data.drawn import HeldOut
 from cpc.evaluation import HeldOutReadings, evaluate, measured_tallies
 from cpc.losses import Measure
@@ -252,3 +253,29 @@ def test_estimators_and_numbers_that_cannot_be(model: cpc.CPC, manifest: Path, t
         evaluate(tmp_path, manifest, negatives=["sequence_only"], estimators=["tuba"])
     with pytest.raises(ValueError, match=r"takes half of the sequences .* here 1: raise data\.batch_size"):
         evaluate(tmp_path, manifest, negatives=["mixed_excluding"], batch_size=2, estimators=["tuba"])
+
+
+@pytest.mark.parametrize("num_negatives", [10**8, 10**12])
+def test_negatives_that_no_memory_holds_are_refused_before_any_draw(
+    model: cpc.CPC, manifest: Path, tmp_path: Path, num_negatives: int
+) -> None:
+    save_pretrained(model, tmp_path, provenance={"data": DATA.noted})
+    with pytest.raises(ValueError, match=rf"`num_negatives`={num_negatives} for each of \d+ rows .* takes \d+ GB"):
+        evaluate(tmp_path, manifest, split="valid", num_negatives=[2, num_negatives])
+    assert not (tmp_path / "bound.json").exists()
+
+
+def test_a_split_of_one_file_says_what_helps_and_that_helps(
+    model: cpc.CPC, tmp_path: Path, write_audio: Callable[..., Path]
+) -> None:
+    folder = tmp_path / "corpus"
+    for number in range(12):
+        write_audio(folder / f"{number}.wav", seconds=0.25, seed=number)
+    save_pretrained(model, tmp_path / "model", provenance={"data": DATA.noted})
+    index_folder(folder, progress=False)
+    assert read_manifest(folder).columns["split"].count("valid") == 1
+    with pytest.raises(ValueError, match=r"'valid' has one sequence only .* 'mixed_excluding' .* larger --valid_share"):
+        evaluate(tmp_path / "model", folder, split="valid")
+    evaluate(tmp_path / "model", folder, split="valid", negatives=["mixed"])
+    index_folder(folder, valid_share=0.3, overwrite=True, progress=False)
+    evaluate(tmp_path / "model", folder, split="valid")

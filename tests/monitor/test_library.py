@@ -1,5 +1,6 @@
 """Folders with and without runs, and runs that come and go."""
 
+import json
 import os
 import re
 import shutil
@@ -8,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("dash", reason="the extra 'dashboard' is not installed")
@@ -18,11 +20,12 @@ from cpc.monitor import app as app_module
 from cpc.monitor import library as library_module
 from cpc.monitor.app import _notice
 from cpc.monitor.export import write_export
-from cpc.monitor.kinds import BOUND, HEALTH
+from cpc.monitor.kinds import BOUND, HEALTH, PROBE
 from cpc.monitor.legible import legible
 from cpc.monitor.library import Library
 from cpc.monitor.metrics import exposition
 from cpc.monitor.overview import overview
+from cpc.monitor.run import MOST_TABLES
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 15.0) -> None:
@@ -212,4 +215,69 @@ def test_a_deleted_run_leaves_after_a_day_without_recolouring_others(
     library.read_all()
     assert {name: run.colour for name, run in library.runs.items()} == colours
     assert library.runs[first].tables(BOUND)[0].means["step"].size == 40
+    library.close()
+
+
+@pytest.mark.parametrize("name", ["health.jsonl", "bound.jsonl", "config.yaml"])
+@pytest.mark.parametrize("kind", ["FIFO", "device", "aliases", "line without an end"])
+def test_a_file_that_never_ends_keeps_no_other_run_from_the_page(runs: Path, name: str, kind: str) -> None:
+    stranger = write_run(runs / "stranger")
+    (stranger / name).unlink(missing_ok=True)
+    if kind == "FIFO":
+        os.mkfifo(stranger / name)
+    elif kind == "device":
+        (stranger / name).symlink_to("/dev/zero")
+    elif kind == "aliases":
+        lines = [f"{chr(98 + i)}: &{chr(98 + i)} {{<<: [{','.join(['*' + chr(97 + i)] * 9)}]}}" for i in range(20)]
+        (stranger / name).write_text("\n".join(["a: &a {b: 1}", *lines]))
+    else:
+        with (stranger / name).open("wb") as file:
+            file.truncate(2**40)  # takes no disk
+    library = Library([runs])
+    reader = threading.Thread(target=library.read_all, daemon=True)
+    reader.start()
+    reader.join(5)
+    assert not reader.is_alive()
+    assert library.runs["first"].tables(BOUND)
+    if name == "config.yaml":
+        assert "cannot be read" in library.runs["stranger"].config()["config.yaml"]
+    elif kind != "aliases":  # whose lines are no records
+        assert any(f"{name} cannot be read" in note for note in library.runs["stranger"].notes)
+    library.close()
+
+
+def test_thousands_of_curves_of_one_file_are_left_out_and_counted(runs: Path) -> None:
+    for number in range(200):
+        append_record(runs / "first" / "probe.jsonl", probe_record(2, task=f"task {number}"))
+    library = Library([runs])
+    library.read_all()
+    assert len(library.runs["first"].tables(PROBE)) == MOST_TABLES
+    assert any("probe.jsonl: task " in note for note in library.runs["first"].notes)
+    library.close()
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e308, 1e39, 3e38, pytest.param(10**400, id="10^400")])
+def test_numbers_that_no_chart_holds_cost_no_other_run_its_charts(runs: Path, value: float) -> None:
+    """Every piece of JSON on the page is such as browsers read, and drawn values are finite or gaps."""
+    stranger = write_run(runs / "stranger")
+    for name, record in (
+        ("bound.jsonl", bound_record(10**6, mi_bound_nats=[value] * 4, loss_nats=[value] * 4)),
+        ("bound.jsonl", bound_record(9, split="valid") | {"step": value}),
+        ("health.jsonl", health_record(10**6, gradient_norm=value, trained_seconds=value)),
+        ("probe.jsonl", probe_record(10**6, accuracy=value)),
+    ):
+        with (stranger / name).open("a") as file:
+            file.write(json.dumps(record) + "\n")
+    library = Library([runs])
+    library.read_all()
+    write_export(runs / "page.html", library)
+    page = (runs / "page.html").read_text()
+    found = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)
+    assert len(found) > 10
+    for each in found:
+        json.loads(each, parse_constant=lambda word: pytest.fail(f"{word} on the page"))
+    for run in library.runs.values():
+        for kind in (BOUND, HEALTH, PROBE):
+            for table in run.tables(kind):
+                assert not any(np.isinf(column).any() for column in (*table.means.values(), *table.by_step.values()))
     library.close()

@@ -618,7 +618,7 @@ def test_a_step_that_cannot_fit_is_refused_before_it_takes_memory(
     options: list[str],
     message: str,
 ) -> None:
-    monkeypatch.setattr("cpc.pretraining.batch_checks._memory_bytes", lambda: 2**33)
+    monkeypatch.setattr("cpc.pretraining.batch_checks.memory_bytes", lambda: 2**33)
     with pytest.raises(SystemExit):
         run(*options)
     assert message in capsys.readouterr().err
@@ -837,6 +837,16 @@ def test_a_loader_process_killed_in_the_middle_of_a_batch_is_told_by_the_line_to
     after.__context__ = RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
     assert _lost_worker(after) == "DataLoader worker (pid(s) 7) exited unexpectedly"
     assert _lost_worker(ConnectionError("of a source")) is None
+
+
+@pytest.mark.parametrize("num_errors", [1, 2, 3])
+def test_errors_that_cause_each_other_in_a_cycle_have_an_end(num_errors: int) -> None:
+    """As of a run whose folder was removed: an endless search would heed no signal."""
+    errors = [OSError(f"could not save {number}") for number in range(num_errors)]
+    for number, error in enumerate(errors):
+        other = errors[(number + 1) % num_errors]
+        error.__cause__, error.__context__ = (other, None) if number % 2 else (None, other)
+    assert _lost_worker(errors[0]) is None
 
 
 def test_a_lock_whose_folder_is_gone_hides_no_error(tmp_path: Path) -> None:

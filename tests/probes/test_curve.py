@@ -46,3 +46,14 @@ def test_the_name_of_a_task_is_not_a_folder(tmp_path: Path) -> None:
     _draw_curves({"tasks": {"first": task, "age/sex": task}}, tmp_path / "probe.json")
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["label_efficiency_age_sex.png", "label_efficiency_first.png"]
+
+
+def test_names_of_users_are_no_mathematics(tmp_path: Path) -> None:
+    curve = {
+        "shares": [1.0],
+        "num_labels": [50],
+        "accuracy_percent": {r"$\frac$": [60.0], "_z": [1.0], "\udcff": [2.0]},
+    }
+    figure = picture_label_efficiency(curve, r"of $\nothing$")
+    figure.savefig(tmp_path / "curve.png")
+    assert len(figure.legends[0].get_texts()) == 3

@@ -1,7 +1,8 @@
 """Features on disk: one file each, found again by name, with where their frames lie in time."""
 
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from safetensors.numpy import load_file
 import cpc
 from cpc.data import Audio
 from cpc.data.audio.features import Features
-from cpc.data.audio.files import read_audio
+from cpc.data.audio.files import read_audio, read_blocks
 from cpc.probes.embed import embed
 
 
@@ -70,6 +71,38 @@ def test_two_inputs_with_one_output_are_refused_before_anything_is_written(
     with pytest.raises(ValueError, match=r"ann/0\.flac and .*bob/0\.flac would both be written to .*0\.npy"):
         embed(model_folder, [audio_folder / "ann" / "0.flac", audio_folder / "bob"], tmp_path / "out", progress=False)
     assert not (tmp_path / "out").exists()
+    # Each advice works.
+    assert len(embed(model_folder, [audio_folder], tmp_path / "out", progress=False)) == 12
+    (tmp_path / "same").mkdir()
+    shutil.copy(audio_folder / "bob" / "0.flac", tmp_path / "same" / "a.flac")
+    shutil.copy(audio_folder / "eve" / "3.mp3", tmp_path / "same" / "a.mp3")
+    with pytest.raises(ValueError, match="rename one, or embed each by a command of its own, with another `out`"):
+        embed(model_folder, [tmp_path / "same"], tmp_path / "new", progress=False)
+    with pytest.raises(ValueError, match=r"a\.mp3 is named twice, by itself or by a folder: name it once"):
+        embed(
+            model_folder, [tmp_path / "same/a.mp3", tmp_path / "same/../same/a.mp3"], tmp_path / "new", progress=False
+        )
+    for suffix in ("flac", "mp3"):
+        embed(model_folder, [tmp_path / "same" / f"a.{suffix}"], tmp_path / suffix, progress=False)
+
+
+@pytest.mark.parametrize(
+    "error", [EOFError("no data left"), KeyError("fmt"), RuntimeError("bad block"), OSError(5, "I/O")]
+)
+def test_whatever_a_reader_raises_is_left_out_when_asked(
+    error: Exception, model_folder: Path, audio_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(path: Path, sample_rate_hz: int) -> Iterator[np.ndarray]:
+        if path.name == "3.mp3":
+            raise error
+        return read_blocks(path, sample_rate_hz)
+
+    monkeypatch.setattr("cpc.data.audio.readouts.read_blocks", broken)
+    with pytest.warns(UserWarning, match=r"left out 1 of 12 files:\n.*3\.mp3: its features cannot be"):
+        written = embed(model_folder, [audio_folder], tmp_path / "out", skip_bad=True, progress=False)
+    assert len(written) == 11
+    with pytest.raises(ValueError, match=r"its features cannot be computed \(.*\); set `skip_bad`"):
+        embed(model_folder, [audio_folder], tmp_path / "again", progress=False)
 
 
 def test_outputs_that_exist_are_replaced_only_when_asked(

@@ -1,5 +1,6 @@
 """What an audio file says about itself, read without decoding it: length, rate, channels, and whether it is whole."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import FileIO
@@ -13,6 +14,7 @@ from tqdm import tqdm
 
 from cpc.data.audio.containers import MOST_SAMPLES, check_end, whole_samples
 from cpc.data.store.parallel import map_in_order
+from cpc.data.store.untrusted import open_regular, reading
 from cpc.on_ray.spread import spread
 
 # What libsndfile reads and people store speech in; compared in lower case.
@@ -74,25 +76,31 @@ def open_sound(path: Path) -> Iterator[Sound]:
     Raises:
         ValueError: also as `whole_samples`.
     """
-    try:
-        stream = path.open("rb", 0)
-    except OSError as error:
-        raise ValueError(_complaint(path, error)) from error
-    with stream:
+    with reading(path, "cannot be decoded, it is damaged, truncated or no audio"), open_regular(path) as stream:
         try:
             sound = Sound(stream.fileno(), closefd=False)
         except soundfile.SoundFileError as error:
-            raise ValueError(_complaint(path, error)) from error
+            _refuse_compression(path, str(error))
+            raise
         with sound:
             check_rate(sound.samplerate, f"{path}: is of")
             sound.stream, sound.num_samples = stream, whole_samples(path, stream, sound)
             if not sound.num_samples:
                 check_end(path, stream, sound)  # a length of 0 before samples is one that was never written
                 raise ValueError(f"{path}: holds no samples")
-            try:
-                yield sound
-            except soundfile.SoundFileError as error:
-                raise ValueError(_complaint(path, error)) from error
+            yield sound
+
+
+def _refuse_compression(path: Path, reason: str) -> None:
+    """Say of a whole file in an encoding that libsndfile does not read that it is not damaged."""
+    with open_regular(path) as stream:
+        head = stream.read(1024)
+    if head.startswith(b"NIST_1A") and b"shorten" in head:
+        raise ValueError(
+            f"{path}: is compressed by shorten, which is not supported: write it as WAV, by `sph2pipe -f wav IN OUT`"
+        )
+    if re.search("unimplemented|unsupported|not supported", reason, re.IGNORECASE):
+        raise ValueError(f"{path}: is in an encoding that is not supported ({reason}): write it as WAV or FLAC")
 
 
 def check_rate(sample_rate_hz: int, whose: str) -> None:
@@ -104,22 +112,6 @@ def check_rate(sample_rate_hz: int, whose: str) -> None:
     lowest, highest = COUNT_LIMITS["sample_rate_hz"]
     if not lowest <= sample_rate_hz <= highest:
         raise ValueError(f"{whose} {sample_rate_hz} Hz, but legal are {lowest} to {highest} Hz")
-
-
-def _complaint(path: Path, error: Exception) -> str:
-    reason = str(getattr(error, "error_string", error)).strip().rstrip(".")
-    return f"{path}: {obstacle(path) or f'cannot be decoded, it is damaged, truncated or no audio ({reason})'}"
-
-
-def obstacle(path: Path) -> str:
-    """What keeps a file from being read, whatever is in it; "" if nothing does."""
-    try:
-        with path.open("rb") as stream:
-            return "" if stream.read(1) else "is empty (0 bytes)"
-    except FileNotFoundError:
-        return "there is no such file"
-    except OSError as error:  # a folder, not permitted, a broken disk ...
-        return f"cannot be read ({error.strerror})"
 
 
 def read_header(path: Path) -> Header:

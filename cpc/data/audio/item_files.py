@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from cpc.data.store.atomic import write_atomically
-from cpc.data.store.folders import name_a_few
+from cpc.data.store.folders import name_a_few, require_utf8
 from cpc.data.store.text_files import read_text
 
 HEADER = "#file onset offset #phone prev-phone next-phone speaker"
@@ -61,7 +61,8 @@ class Items:
         """Write the item file, atomically.
 
         Raises:
-            ValueError: if a name is empty or holds a blank, which would shift the columns, or an item has no length.
+            ValueError: if a name is empty, holds a blank, which would shift the columns, or is not UTF-8; or if an item
+                has no length.
         """
         names = {*self.files, *self.phones, *self.previous, *self.following, *self.speakers}
         unfit = sorted(name for name in names if name.split() != [name])
@@ -76,6 +77,7 @@ class Items:
                 f"{len(rounded)} items are shorter than a microsecond, to which times are written: leave them out\n"
                 f"{name_a_few([self.line(row) for row in rounded])}"
             )
+        require_utf8(sorted(names), "an item file")
         with write_atomically(path) as new:
             lines = [HEADER, *map(self.line, range(len(self)))]
             new.write_text("\n".join([*lines, ""]), encoding="utf-8")

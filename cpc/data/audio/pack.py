@@ -1,7 +1,6 @@
 """Audio decoded once: a pack of int16 samples that windows are sliced from, the default for training."""
 
 import hashlib
-import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import numpy as np
 from cpc.data.audio.files import check_rates, read_blocks, resampled_length
 from cpc.data.audio.headers import Header, check_rate, read_headers
 from cpc.data.audio.manifest import Manifest
+from cpc.data.store.atomic import json_text
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.packed import FORMAT, PackedRows, RowSource, check_skipped, pack_rows
 from cpc.data.store.shards import Shards
@@ -148,7 +148,7 @@ class _Waveforms(RowSource):
                 version = (status.st_size, status.st_mtime_ns)
             except OSError:
                 version = (-1, -1)
-            digest.update(json.dumps([path, *version]).encode())
+            digest.update(json_text([path, *version]).encode())
         return digest.hexdigest()[:24]
 
     def rooms(self, num_workers: int, progress: bool) -> Sequence[int | str]:

@@ -5,7 +5,6 @@ B windows, T frames, C context dim, D feature dim.
 
 import hashlib
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from cpc.data.audio.windows import (
 )
 from cpc.data.batch import Batch
 from cpc.data.readouts import FrontEnd, Labels, LabelsOf, Pool, Readouts
+from cpc.data.store.atomic import json_text
 from cpc.data.store.folders import find_files
 from cpc.data.streams.uniform import UniformBatches
 
@@ -269,7 +269,7 @@ class AudioReadouts(Readouts):
         manifest, audio = self.corpus.manifest, self.corpus.audio
         return {
             "manifest": str(manifest.root),
-            "sha256": hashlib.sha256(json.dumps(manifest.columns).encode()).hexdigest(),
+            "sha256": hashlib.sha256(json_text(manifest.columns).encode()).hexdigest(),
             "num_skipped": len(getattr(audio, "skipped", ())),
             "initialisation": {
                 "window_samples": self.corpus.window_samples,

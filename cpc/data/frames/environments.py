@@ -4,7 +4,7 @@ H W a frame's rows and columns of pixels, C colours, s the side of the squares t
 """
 
 import atexit
-import importlib
+import importlib.util
 from contextlib import chdir
 from functools import cache
 from shutil import rmtree
@@ -71,10 +71,9 @@ def open_environment(name: str, **options: Any) -> Any:
     try:
         made = gymnasium.make(name if module is None else f"{module}:{name}", **options)
     except (ImportError, gymnasium.error.Error) as error:
-        raise ValueError(
-            f"environment {name!r} cannot be made: {error}. If it is Atari's, {to_install('frames')}; others need the "
-            "package that registers them: name it as MODULE:NAME"
-        ) from error
+        is_missing = module is not None and importlib.util.find_spec(module) is None
+        advice = to_install("frames") if is_missing else "one that another package registers is named MODULE:NAME"
+        raise ValueError(f"environment {name!r} cannot be made: {str(error).strip(' .')}; {advice}") from error
     except TypeError as error:
         raise ValueError(f"environment {name!r} does not take options {options}: {error}") from error
     with chdir(_scratch_folder()):

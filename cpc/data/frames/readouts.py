@@ -23,6 +23,7 @@ from cpc.data.frames.ram import CATEGORIES, LEAST_ENTROPY_NATS, categories_of
 from cpc.data.frames.recording import stacked
 from cpc.data.readouts import UNLABELLED, FrontEnd, Labels, LabelsOf, Pool, Precision, Readouts
 from cpc.data.store.folders import find_files
+from cpc.data.store.untrusted import reading
 from cpc.data.streams.uniform import UniformBatches
 
 STATE = "state"  # the task that stands for all variables
@@ -87,7 +88,9 @@ class FrameFrontEnd(FrontEnd):
 
     def of_file(self, path: Path) -> Float[np.ndarray, "T D"]:
         """Of an episode in a file of numpy's, `[T, H, W]` bytes."""
-        frames, size = np.load(path), self.model.encoder.frame_size
+        size = self.model.encoder.frame_size
+        with reading(path, "cannot be read, cut off or no .npy file"):
+            frames = np.load(path, mmap_mode="r")  # a map is never longer than its file
         if frames.dtype != np.uint8 or frames.shape[1:] != size or not len(frames):
             raise ValueError(
                 f"{path}: holds {frames.dtype} {frames.shape}, but an episode is uint8 [T, {size[0]}, {size[1]}]"

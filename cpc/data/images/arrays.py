@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from cpc.data.audio.headers import obstacle
 from cpc.data.images.table import FolderImages, ImageTable
 from cpc.data.store.folders import refuse_doubles
 from cpc.data.store.splits import SPLIT_OF, split_called
+from cpc.data.store.untrusted import reading
 
 MOST_CLASSES = 1_000_000
 _MOST_UNPACKED = 1032  # bytes from one: no deflated file holds more
@@ -203,16 +203,11 @@ def _read_file(path: Path, is_split: bool) -> ImageArray:
 @contextmanager
 def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open an npz file; whatever the reader complains about becomes a ValueError that names the file."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            start = min((member.header_offset for member in archive.infolist()), default=0)
-            if start:
-                raise ValueError(f"{start} bytes lie before its arrays: files were joined; give each its own file")
-            yield archive
-    except MemoryError:
-        raise
-    except Exception as error:  # BadZipFile, zlib.error, EOFError, KeyError, numpy's own ...
-        raise ValueError(f"{path}: {obstacle(path) or f'cannot be read as an npz file ({error})'}") from error
+    with reading(path, "cannot be read as an npz file"), zipfile.ZipFile(path) as archive:
+        start = min((member.header_offset for member in archive.infolist()), default=0)
+        if start:
+            raise ValueError(f"{start} bytes lie before its arrays: files were joined; give each its own file")
+        yield archive
 
 
 def _look_into(path: Path) -> tuple[set[str], tuple[int, ...], np.dtype]:

@@ -15,6 +15,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from cpc.data.figure_text import figure_text
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.dataset import ImageDataset
 from cpc.data.images.patch_grid import PatchGrid
@@ -258,7 +259,7 @@ def _class_name(images: ImageDataset, place: int) -> str:
     """An image's class, cut where it is too long for a picture."""
     label = images.labels[place]
     name = images.table.classes[label] if label >= 0 else "no label"
-    return name if len(name) < 20 else f"{name[:17]}..."
+    return figure_text(name if len(name) < 20 else f"{name[:17]}...")
 
 
 def _class_colours(labels: Sequence[int]) -> dict[int, Any]:

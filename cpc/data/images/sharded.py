@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from cpc.data.images.table import FolderImages, ImageTable
+from cpc.data.store.atomic import json_text
 from cpc.data.store.shards import Shards
 
 TABLE_NAME = "images.json"
@@ -28,7 +29,7 @@ def write_table(table: ImageTable) -> bytes:
     """A table's columns as JSON."""
     columns = {name: getattr(table, name) for name in _COLUMNS}
     lists = {name: column.tolist() if isinstance(column, np.ndarray) else column for name, column in columns.items()}
-    return json.dumps({"format": 1, **lists}).encode()
+    return json_text({"format": 1, **lists}).encode()
 
 
 def read_sharded_images(source: str | Path, cache_dir: str | Path | None, cache_gb: float) -> ImageTable:

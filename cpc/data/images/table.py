@@ -1,7 +1,6 @@
 """A table of images: the name, split and label of each, and where its pixels lie. n images."""
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,9 +11,10 @@ import numpy as np
 from jaxtyping import Int64
 from PIL import Image, UnidentifiedImageError
 
-from cpc.data.audio.headers import obstacle
+from cpc.data.store.atomic import json_text
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.splits import SPLITS
+from cpc.data.store.untrusted import reading
 
 
 class FolderImages:
@@ -31,17 +31,16 @@ class FolderImages:
     def open(self, name: str) -> Iterator[Image.Image]:
         """One image, which may be decoded inside only; any error there becomes a ValueError that names it."""
         path = self.root / name
-        try:
-            with Image.open(path) as image:
+        with reading(path, "cannot be decoded, it is damaged, truncated or no image"):
+            try:
+                image = Image.open(path)
+            except UnidentifiedImageError as error:
+                raise TypeError("no format that Pillow knows") from error  # whose own words name the file again
+            except Image.DecompressionBombError as error:
+                most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+                raise ValueError(f"{path}: has more than the {most} pixels that are opened: scale it down") from error
+            with image:
                 yield image
-        except MemoryError:
-            raise
-        except Exception as error:  # Pillow's decoders raise nearly anything on damaged files
-            reason = (
-                "no format that Pillow knows" if isinstance(error, UnidentifiedImageError) else str(error).strip(" .")
-            )
-            damage = f"cannot be decoded, it is damaged, truncated or no image ({reason or type(error).__name__})"
-            raise ValueError(f"{path}: {obstacle(path) or damage}") from error
 
     def version(self, name: str) -> tuple[int, ...]:
         """Numbers that change with the image: size in bytes and time in nanoseconds; -1 for a file that is gone."""
@@ -133,5 +132,5 @@ class ImageTable:
         """
         digest = hashlib.sha256()
         for name in self.names:
-            digest.update(json.dumps([name, *self.origin.version(name)]).encode())
+            digest.update(json_text([name, *self.origin.version(name)]).encode())
         return digest.hexdigest()

@@ -16,7 +16,6 @@ h w sides of a photograph, n crops, S crop side.
 
 import hashlib
 import importlib.util
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from PIL import Image
 
 from cpc.data.images.pixels import to_channels
 from cpc.data.made.record import REMEDY, make_once
+from cpc.data.store.untrusted import read_json
 from cpc.extras import to_install
 
 CORPORA = ("photographs", "digits")
@@ -101,7 +101,7 @@ def write_image_corpora(out: str | Path, *, seed: int = 0) -> dict[str, Path]:
         }
 
     if not make_once(out, PROVENANCE_NAME, parameters, make):
-        num_bytes = json.loads((out / PROVENANCE_NAME).read_text(encoding="utf-8")).get("num_bytes", {})
+        num_bytes = read_json(out / PROVENANCE_NAME).get("num_bytes", {})
         found = {path.name: path.stat().st_size for path in files.values() if path.is_file()}
         if found != num_bytes:
             raise ValueError(f"{out} is incomplete: {REMEDY}")

@@ -1,6 +1,5 @@
 """Making a corpus in a folder: at once or not at all, with a record of what it was made with, so it is found again."""
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from cpc import __version__
+from cpc.data.store.atomic import json_text
 from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.store.untrusted import read_json
 
 REMEDY = "remove the folder, or name another one"
 
@@ -36,7 +37,7 @@ def make_once(
         found = dict(make(unfinished))
         versions = {"cpc": __version__, **found.pop("versions", {}), "numpy": np.__version__}
         head = {"corpus": found.pop("corpus"), "parameters": dict(parameters), "versions": versions}
-        content = json.dumps(head | found, indent=1)
+        content = json_text(head | found, indent=1)
         (unfinished / record_name).write_text(content + "\n", encoding="utf-8")
     return True
 
@@ -45,13 +46,13 @@ def _check(out: Path, record: Path, parameters: Mapping[str, Any]) -> None:
     if not record.is_file():
         raise ValueError(f"{out} holds other files and no finished corpus (no {record.name} in it): {REMEDY}")
     try:
-        made_with = json.loads(record.read_text(encoding="utf-8"))["parameters"]
+        made_with = read_json(record)["parameters"]
         different = [
             f"{name} is {made_with.get(name)} there, {value} here"
             for name, value in parameters.items()
             if made_with.get(name) != value
         ]
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{record} is not the record of a made corpus: {REMEDY}") from error
     if different:
         raise ValueError(f"{out} holds a corpus made with other parameters ({'; '.join(different)}): {REMEDY}")

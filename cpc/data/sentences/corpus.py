@@ -1,7 +1,6 @@
 """Books as classes of tokens: encoded once into memory maps, and cut into passages, from which windows are drawn."""
 
 import hashlib
-import json
 from array import array
 from collections.abc import Iterator
 from functools import cached_property
@@ -14,7 +13,7 @@ from jaxtyping import Int
 from cpc.data.drawn import DrawnCorpus
 from cpc.data.sentences.books import Books
 from cpc.data.sentences.windows import Passages, SentenceWindows
-from cpc.data.store.atomic import write_json
+from cpc.data.store.atomic import json_text, write_json
 from cpc.data.text.corpus import write_once
 from cpc.data.text.vocabulary import Vocabulary
 
@@ -63,7 +62,7 @@ class SentenceCorpus(DrawnCorpus):
         """Of all books; encoded here, if they are not yet."""
         options, books = self.options, self.books
         made_from = [_FORMAT, books.digest, books.encoding, self.vocabulary.description, options.max_tokens]
-        name = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:16]
+        name = hashlib.sha256(json_text(made_from).encode()).hexdigest()[:16]
         folder = options.cache / f"sentences_{name}"
         write_once(folder, self._pack)
         ends, num_sentences = (np.load(folder / f"{name}.npy") for name in ("ends", "num_sentences"))

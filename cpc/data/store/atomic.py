@@ -29,6 +29,19 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
         new.unlink(missing_ok=True)
 
 
+def json_text(content: Any, **options: Any) -> str:
+    """Return content as JSON, whose readers in other languages know no NaN and no infinity.
+
+    Args:
+        content: what to write; hand in what `finite` makes of it where a number may not be finite.
+        options: as `json.dumps` takes them.
+
+    Raises:
+        ValueError: if a number is not finite.
+    """
+    return json.dumps(content, allow_nan=False, **options)
+
+
 @contextmanager
 def named(path: Path) -> Iterator[None]:
     """Name the path in an error of the system that names none, as that of a full disk does."""
@@ -48,7 +61,7 @@ def write_json(content: Mapping[str, Any], path: str | Path) -> None:
     """
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with write_atomically(path) as new:
-        new.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        new.write_text(json_text(content, indent=2) + "\n", encoding="utf-8")
 
 
 def finite(content: Any) -> Any:

@@ -98,3 +98,18 @@ def require_file(path: Path) -> None:
     """Raise a ValueError if a file of a corpus is not there."""
     if not path.is_file():
         raise ValueError(f"there is no {path}: the corpus's card says where it comes from")
+
+
+def require_utf8(names: Iterable[str], where: str) -> None:
+    """Refuse names that are not UTF-8, for formats that only have UTF-8.
+
+    Args:
+        names: of files, or what is known of them.
+        where: what they would be written to.
+
+    Raises:
+        ValueError: naming the first few, with a question mark for each byte that is not UTF-8.
+    """
+    bad = [shown for name in names if (shown := name.encode(errors="replace").decode()) != name]
+    if bad:
+        raise ValueError(f"{len(bad)} names are not UTF-8, which {where} cannot hold:\n{name_a_few(bad)}\nrename them")

@@ -7,7 +7,6 @@ reused while nothing changed, and never stale.
 """
 
 import errno
-import json
 import math
 import os
 import shutil
@@ -21,11 +20,13 @@ import numpy as np
 from jaxtyping import Int64
 from tqdm import tqdm
 
+from cpc.data.store.atomic import json_text
 from cpc.data.store.atomic_folder import build_atomically, build_once
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.parallel import map_in_order
 from cpc.data.store.shards import ShardedElements, Shards
 from cpc.data.store.statistics import ChannelStatistics, statistics_of, value_sums
+from cpc.data.store.untrusted import read_json
 
 FORMAT = 3  # raise it whenever the same rows would be written otherwise
 _BLOCK_ROWS, _BLOCK_BYTES = 64, 2**20  # that a thread decodes at a time
@@ -55,7 +56,7 @@ class PackedRows:
         self._shards = shards
         self._map: np.ndarray | ShardedElements | None = None
         try:
-            self._open(json.loads((self.folder / "index.json").read_text(encoding="utf-8")))
+            self._open(read_json(self.folder / "index.json"))
         except MemoryError:
             raise
         except Exception as error:  # a damaged file breaks its reader in a dozen ways
@@ -265,7 +266,7 @@ def _build(
                 "skipped": dict(sorted(problems.items())),
                 **source.about,
             }
-            (unfinished / "index.json").write_text(json.dumps(index), encoding="utf-8")
+            (unfinished / "index.json").write_text(json_text(index), encoding="utf-8")
     except OSError as error:
         if error.errno not in _DISK_IS_FULL:
             raise

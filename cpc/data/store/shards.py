@@ -21,8 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from cpc.data.store.atomic import json_text
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.data.store.fetching import fetch, is_url
+from cpc.data.store.untrusted import open_regular, read_bytes
 
 FORMAT = 1
 INDEX_NAME = "shards.json"
@@ -99,12 +101,12 @@ class Shards:
     def _read_index(self) -> bytes:
         if self._is_remote:
             return fetch(f"{self.source}/{INDEX_NAME}", _MOST_INDEX_BYTES, parse_index)
-        return (Path(self.source) / INDEX_NAME).read_bytes()
+        return read_bytes(Path(self.source) / INDEX_NAME, _MOST_INDEX_BYTES)
 
     def _read_shard(self, shard: int, offset: int, into: np.ndarray) -> None:
         name, seal = shard_name(shard), self._index.shards[shard]
         try:
-            with (self.folder / name).open("rb", buffering=0) as stream:
+            with open_regular(self.folder / name) as stream:
                 if self._is_sound(stream, name, seal):
                     stream.seek(offset)
                     if stream.readinto(into.data) == len(into):
@@ -297,7 +299,7 @@ def write_shards(pack: Path, tables: Mapping[str, bytes], out: Path, element_byt
             (unfinished / name).write_bytes(content)
         files = {name: vars(Seal(len(content), _sha256(content))) for name, content in contents.items()}
         index = {"format": FORMAT, "shard_bytes": shard_bytes, "num_bytes": num_bytes, "shards": sums, "files": files}
-        (unfinished / INDEX_NAME).write_text(json.dumps(index), encoding="utf-8")
+        (unfinished / INDEX_NAME).write_text(json_text(index), encoding="utf-8")
     return len(sums)
 
 

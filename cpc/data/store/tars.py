@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from cpc.data.store.untrusted import reading
+
 MOST_MEMBER_BYTES = 2**30
 _BLOCK_BYTES = 2**20
 
@@ -35,14 +37,19 @@ def read_samples(tar: Path) -> Iterator[Sample]:
     seen: set[str] = set()
     sample: Sample | None = None
     num_bytes = tar.stat().st_size
-    try:
+    with reading(tar, "is damaged, compressed or no tar"):
         with tarfile.open(tar, "r:") as archive:
             for member in archive:
                 if member.isdir():
                     continue
                 if not member.isreg():
                     raise ValueError(f"{tar}: {member.name!r} is a link or a device; samples are files")
-                if member.size > min(MOST_MEMBER_BYTES, num_bytes):
+                if num_bytes >= member.size > MOST_MEMBER_BYTES:
+                    raise ValueError(
+                        f"{tar}: {member.name!r} has {member.size} bytes; a member has at most {MOST_MEMBER_BYTES}: "
+                        "unpack it by `tar -x`"
+                    )
+                if member.size > num_bytes:
                     raise ValueError(
                         f"{tar}: {member.name!r} is said to have {member.size} bytes; the tar has {num_bytes}"
                     )
@@ -63,9 +70,7 @@ def read_samples(tar: Path) -> Iterator[Sample]:
                     raise ValueError(f"{tar}: {member.name!r} is cut off")
                 sample.parts[kind] = content
             end = archive.offset
-    except (tarfile.TarError, EOFError, OverflowError, UnicodeError) as error:
-        raise ValueError(f"{tar} is damaged, compressed or no tar: {error}") from error
-    _check_end(tar, end)
+        _check_end(tar, end)
     if sample is not None:
         yield sample
 

@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from typing import Literal
 
+from cpc.data.store.untrusted import reading
+
 Encoding = Literal["UTF-8", "latin-1", "windows-1252"]
 
 # A mark says the encoding by itself, whatever is declared. UTF-32 before UTF-16, whose mark begins the same.
@@ -26,7 +28,8 @@ def marked_encoding(start: bytes) -> tuple[str | None, int]:
 
 def read_text(path: Path, encoding: Encoding | None = None) -> str:
     r"""The text of a file, its lines ended by `\n`; raises a ValueError as `decode` does."""
-    return decode(path.read_bytes(), path, encoding).replace("\r\n", "\n").replace("\r", "\n")
+    with reading(path):
+        return decode(path.read_bytes(), path, encoding).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def decode(data: bytes, source: Path | str, encoding: Encoding | None = None, offset: int = 0) -> str:

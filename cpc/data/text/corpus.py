@@ -4,7 +4,6 @@ The place of a pack is named by a hash of the text and of how it was encoded, so
 """
 
 import hashlib
-import json
 from array import array
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -14,8 +13,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from cpc.data.store.atomic import write_json
+from cpc.data.store.atomic import json_text, write_json
 from cpc.data.store.atomic_folder import build_atomically, build_once
+from cpc.data.store.untrusted import read_json
 from cpc.data.text.lines import EMBEDDED, Text
 from cpc.data.text.vocabulary import Tokens, Vocabulary, build_vocabulary
 
@@ -95,7 +95,7 @@ def training_vocabulary(
         return built()
     folder = cache / f"vocabulary_{_digest([text.digest, tokens, num_tokens, lower_case])}"
     write_once(folder, lambda place: write_json(built().description, place / _INDEX))
-    return Vocabulary(**json.loads((folder / _INDEX).read_text(encoding="utf-8")))
+    return Vocabulary(**read_json(folder / _INDEX))
 
 
 def entropy_nats(counts: Int[np.ndarray, " V"]) -> float:
@@ -149,4 +149,4 @@ def write_once(folder: Path, write: Callable[[Path], None]) -> None:
 
 
 def _digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps([_FORMAT, content]).encode()).hexdigest()[:16]
+    return hashlib.sha256(json_text([_FORMAT, content]).encode()).hexdigest()[:16]

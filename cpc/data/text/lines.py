@@ -10,6 +10,7 @@ from cpc.data.store.contents import say_contents
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
 from cpc.data.store.splits import draw_splits, split_named
 from cpc.data.store.text_files import decode, marked_encoding, read_text
+from cpc.data.store.untrusted import reading
 from cpc.data.text.segmentation import CUT_ANEW, VERSION
 
 EMBEDDED = "embedded"
@@ -148,7 +149,7 @@ def read_lines(path: Path) -> Iterator[str]:
     Raises:
         ValueError: as `cpc.data.store.text_files.decode`, on bytes that are not UTF-8, naming the first.
     """
-    with path.open("rb") as stream:
+    with reading(path), path.open("rb") as stream:
         if marked_encoding(stream.read(4))[0] not in (None, "UTF-8"):
             # line ends of UTF-16 are no bytes of their own
             yield from (text for line in read_text(path).split("\n") if (text := line.strip()))

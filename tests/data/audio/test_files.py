@@ -176,6 +176,19 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path: Path, monke
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "open", refuse)  # root, who runs tests, may read whatever its mode
+    monkeypatch.setattr(
+        "cpc.data.store.untrusted.open_regular", refuse
+    )  # root, who runs tests, may read whatever its mode
     with pytest.raises(ValueError, match=r"a\.wav: cannot be read \(Permission denied\)$"):
         read_header(path)
+
+
+def test_compression_that_is_not_supported_is_not_called_damage(tmp_path: Path) -> None:
+    """Of TIMIT and WSJ as they were first published."""
+    soundfile.write(tmp_path / "a.sph", np.full(800, 0.1), 8000, format="NIST")
+    whole = (tmp_path / "a.sph").read_bytes()
+    head = whole[:1024].replace(b"-s3 pcm", b"-s23 pcm,embedded-shorten-v1.09")
+    (tmp_path / "b.sph").write_bytes(head[:1024].ljust(1024) + b"ajkg\2" + whole[1024:])
+    assert read_header(tmp_path / "a.sph").num_samples == 800
+    with pytest.raises(ValueError, match=r"b\.sph: is compressed by shorten, .*sph2pipe -f wav"):
+        read_header(tmp_path / "b.sph")

@@ -582,6 +582,17 @@ def test_what_may_not_be_read_is_not_called_damaged(tmp_path: Path, name: str, m
 
     (tmp_path / name).write_text("nothing")
     source = tmp_path / name if name == "a.npz" else tmp_path
-    monkeypatch.setattr(Path, "open", refuse)  # root, who runs tests, may read whatever its mode
+    monkeypatch.setattr(
+        "cpc.data.store.untrusted.open_regular", refuse
+    )  # root, who runs tests, may read whatever its mode
     with pytest.raises(ValueError, match=rf"{name}: cannot be read \(Permission denied\)$"):
         pixels(read_image_source(source, valid_share=0.0), 0)
+
+
+def test_an_image_that_is_only_large_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 30)
+    Image.new("L", (9, 9)).save(tmp_path / "a.png")
+    with pytest.raises(ValueError, match=r"a\.png: has more than the 60 pixels that are opened: scale it down$"):
+        pixels(read_image_source(tmp_path, valid_share=0.0), 0)
+    Image.new("L", (5, 5)).save(tmp_path / "a.png")
+    pixels(read_image_source(tmp_path, valid_share=0.0), 0)

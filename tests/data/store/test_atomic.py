@@ -1,9 +1,13 @@
+import json
+import math
 from pathlib import Path
 
 import pytest
 
-from cpc.data.store.atomic import write_atomically
+import cpc
+from cpc.data.store.atomic import finite, json_text, write_atomically
 from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.store.records import append_record
 
 
 def test_a_file_is_replaced_when_the_block_ends_and_not_before(tmp_path: Path) -> None:
@@ -59,3 +63,18 @@ def test_what_a_killed_process_left_is_written_over(tmp_path: Path) -> None:
         new.write_text("second")
     assert (tmp_path / "a").read_text() == "second"
     assert not place.exists()
+
+
+def test_no_json_holds_what_other_languages_do_not_read(tmp_path: Path) -> None:
+    for value in (math.nan, math.inf, -math.inf):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            json_text({"a": [value]})
+        assert json_text(finite({"a": [value, 1.5], "b": {"c": value}})) == '{"a": [null, 1.5], "b": {"c": null}}'
+        append_record(tmp_path / "a.jsonl", {"step": 1, "gradient_norm": value})
+    lines = (tmp_path / "a.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [{"step": 1, "gradient_norm": None}] * 3
+
+
+def test_all_json_is_written_by_one_function() -> None:
+    files = [path for path in Path(cpc.__file__).parent.rglob("*.py") if "json.dump" in path.read_text()]
+    assert [path.name for path in files] == ["atomic.py"]

@@ -172,3 +172,15 @@ def test_the_command_names_mistakes(source: Path, tmp_path: Path, capsys: pytest
         main(["picture", str(tmp_path / "none"), "--data", str(source), "--out", str(tmp_path / "out")])
     assert exit_.value.code == 2
     assert capsys.readouterr().err.startswith("cpc: error:")
+
+
+@pytest.mark.parametrize("name", [r"$\undefined{", "$x^$ and $", "_hidden", "caf\udce9", "a\tb\0"])
+def test_names_of_classes_are_drawn_as_they_are(name: str, model: cpc.CPC, corpus: ImageCorpus) -> None:
+    """No TeX, none missing in the legend, no halves of characters."""
+    corpus.table.classes[0] = name
+    test, train = corpus.windows("test"), corpus.windows("train")
+    figures = picture_patches(train, corpus.encoder.grid), picture_neighbours(model, test, train, num_queries=4)
+    for figure in (*figures, picture_map(model, train)):
+        figure.savefig(io.BytesIO(), format="png")
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == len(set(train.labels.tolist()))

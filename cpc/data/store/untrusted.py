@@ -1,0 +1,168 @@
+"""Reading files that a stranger may have written: regular files only, of limited size, nodes and depth.
+
+A FIFO or a device would keep its reader for ever, and a few hundred bytes of YAML can stand for gigabytes.
+"""
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader, FileIO
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MOST_JSON_BYTES, MOST_JSON_NODES = 2**26, 2**22
+MOST_YAML_BYTES, MOST_YAML_DEPTH = 2**20, 64
+_KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
+
+
+def require_regular(path: str | Path) -> None:
+    """Refuse what is no file, before a library opens it and waits for ever; a missing file and a folder pass.
+
+    Raises:
+        ValueError: naming the path, if it leads to a FIFO, a device or a socket.
+    """
+    try:
+        _check_kind(path, os.stat(path))
+    except OSError:  # the reader says it better
+        return
+
+
+def open_regular(path: str | Path) -> FileIO:
+    """Open a file to read its bytes, unbuffered, without waiting for the writer that a FIFO may never have.
+
+    Raises:
+        ValueError: as `require_regular`.
+        OSError: if there is no such file, or it cannot be opened.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        _check_kind(path, os.fstat(file))
+        return FileIO(file)
+    except BaseException:
+        os.close(file)
+        raise
+
+
+def read_bytes(path: str | Path, most_bytes: int) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        ValueError: naming the path, if it is no regular file or has more than `most_bytes`.
+        OSError: as `open_regular`.
+    """
+    with BufferedReader(open_regular(path)) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most_bytes:
+            raise ValueError(f"{path} has {size} bytes; such a file has at most {most_bytes}")
+        return file.read(size)
+
+
+def read_json(path: str | Path) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        ValueError: naming the path, if it is no regular file, too large, or no JSON in UTF-8.
+        OSError: as `open_regular`.
+    """
+    content = read_bytes(path, MOST_JSON_BYTES)
+    if sum(map(content.count, (b",", b"[", b"{"))) > MOST_JSON_NODES:
+        raise ValueError(f"{path} has more than {MOST_JSON_NODES} values: it was not written by cpc")
+    try:
+        return json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON, cut off or edited? {error}") from error
+
+
+def read_limited_yaml(path: str | Path) -> Any:
+    """Return the content of a YAML file, aliases written out.
+
+    Raises:
+        ValueError: naming the path, if it is no regular file, too large, nested too deeply, or no YAML in UTF-8.
+        OSError: as `open_regular`.
+    """
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it is there
+    content = read_bytes(path, MOST_YAML_BYTES)
+    try:
+        _check_size(yaml.parse(content, loader))
+        return yaml.load(content, loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: also dates that no calendar has
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path} cannot be read as YAML: {reason}") from error
+
+
+def obstacle(path: Path) -> str:
+    """What keeps a file from being read, whatever is in it; "" if nothing does."""
+    try:
+        with open_regular(path) as stream:
+            return "" if stream.read(1) else "is empty (0 bytes)"
+    except FileNotFoundError:
+        return "there is no such file"
+    except OSError as error:  # a folder, not permitted, a broken disk ...
+        return f"cannot be read ({error.strerror})"
+    except ValueError as error:
+        return str(error).removeprefix(f"{path} ")
+
+
+@contextmanager
+def reading(path: str | Path, damage: str = "cannot be read, it is damaged or of another kind") -> Iterator[None]:
+    """Turn whatever a reader of a file raises into a ValueError that begins with the file's name.
+
+    A ValueError that has the name already passes, and so does a MemoryError.
+
+    Args:
+        path: the file, which must be a regular one.
+        damage: what is said of a file whose content its reader does not take; the reader's words follow.
+
+    Raises:
+        ValueError: naming the path.
+    """
+    require_regular(path)
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged file breaks its reader in a dozen ways
+        if isinstance(error, ValueError) and str(path) in str(error):
+            raise
+        words = str(getattr(error, "error_string", error)).strip(" .\n")  # soundfile's own, without the file's name
+        reason = (words or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{path}: {obstacle(Path(path)) or f'{damage} ({reason})'}") from error
+
+
+def _check_kind(path: str | Path, state: os.stat_result) -> None:
+    kind = _KINDS.get(stat.S_IFMT(state.st_mode))
+    if kind is not None:
+        raise ValueError(f"{path} is {kind}, not a regular file")
+
+
+def _check_size(events: Iterator[yaml.Event]) -> None:
+    """Refuse nodes that take more characters with every alias written out than a file may have, and deep ones."""
+    sizes: dict[str, int] = {}  # of nodes with an anchor
+    inner: list[tuple[str | None, int]] = []  # of each open node: its anchor and its size so far
+    for event in events:
+        if isinstance(event, yaml.CollectionStartEvent):
+            inner.append((event.anchor, 1))
+            if len(inner) > MOST_YAML_DEPTH:
+                raise ValueError(f"it is nested more than {MOST_YAML_DEPTH} deep")
+            continue
+        if isinstance(event, yaml.CollectionEndEvent):
+            anchor, size = inner.pop()
+        elif isinstance(event, yaml.ScalarEvent):
+            anchor, size = event.anchor, 1 + len(event.value)
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor not in sizes:
+                raise ValueError(f"the alias *{event.anchor} has no anchor before it, or lies within its own")
+            anchor, size = None, sizes[event.anchor]
+        else:  # the beginnings and ends of stream and document
+            continue
+        if anchor is not None:
+            sizes[anchor] = size
+        if inner:
+            inner[-1] = inner[-1][0], inner[-1][1] + size
+            size = inner[-1][1]
+        if size > MOST_YAML_BYTES:
+            raise ValueError(f"with its aliases written out it has more than {MOST_YAML_BYTES} characters")

@@ -1,0 +1,110 @@
+"""Parts of the wrong kind, and checkpoints and descriptions that cpc did not write: one clear line before any work."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cpc.checkpoint import _SAVED, read_checkpoint, read_config, save_pretrained
+from cpc.contexts import GRU, Identity
+from cpc.encoders import AudioEncoder
+from cpc.hub import fetch_model
+from cpc.losses import Contrastive
+from cpc.model import CPC
+from cpc.predictors import Bilinear
+from cpc.pretraining.command import parse
+from cpc.share import share
+
+
+def parts() -> dict[str, Any]:
+    encoder = AudioEncoder(dim=2, kernels=(4,), strides=(4,), paddings=(0,))
+    return {"encoder": encoder, "context": GRU(dim=2), "predictor": Bilinear(num_steps=1), "loss": Contrastive()}
+
+
+@pytest.mark.usefixtures("unchecked_types")
+@pytest.mark.parametrize("name", ["encoder", "context", "predictor", "loss"])
+@pytest.mark.parametrize("other", [torch.nn.ReLU(), parts()["encoder"], parts()["context"], parts()["predictor"]])
+def test_a_part_in_the_place_of_another_is_refused(name: str, other: torch.nn.Module) -> None:
+    if type(other) is type(parts()[name]):
+        CPC(**parts() | {name: other})
+        return
+    with pytest.raises(ValueError, match=rf"model\.{name} is .*{type(other).__name__}, which is no {name}: it has no"):
+        CPC(**parts() | {name: other})
+
+
+def test_every_part_of_cpc_is_taken() -> None:
+    CPC(**parts() | {"context": Identity(), "loss": None})
+
+
+def checkpoint(**changes: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, kind in _SAVED.items():
+        *within, last = name.split(".")
+        inner = found
+        for each in within:
+            inner = inner.setdefault(each, {})
+        inner[last] = kind()
+    for name, value in changes.items():
+        *within, last = name.split("/")
+        inner = found
+        for each in within:
+            inner = inner[each]
+        inner[last] = value
+    return found
+
+
+@pytest.mark.parametrize("name", list(_SAVED))
+def test_a_checkpoint_lacks_none_of_its_parts(name: str, tmp_path: Path) -> None:
+    torch.save(checkpoint(), tmp_path / "a.ckpt")
+    assert read_checkpoint(tmp_path / "a.ckpt") == checkpoint()
+    torch.save(checkpoint(**{name.replace(".", "/"): None}), tmp_path / "a.ckpt")
+    with pytest.raises(ValueError, match=rf"a\.ckpt was not written by cpc pretrain: it holds no {name}"):
+        read_checkpoint(tmp_path / "a.ckpt")
+
+
+@pytest.mark.parametrize("name", ["global_step", "epoch", "cpc/num_workers"])
+def test_counts_of_a_checkpoint_are_not_negative(name: str, tmp_path: Path) -> None:
+    torch.save(checkpoint(**{name: -7}), tmp_path / "a.ckpt")
+    with pytest.raises(ValueError, match=rf"a\.ckpt was not written by .* it holds {name.replace('/', '.')} -7"):
+        read_checkpoint(tmp_path / "a.ckpt")
+
+
+@pytest.mark.parametrize("data", [[], None, 7, {"class_path": "cpc.data.Audio"}, {"class_path": 3, "init_args": {}}])
+def test_a_provenance_that_does_not_name_its_data_is_refused(data: Any, tmp_path: Path) -> None:
+    save_pretrained(CPC(**parts()), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert read_config(tmp_path)["provenance"] == {}
+    share(tmp_path, license="mit", out=tmp_path / "card")  # an empty one is legal
+    (tmp_path / "config.json").write_text(json.dumps(config | {"provenance": {"data": data}}))
+    with pytest.raises(ValueError, match=r"config\.json lacks provenance\.data|does not say what data"):
+        share(tmp_path, license="mit", out=tmp_path / "other")
+
+
+@pytest.mark.parametrize("dim", [2_000_000, 10**9])
+def test_widths_that_no_memory_holds_are_named(dim: int) -> None:
+    with pytest.raises(ValueError, match=r"a tensor of the model takes .*: lower the widths of model\.encoder"):
+        parse(
+            {
+                "model": {
+                    "encoder": {"class_path": "cpc.encoders.AudioEncoder", "init_args": {"dim": 8}},
+                    "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": dim}},
+                    "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 1}},
+                },
+                "data": {"class_path": "cpc.data.Audio", "init_args": {"manifest": "nowhere"}},
+                "trainer": {"max_steps": 1},
+            }
+        )
+
+
+@pytest.mark.parametrize("error", ["LocalEntryNotFoundError", "OSError"])
+def test_a_mistyped_run_is_said_to_be_no_folder(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise getattr(huggingface_hub.errors, error, OSError)("no network")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    with pytest.raises(ConnectionError, match=r"^there is no folder results/best7; if a model of the Hub is meant"):
+        fetch_model("results/best7")
