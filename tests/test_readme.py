@@ -86,9 +86,7 @@ def test_every_command_works_from_a_folder_of_text_to_its_perplexity(
 
 def test_the_library_use_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    lines = [
-        f"file {onset} {onset + 1} {phone} a b {speaker}" for onset, phone in enumerate("ppqp") for speaker in "st"
-    ]
+    lines = [f"{s} {onset} {onset + 1} {phone} a b {s}" for onset, phone in enumerate("ppqp") for s in "st"]
     Path("dev-clean.item").write_text("\n".join(["#file onset offset #phone prev-phone next-phone speaker", *lines]))
     starts, lengths = np.arange(8), np.full(8, 2)
     names = {"latents": torch.randn(300, 8), "queries": torch.randn(4, 8, requires_grad=True)}

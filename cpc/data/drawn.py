@@ -194,7 +194,7 @@ class Drawn(Modality):
             share = (
                 "data.valid_share" if hasattr(self, "valid_share") else "--valid_share of `cpc data index` or `record`"
             )
-            more = "add others" if split == self.train_split else f"hold more out, by a larger {share}"
+            more = "add others" if split == self.train_split else f"add others, or hold more out by a larger {share}"
             raise ValueError(
                 f"split {split!r} has one sequence only (a file, or images of a scene), and {needs_others[0]!r} takes "
                 f"negatives from others: {more}; or leave that strategy out, by --model.extra_strategies [] of "

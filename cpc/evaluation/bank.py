@@ -38,7 +38,7 @@ def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_s
         ValueError: if no latent is asked for, or the corpus has no windows to draw.
     """
     if num_latents < 1:
-        raise ValueError(f"bank_latents={num_latents} must be at least 1")
+        raise ValueError(f"`bank_latents`={num_latents} must be at least 1")
     if not isinstance(corpus, DrawnCorpus):
         raise ValueError(
             f"bank={split!r}: a bank is filled with windows drawn from a split, and {type(corpus).__name__} draws none "

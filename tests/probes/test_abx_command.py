@@ -261,5 +261,6 @@ def test_damaged_reports_are_refused(model_folder: Path, corpus: Path, capsys: p
     items = write(corpus / "x.item", *[f"test/ann-0 {line}" for line in TRIPLET])
     (model_folder / "probe.json").write_text("{")
     message = refusal(["abx", str(model_folder), "--items", str(items)], capsys)
-    assert "probe.json is there and is no report" in message
+    assert "probe.json is not JSON" in message
+    assert "it is no report: delete it" in message
     assert "name another file with --out" in message

@@ -13,7 +13,8 @@ from typing import Any
 def write_atomically(path: str | Path) -> Iterator[Path]:
     """A place beside `path` to write to; it becomes `path` when the block ends, and vanishes if the block fails.
 
-    A kill -9 may leave that place, `<path>.new`, behind: the next write takes it over.
+    The folder is made if it does not exist. A kill -9 may leave that place, `<path>.new`, behind: the next write takes
+    it over.
 
     Example:
         >>> with write_atomically("report.json") as new:
@@ -23,6 +24,7 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
     new = path.with_name(f"{path.name}.new")
     try:
         with named(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
             yield new
         os.replace(new, path)
     finally:
@@ -54,12 +56,11 @@ def named(path: Path) -> Iterator[None]:
 
 
 def write_json(content: Mapping[str, Any], path: str | Path) -> None:
-    """Replace a JSON file; its folder is made if it does not exist.
+    """Replace a JSON file, as `write_atomically` does.
 
     Raises:
         ValueError: if a number is not finite, which JSON cannot say: hand in what `finite` makes of it.
     """
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
     with write_atomically(path) as new:
         new.write_text(json_text(content, indent=2) + "\n", encoding="utf-8")
 

@@ -89,7 +89,7 @@ def test_probe_without_options() -> None:
         (["--pool", "mean"], "--pool is 'mean'"),
         (["--train_minutes", "3"], "--train_minutes is 3"),
         (["--features", "mfcc"], "legal are z, z_grid, c, c_grid, pixels, hog"),
-        (["--label_shares", "0.5", "0"], "a share of labels, 0.0, must lie above 0"),
+        (["--label_shares", "0.5", "0"], "--label_shares=0.0 must be positive and at most 1"),
         (["--supervised_seconds", "0"], "--supervised_seconds=0.0 must be positive"),
         (["--test_split", "train"], "train_split and test_split are both 'train'"),
         (["--device", "nowhere"], "device='nowhere' cannot be used"),

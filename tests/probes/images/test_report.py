@@ -236,7 +236,7 @@ def test_a_single_test_image_has_no_interval(model_folder: Path, tmp_path: Path)
         ({"train_minutes": 3.0}, "`train_minutes` is 3, but images have no duration"),
         ({"task": ("class", "size")}, "task='size': images are probed for their class"),
         ({"test_split": "train"}, "train_split and test_split are both 'train'"),
-        ({"label_shares": (0.5, 2.0)}, "a share of labels, 2.0, must lie above 0"),
+        ({"label_shares": (0.5, 2.0)}, "`label_shares`=2.0 must be positive and at most 1"),
         ({"test_split": "dev"}, "needs split 'dev', but the data has only .*`test_split`"),
         ({"train_split": "unlabelled"}, "no image of the train part .split 'unlabelled'. has a label"),
     ],
