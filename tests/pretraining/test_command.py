@@ -20,6 +20,7 @@ import soundfile
 import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 import cpc
 from cpc.checkpoint import read_config
@@ -636,6 +637,21 @@ def test_torchrun_without_trainer_options_is_refused(
     assert "WORLD_SIZE=2 in the environment, but the options make a trainer of 1" in told
     assert all(f"--trainer.{name}" in told for name in ("devices", "num_nodes", "strategy"))
     assert not (tmp_path / "run").exists()
+
+
+def test_torchrun_reports_the_message_as_the_cause(
+    run: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As torchrun's own reader finds it in the file that it names; a place that cannot be written to is no error."""
+    for name in ("missing/error.json", "error.json"):
+        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / name))
+        with pytest.raises(SystemExit, match="2"):
+            run("--trainer.max_steps=0")
+    failure = ProcessFailure(local_rank=1, pid=7, exitcode=2, error_file=str(tmp_path / "error.json"))
+    assert failure.message == capsys.readouterr().err.splitlines()[-1]
+    assert failure.message.startswith("cpc: error: ")
+    assert "Traceback" not in ChildFailedError("cpc", {1: failure}).format_msg()
+    assert abs(failure.timestamp - time.time()) < 60
 
 
 def test_a_folder_that_cannot_be_written_to_is_named_before_anything_starts(
