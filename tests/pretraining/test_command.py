@@ -225,6 +225,14 @@ def test_bf16_autocast_with_clipping_and_adamw(run: Callable[..., Path]) -> None
             "negatives='same_speaker_excluding' leaves",
         ),
         (["--ckpt_path=last"], "there is no"),
+        (["--run_dir= "], "error: --run_dir is empty: give a value, or leave it out"),
+        ([f"--seed_everything={2**70}"], f"error: --seed_everything={2**70} must be at least 0 and at most 4294967295"),
+        (["--seed_everything=-2"], "error: --seed_everything=-2 must be at least 0"),
+        (
+            ["--data.speakers_per_batch=2"],
+            "error: --data.speakers_per_batch=2 has no effect: batches for mixed, mixed_excluding are drawn from all "
+            "speakers; set --data.sampler to same_speaker, or leave it out",
+        ),
         (["--record_every_steps=0"], "--record_every_steps=0 must be at least 1"),
         (["--model.learning_rate=-1"], "model.learning_rate=-1"),
         (["--data.train_split=valid"], "data.train_split and data.eval_split are both 'valid'"),
@@ -575,6 +583,7 @@ def test_a_damaged_checkpoint_is_named_and_the_best_offered(
     [
         ("--data.batch_size=2", "batch_size of all processes 4 -> 2"),
         ("--data.window_samples=3000", "window_samples 3200 -> 3000"),
+        ("--data.seed=5", "seed 0 -> 5"),
     ],
 )
 def test_other_batches_are_refused_on_resume(
