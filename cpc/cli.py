@@ -2,10 +2,13 @@
 
 import argparse
 import io
+import json
 import os
 import re
 import sys
+import time
 from collections import Counter
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -85,10 +88,21 @@ def main(arguments: list[str] | None = None) -> None:
 
             message = re.sub(r"`([\w.]+)`", lambda marked: typed_option(marked[1]), message)
         print(f"cpc: error: {message}", file=sys.stderr)
+        _report_to_torchrun(message)
         raise SystemExit(2) from error
     except KeyboardInterrupt:
         print("cpc: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def _report_to_torchrun(message: str) -> None:
+    """Write the message where torchrun looks for the cause of a process that failed, so that its report ends with it.
+
+    It is the format of `torch.distributed.elastic.multiprocessing.errors`, whose `record` would write a traceback.
+    """
+    if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        with suppress(OSError):  # stderr has the message in any case
+            Path(file).write_text(json.dumps({"message": f"cpc: error: {message}", "timestamp": int(time.time())}))
 
 
 def _overview() -> argparse.ArgumentParser:

@@ -1,7 +1,9 @@
 """Options of all commands: which numbers, texts and paths are refused, and with which name in the message."""
 
 import argparse
+import re
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from cpc.encoders import AudioEncoder
 from cpc.model import CPC
 from cpc.options import Options
 from cpc.predictors import Bilinear
+from cpc.pretraining.command import typed_option
+from cpc.pretraining.trainer import make_trainer
 
 DATA = (Audio, Images, Text, Sentences, Frames)
 # Options whose number has no least value, or may be zero. All others are refused zero and -1.
@@ -175,3 +179,23 @@ def test_options_that_nothing_reads_are_refused(model: Path, capsys: pytest.Capt
 @pytest.mark.parametrize("given", ["{a: 1, a: 2}", "{a: {b: .inf}}", "{a: [1, .NaN]}"])
 def test_mappings_hold_no_key_twice_and_no_infinity(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "argument --options: " in refused("data record", ["CartPole-v1", "x", "--options", given], capsys)
+
+
+def test_numbers_without_a_meaning_name_their_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "out")
+    for name, arguments, message in (
+        ("data download", ["", "--out", out], "argument source: is empty: give a value"),
+        ("data synthesize", [out, "--seed", "-3"], "error: --seed=-3 must be at least 0"),
+        ("calibrate", ["--out", out, "--mi", "1e12"], "reaches any of 1000000000000.0 nats .*change --mi, --dim"),
+        ("calibrate", ["--out", out, "--tasks", "uniform", "--mi", "300"], "reaches any of 300.0 nats"),
+    ):
+        assert re.search(message, refused(name, arguments, capsys))
+    assert not Path(out).exists()
+
+
+def test_messages_of_pretraining_name_options_as_they_are_typed() -> None:
+    for section, function in (("trainer", make_trainer), ("data", Audio)):
+        for name in signature(function).parameters:
+            assert typed_option(name) == f"--{section}.{name}"
+    for name in ("run_dir", "seed_everything", "model.num_chunks", "trainer.max_steps", "data.seed"):
+        assert typed_option(name) == f"--{name}"

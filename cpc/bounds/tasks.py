@@ -152,7 +152,7 @@ class AdditiveUniform:
     @classmethod
     def with_information(cls, information_nats: int | float, dim: int) -> "AdditiveUniform":
         """The noise that gives this information; a ValueError if it is not positive."""
-        _check_reach("uniform", information_nats, dim, 0, math.inf)
+        _check_reach("uniform", information_nats, dim, 0, _MOST_NATS_PER_DIM * dim)
         each = information_nats / dim
         # e - ln 2e = i solves to e = -W(-exp(-i) / 2), Lambert's W
         return cls(1 / (4 * each) if each < 0.5 else -float(lambertw(-math.exp(-each) / 2).real), dim)

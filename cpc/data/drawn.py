@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from cpc.argument_rules import Count, Natural, Seed, check_fields
+from cpc.argument_rules import Count, Natural, Seed
 from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training
-from cpc.data.streams.in_turn import BatchesInTurn, DataSetsInTurn
+from cpc.data.streams.in_turn import BatchesInTurn, DataSetsInTurn, First
 from cpc.data.streams.resuming import ENDLESS
 from cpc.data.streams.same_group import SameGroupBatches
 from cpc.data.streams.stream import BatchStream, Draw, naming
@@ -125,25 +125,6 @@ class DrawnCorpus(ABC):
 
 
 @dataclass(kw_only=True)
-class First:
-    """Another source, which a run is trained on first.
-
-    Args:
-        source: as the option of the data that names theirs.
-        num_batches: of each device, drawn from it.
-
-    Raises:
-        ValueError: if `num_batches` is below 1.
-    """
-
-    source: str
-    num_batches: Count
-
-    def __post_init__(self) -> None:
-        check_fields(self, "first.")
-
-
-@dataclass(kw_only=True)
 class Drawn(Modality):
     """A modality whose observations are drawn; see `Modality`. Its corpus is a `DrawnCorpus`.
 
@@ -186,8 +167,9 @@ class Drawn(Modality):
 
     def check_split(self, corpus: DrawnCorpus, split: str, strategies: Sequence[str], own: str) -> None:
         """Refuse a split that is not there, or lacks the speakers or the sequences that sampler or strategies need."""
-        same_speaker = [own] if self.sampler == "same_speaker" else []
-        needs_speakers = any(each in same_speaker or is_same_speaker(each) for each in strategies)
+        needs_speakers = any(
+            each.startswith("same_speaker") or self.sampler_for(each, own) != "uniform" for each in strategies
+        )
         corpus.check(split, needs_speakers=needs_speakers)
         needs_others = [each for each in strategies if each.endswith("_excluding")]
         if needs_others and len(np.unique(corpus.windows(split).sequence_ids)) == 1:
@@ -201,16 +183,23 @@ class Drawn(Modality):
                 "`cpc pretrain` or --negatives of `cpc evaluate`"
             )
 
-    def check_sampling(self, strategies: Sequence[str]) -> None:
-        """Refuse `speakers_per_batch` where nothing reads it: the sampler is uniform, and so is every strategy's.
+    def sampler_for(self, strategy: str, own: str) -> str:
+        """Return the sampler of a strategy's batches; those of `own`, training's, are drawn as in training."""
+        if strategy == own:
+            return self.sampler
+        return "same_speaker" if strategy.startswith("same_speaker") else "uniform"
+
+    def check_sampling(self, strategies: Sequence[str], own: str) -> None:
+        """Refuse `speakers_per_batch` where no batch reads it.
 
         Raises:
             ValueError: naming the options.
         """
-        if self.speakers_per_batch != 1 and self.sampler == "uniform" and not any(map(is_same_speaker, strategies)):
+        if self.speakers_per_batch != 1 and all(self.sampler_for(each, own) == "uniform" for each in strategies):
+            advice = "set `sampler` to same_speaker, or " if own in strategies else ""
             raise ValueError(
-                f"`speakers_per_batch`={self.speakers_per_batch} has no effect with `sampler` uniform and negatives of "
-                f"{', '.join(strategies)}: set `sampler` to same_speaker, or leave `speakers_per_batch` out"
+                f"`speakers_per_batch`={self.speakers_per_batch} has no effect: batches for "
+                f"{', '.join(dict.fromkeys(strategies))} are drawn from all speakers; {advice}leave it out"
             )
 
     def training(self, corpus: DrawnCorpus, model: Any, rank: int = 0, world_size: int = 1) -> Training:
@@ -305,10 +294,7 @@ class HeldOut:
 
     def drawn_as(self, strategy: str) -> tuple[str, bool]:
         """The sampler of a strategy's batches, and whether each speaker's part of one must hold two files."""
-        sampler = "same_speaker" if is_same_speaker(strategy) else "uniform"
-        if strategy == self.negatives:
-            sampler = self._options.sampler
-        return sampler, strategy == "same_speaker_excluding"
+        return self._options.sampler_for(strategy, self.negatives), strategy == "same_speaker_excluding"
 
     def batches(self, strategy: str) -> Iterator[Batch]:
         """The batches of this rank."""
@@ -359,8 +345,3 @@ def identities(
     ids, groups = (torch.from_numpy(np.asarray(each)[rows]) for each in (windows.sequence_ids, windows.group_ids))
     num_latents = encoder.num_latents(windows.num_valid(drawn))
     return torch.full_like(ids, windows.num_latents) if num_latents is None else num_latents, ids, groups
-
-
-def is_same_speaker(strategy: str) -> bool:
-    """Whether a strategy's negatives come from the same speaker: it needs batches of few speakers each."""
-    return strategy.startswith("same_speaker")

@@ -179,6 +179,8 @@ def _check_hits(draw: Draw, targets: Int[Tensor, "M T"], objective: str) -> None
     is_hit, is_gone = hits_among(draw.ids, targets), draw.log_count_sampled == torch.inf
     is_empty = (draw.ids == 0) & is_gone  # a removed class 0 looks like an empty place, but those are a row's last ones
     is_empty = is_empty.flip(-1).cumprod(-1).flip(-1).bool()
+    if draw.ids.ndim < is_gone.ndim:  # a place that all rows share is empty for all
+        is_empty &= is_gone.all(0)
     if "keep" not in accepted and bool((is_hit & ~is_gone).any()):
         given = "holds a row's own target"
     elif accepted == ("keep",) and bool((is_hit & is_gone & ~is_empty).any()):

@@ -67,10 +67,10 @@ class PretrainingData(pl.LightningDataModule):
         module: Any = trainer.lightning_module
         model: CPC = module.model
         modality.check(model)
-        if isinstance(modality, Drawn):
-            modality.check_sampling([*model.loss_part.training_strategies, *module.strategies])
-        corpus = modality.open(model.encoder, to_train=True)
         trained = model.loss_part.training_strategies
+        if isinstance(modality, Drawn):
+            modality.check_sampling([*trained, *module.strategies], trained[0])
+        corpus = modality.open(model.encoder, to_train=True)
         modality.check_split(corpus, modality.train_split, trained, trained[0])
         modality.check_split(corpus, modality.eval_split, module.strategies, trained[0])
         self.corpus = corpus

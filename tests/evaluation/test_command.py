@@ -255,6 +255,20 @@ def test_estimators_and_numbers_that_cannot_be(model: cpc.CPC, manifest: Path, t
         evaluate(tmp_path, manifest, negatives=["mixed_excluding"], batch_size=2, estimators=["tuba"])
 
 
+def test_a_number_of_speakers_that_no_batch_has_is_refused(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
+    save_pretrained(model, tmp_path, provenance={"data": DATA.noted})
+    with pytest.raises(
+        ValueError, match=r"batches for mixed, mixed_excluding are .*; set `sampler` to same_speaker, or"
+    ):
+        evaluate(tmp_path, manifest, speakers_per_batch=2)
+    advised = evaluate(tmp_path, manifest, speakers_per_batch=2, sampler="same_speaker", num_batches=1)
+    assert advised["speakers_per_batch"] == 2
+    evaluate(tmp_path, manifest, speakers_per_batch=2, negatives=["same_speaker"], num_batches=1)
+    save_pretrained(model, tmp_path, provenance={"data": replace(DATA, sampler="same_speaker").noted})
+    with pytest.raises(ValueError, match="batches for sequence_only are drawn from all speakers; leave it out"):
+        evaluate(tmp_path, manifest, speakers_per_batch=2, negatives=["sequence_only"])
+
+
 @pytest.mark.parametrize("num_negatives", [10**8, 10**12])
 def test_negatives_that_no_memory_holds_are_refused_before_any_draw(
     model: cpc.CPC, manifest: Path, tmp_path: Path, num_negatives: int

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import cpc.losses.tiles as tiles
-from cpc.candidates.samplers import Bernoulli, Draw, Uniform
+from cpc.candidates.samplers import Bernoulli, Draw, Uniform, without_hits
 from cpc.losses import OBJECTIVES, class_loss
 
 N, D = 9, 5
@@ -316,6 +316,20 @@ def test_hits_that_were_removed_are_refused_where_they_must_be_kept(sampler: typ
         with pytest.raises(ValueError, match=f"lacks a row's own target.*but {name} accepts only hits=keep"):
             class_loss(queries, classes, targets, removed, objective=name)
         class_loss(queries, classes, targets, removed, objective="info_nce")
+
+
+@pytest.mark.parametrize("name", ["nce", "negative_sampling"])
+def test_class_0_removed_from_the_last_shared_place_is_refused(name: str) -> None:
+    """Rows with other targets still have the candidate, so that its place is not empty."""
+    queries, classes, _ = problem(dtype=torch.float32)
+    targets, ids = torch.arange(4), torch.tensor([7, 5, 0])
+    counts = torch.zeros(4, 3)
+    empty = Draw(ids, torch.tensor([0.0, 0.0, torch.inf]), torch.zeros(4))
+    class_loss(queries, classes, targets, empty, objective=name)
+    class_loss(queries, classes, targets, empty._replace(log_count_sampled=counts), objective=name)
+    removed = Draw(ids, without_hits(ids, counts[0], targets), torch.zeros(4))
+    with pytest.raises(ValueError, match=f"lacks a row's own target.*but {name} accepts only hits=keep"):
+        class_loss(queries, classes, targets, removed, objective=name)
 
 
 def test_widths_that_do_not_fit_are_named() -> None:

@@ -20,6 +20,7 @@ import soundfile
 import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 import cpc
 from cpc.checkpoint import read_config
@@ -224,6 +225,14 @@ def test_bf16_autocast_with_clipping_and_adamw(run: Callable[..., Path]) -> None
             "negatives='same_speaker_excluding' leaves",
         ),
         (["--ckpt_path=last"], "there is no"),
+        (["--run_dir= "], "error: --run_dir is empty: give a value, or leave it out"),
+        ([f"--seed_everything={2**70}"], f"error: --seed_everything={2**70} must be at least 0 and at most 4294967295"),
+        (["--seed_everything=-2"], "error: --seed_everything=-2 must be at least 0"),
+        (
+            ["--data.speakers_per_batch=2"],
+            "error: --data.speakers_per_batch=2 has no effect: batches for mixed, mixed_excluding are drawn from all "
+            "speakers; set --data.sampler to same_speaker, or leave it out",
+        ),
         (["--record_every_steps=0"], "--record_every_steps=0 must be at least 1"),
         (["--model.learning_rate=-1"], "model.learning_rate=-1"),
         (["--data.train_split=valid"], "data.train_split and data.eval_split are both 'valid'"),
@@ -574,6 +583,7 @@ def test_a_damaged_checkpoint_is_named_and_the_best_offered(
     [
         ("--data.batch_size=2", "batch_size of all processes 4 -> 2"),
         ("--data.window_samples=3000", "window_samples 3200 -> 3000"),
+        ("--data.seed=5", "seed 0 -> 5"),
     ],
 )
 def test_other_batches_are_refused_on_resume(
@@ -636,6 +646,21 @@ def test_torchrun_without_trainer_options_is_refused(
     assert "WORLD_SIZE=2 in the environment, but the options make a trainer of 1" in told
     assert all(f"--trainer.{name}" in told for name in ("devices", "num_nodes", "strategy"))
     assert not (tmp_path / "run").exists()
+
+
+def test_torchrun_reports_the_message_as_the_cause(
+    run: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As torchrun's own reader finds it in the file that it names; a place that cannot be written to is no error."""
+    for name in ("missing/error.json", "error.json"):
+        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / name))
+        with pytest.raises(SystemExit, match="2"):
+            run("--trainer.max_steps=0")
+    failure = ProcessFailure(local_rank=1, pid=7, exitcode=2, error_file=str(tmp_path / "error.json"))
+    assert failure.message == capsys.readouterr().err.splitlines()[-1]
+    assert failure.message.startswith("cpc: error: ")
+    assert "Traceback" not in ChildFailedError("cpc", {1: failure}).format_msg()
+    assert abs(failure.timestamp - time.time()) < 60
 
 
 def test_a_folder_that_cannot_be_written_to_is_named_before_anything_starts(

@@ -14,7 +14,7 @@ import cpc
 from cpc.checkpoint import read_checkpoint, read_config
 from cpc.data import Audio
 from cpc.data.audio.index import index_folder
-from cpc.data.drawn import First
+from cpc.data.streams.in_turn import First
 from cpc.pretraining.command import pretrain
 from cpc.pretraining.transfer import start_from
 

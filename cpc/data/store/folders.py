@@ -1,6 +1,7 @@
 """Which files of a kind lie below a folder, and whether two names mean one file."""
 
 import os
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
@@ -65,6 +66,8 @@ def find_files(root: Path, suffixes: Collection[str], kind: str, hint: str = "")
 def refuse_doubles(root: Path, names: Iterable[str]) -> None:
     """Refuse one file under two names (`a.wav`, `./a.wav`, a link to it), which could be trained on and held out.
 
+    Names that differ only in Unicode's normal form are names of one file: copies between file systems change the form.
+
     Args:
         root: where relative names start.
         names: of files.
@@ -79,8 +82,10 @@ def refuse_doubles(root: Path, names: Iterable[str]) -> None:
         folder, last = os.path.split(os.path.join(root, name))
         file = os.path.join(real(folder), last)
         file = os.path.realpath(file) if os.path.islink(file) else file
-        if name_of.setdefault(file, name) != name:
-            doubles.append(f"{name_of[file]} and {name}")
+        file = unicodedata.normalize("NFC", file)
+        if (other := name_of.setdefault(file, name)) != name:
+            is_form = unicodedata.normalize("NFC", other) == unicodedata.normalize("NFC", name)
+            doubles.append(f"{other!a} and {name!a}, of different Unicode forms" if is_form else f"{other} and {name}")
     if doubles:
         raise ValueError(
             f"files of {root} have two names, of which one could be trained on, the other held out "

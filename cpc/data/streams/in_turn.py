@@ -1,10 +1,31 @@
 """Two streams of batches in turn: so many batches of the first, then the second without end."""
 
+from dataclasses import dataclass
 from typing import Any
 
+from cpc.argument_rules import Count, check_fields
 from cpc.data.batch import Batch
 from cpc.data.streams.resuming import Order
 from cpc.data.streams.stream import BatchStream
+
+
+@dataclass(kw_only=True)
+class First:
+    """Another source, which a run is trained on first.
+
+    Args:
+        source: as the option of the data that names theirs.
+        num_batches: of each device, drawn from it.
+
+    Raises:
+        ValueError: if `num_batches` is below 1.
+    """
+
+    source: str
+    num_batches: Count
+
+    def __post_init__(self) -> None:
+        check_fields(self, "first.")
 
 
 class BatchesInTurn(Order):

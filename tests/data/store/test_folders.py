@@ -1,8 +1,10 @@
 import os
+import unicodedata
 from pathlib import Path
 
 import pytest
 
+from cpc.data.audio.index import index_folder
 from cpc.data.store.folders import find_files, refuse_doubles
 
 
@@ -36,6 +38,21 @@ def test_one_file_under_two_names_is_refused(folder: Path, other: str) -> None:
     with pytest.raises(ValueError, match=f"have two names(?s:.*)  b.wav and {other}\nkeep one"):
         refuse_doubles(folder, ["b.wav", "deep/a.WAV", other])
     refuse_doubles(folder, ["deep/a.WAV", other])
+
+
+@pytest.mark.parametrize("name", ["日本語が.wav", "José/a.wav", "Việt.wav"])
+def test_names_of_two_unicode_forms_are_one_name(tmp_path: Path, name: str) -> None:
+    """Linux keeps both files, macOS would have one."""
+    forms = [unicodedata.normalize(form, name) for form in ("NFC", "NFD")]
+    for each in forms:
+        (tmp_path / each).parent.mkdir(exist_ok=True)
+        (tmp_path / each).touch()
+    if len({(tmp_path / each).stat().st_ino for each in forms}) < 2:
+        pytest.skip("this file system holds names in one form")
+    with pytest.raises(ValueError, match="have two names") as caught:
+        index_folder(tmp_path, progress=False)
+    assert f"{forms[1]!a} and {forms[0]!a}, of different Unicode forms" in str(caught.value)
+    refuse_doubles(tmp_path, forms[:1])
 
 
 def test_copies_and_equal_names_in_other_folders_are_other_files(folder: Path) -> None:
