@@ -83,9 +83,13 @@ def info_nce(
         raise ValueError(f"num_negatives={num_negatives} must be at least 1, or None for all candidates")
     if num_negatives is not None and negatives is not None:
         raise ValueError(f"num_negatives={num_negatives} draws negatives, but negatives are given: leave one out")
-    given = (query_sequence, candidate_sequence, allowed, valid)
-    sequence, of_candidate, allowed, valid = (None if each is None else each.cpu() for each in given)
-    places = positives.cpu()
+    # As indices short integers are refused, and uint8 would be a mask.
+    sequence, of_candidate = (
+        None if each is None else each.cpu().long() for each in (query_sequence, candidate_sequence)
+    )
+    allowed, valid = (None if each is None else each.cpu() for each in (allowed, valid))
+    places = positives.cpu().long()
+    negatives = None if negatives is None else negatives.long()
     pool = torch.ones(1, len(candidates), dtype=torch.bool) if allowed is None else allowed[:, of_candidate]  # [B, N]
     pool = pool if valid is None else pool & valid
     nothing = torch.zeros_like(places)

@@ -161,3 +161,22 @@ ALL, ROWS = torch.ones(B, N, dtype=torch.bool), torch.zeros(M).long()
 def test_of_what_candidates_come_from(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_integers_of_any_width_are_indices(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    queries, candidates = torch.randn(M, D), torch.randn(N, D)
+    integers = {
+        "positives": torch.arange(M),
+        "query_sequence": torch.tensor([0, 0, 1, 1]),
+        "candidate_sequence": torch.tensor([0, 0, 0, 1, 1, 1]),
+    }
+    allowed = torch.tensor([[True, False], [True, True]])
+    short = {name: each.to(dtype) for name, each in integers.items()}
+    expected = info_nce(queries, candidates, **integers, allowed=allowed).loss_nats
+    assert torch.equal(info_nce(queries, candidates, **short, allowed=allowed).loss_nats, expected)
+    drawn = torch.tensor([[5, 4]] * M)
+    expected = info_nce(queries, candidates, integers["positives"], negatives=drawn).loss_nats
+    found = info_nce(queries, candidates, short["positives"], negatives=drawn.to(dtype)).loss_nats
+    assert torch.equal(found, expected)

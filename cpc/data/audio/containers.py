@@ -124,7 +124,8 @@ def check_end(path: Path, stream: FileIO, sound: SoundFile) -> None:
         if content.find(content[:8], max(8, end - buffered), last) > 0:
             raise _joined(path)
         num_after = len(content) - end
-        is_chunk = any(content[start : start + 4].strip(b" ").isalnum() for start in (end, end + 1))
+        # Names of chunks, as `LIST`, or `_PMX` of Adobe Audition.
+        is_chunk = any(content[start : start + 4].strip(b" _").isalnum() for start in (end, end + 1))
     if not buffered and num_after > (max(end, _MOST_METADATA_BYTES) if is_chunk else _MOST_PADDING_BYTES):
         raise _longer(path, num_after)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cpc.data.store.folders import name_a_few
+from cpc.data.store.untrusted import require_regular
 
 _SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
 _HEAD_BYTES = 1 << 16
@@ -28,9 +29,9 @@ def read_table(path: str | Path, errors: str = "strict") -> tuple[list[str], Ite
         The column names; the line number and the cells of each row, as many as there are columns.
 
     Raises:
-        ValueError: naming the file and the line, if it cannot be read, is another format (semicolons, UTF-16, JSON),
-            a column has no name or two have one, a quote does not close in its line, or a row has another number of
-            cells.
+        ValueError: naming the file and the line, if it cannot be read, is a FIFO or a device, is another format
+            (semicolons, UTF-16, JSON), a column has no name or two have one, a quote does not close in its line, or a
+            row has another number of cells.
     """
     path = Path(path)
     rows = _rows(path, "\t" if path.suffix.lower() == ".tsv" else ",", errors)
@@ -82,6 +83,7 @@ def require_utf8(path: Path, head: bytes, expected: str = "UTF-8") -> None:
 def _rows(path: Path, delimiter: str, errors: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number and the cells of the header and of each row that is not empty."""
     width = None
+    require_regular(path)
     try:
         with path.open("rb") as stream:
             _refuse_other_formats(path, stream.read(_HEAD_BYTES), delimiter)

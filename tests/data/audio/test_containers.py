@@ -182,3 +182,10 @@ def test_an_ogg_cut_between_pages_is_truncated(subtype: str, tmp_path: Path) -> 
     assert 0 < soundfile.info(path).frames < 3 * RATE_HZ
     with pytest.raises(ValueError, match=r"a\.ogg: is truncated, its end is missing"):
         read_header(path)
+
+
+def test_metadata_of_adobe_audition_are_no_audio(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    content = encoded(path, 1) + b"_PMX" + struct.pack("<I", 200_000) + b"<x/>" * 50_000
+    path.write_bytes(content[:4] + struct.pack("<I", len(content) - 8) + content[8:])
+    assert len(read_audio(path, RATE_HZ)) == RATE_HZ

@@ -1,6 +1,7 @@
 """The one reader of delimited tables: what it takes, what it tells apart by name, and who reads by it."""
 
 import csv
+import os
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,10 @@ def test_offsets_and_durations_of_whole_files_are_labels(tmp_path: Path) -> None
     assert manifest.seconds.tolist() == [2, 10]
     with pytest.raises(ValueError, match=r"x\.csv: has the column offset beside start and end"):
         read_alignments(write(tmp_path / "x.csv", "path,start,end,label,offset\na,0,1,x,3\n"))
+
+
+@pytest.mark.parametrize("name", ["manifest.csv", "labels.tsv"])
+def test_a_pipe_is_refused_before_it_is_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ValueError, match=f"{name} is a FIFO, not a regular file"):
+        read_table(tmp_path / name)
