@@ -53,6 +53,14 @@ def generator() -> torch.Generator:
 
 
 @pytest.fixture
+def set_num_threads() -> Iterator[Callable[[int], None]]:
+    """Set torch's number of threads for one test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def unchecked_types() -> Iterator[None]:
     """Without the type checker, as users run: what it would refuse must reach our own messages, and in a loop of
     thousands of equal calls it would take most of the time.

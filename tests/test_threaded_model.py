@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,11 +18,8 @@ from cpc.threaded_model import OwnDropout, threaded_output
 
 
 @pytest.fixture(autouse=True)
-def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+def two_threads(set_num_threads: Callable[[int], None]) -> None:
+    set_num_threads(2)
 
 
 def audio_model(context: Any = None, predictor: Any = None, **options: Any) -> cpc.CPC:

@@ -1,7 +1,7 @@
 """Parts on threads: what they compute with, what they return, and how they fail."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,11 +10,8 @@ from cpc.threads import run_parts, shares
 
 
 @pytest.fixture(autouse=True)
-def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+def two_threads(set_num_threads: Callable[[int], None]) -> None:
+    set_num_threads(2)
 
 
 @pytest.mark.parametrize(("num", "most"), [(0, None), (1, None), (2, None), (7, None), (7, 1), (7, 0), (1, 5)])

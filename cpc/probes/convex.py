@@ -135,8 +135,9 @@ class Coordinates:
 
     def _enter_row_space(self) -> None:
         x = self._standardised(self._rows)
-        values, vectors = torch.linalg.eigh((x @ x.T).double().cpu())
-        keep = values > values[-1] * 1e-9  # float32 products know no smaller ones
+        exact = x.double().cpu()  # rounded products would make directions of their own
+        values, vectors = torch.linalg.eigh(exact @ exact.T)
+        keep = values > values[-1] * 1e-9
         root, vectors = values[keep].sqrt(), vectors[:, keep]
         self._basis = rearrange(vectors / root, "n r -> r n")  # [R, n]; times the examples: B
         self._kept = (vectors * root).float().to(self.device)

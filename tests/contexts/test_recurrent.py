@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -58,9 +60,9 @@ def test_gru_layers_by_hand_have_the_gradients_of_the_library(
     num_sequences: int,
     dim: int,
     num_threads: int,
-    monkeypatch: pytest.MonkeyPatch,
+    set_num_threads: Callable[[int], None],
 ) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: num_threads)
+    set_num_threads(num_threads)
     torch.manual_seed(0)
     context = GRU(dim, num_layers=2)
     context.connect(3)

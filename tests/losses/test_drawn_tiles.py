@@ -1,5 +1,7 @@
 """Products with drawn candidates alone, in C, against vectors gathered in torch."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -16,9 +18,14 @@ compiled = pytest.mark.skipif(tiles.compiled(tiles.SOURCE) is None, reason="no C
 @pytest.mark.parametrize("num_threads", [1, 3])
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_products_equal_those_of_gathered_vectors(
-    dtype: torch.dtype, dim: int, num_drawn: int, num_threads: int, has_bias: bool, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype,
+    dim: int,
+    num_drawn: int,
+    num_threads: int,
+    has_bias: bool,
+    set_num_threads: Callable[[int], None],
 ) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: num_threads)
+    set_num_threads(num_threads)
     generator = torch.Generator().manual_seed(dim)
 
     def random(*shape: int) -> Tensor:

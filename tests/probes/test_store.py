@@ -1,6 +1,6 @@
 """The features of a corpus: in memory or in a file, the same."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,10 @@ def extract(features: Features, audio: Waves, rows: np.ndarray | None = None, **
 
 
 @pytest.fixture(params=[1, 2])
-def num_threads(request: pytest.FixtureRequest) -> Iterator[int]:
+def num_threads(request: pytest.FixtureRequest, set_num_threads: Callable[[int], None]) -> int:
     """Of torch; the store extracts as many files at a time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
+    set_num_threads(request.param)
+    return request.param
 
 
 def test_a_store_holds_every_file_at_its_place(model: cpc.CPC, num_threads: int) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 
 import yaml
 
+from cpc.yaml_rules import MOST_YAML_BYTES, check_size
+
 MOST_JSON_BYTES, MOST_JSON_NODES = 2**26, 2**22
-MOST_YAML_BYTES, MOST_YAML_DEPTH = 2**20, 64
 _KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
 
 
@@ -87,7 +88,7 @@ def read_limited_yaml(path: str | Path) -> Any:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it is there
     content = read_bytes(path, MOST_YAML_BYTES)
     try:
-        _check_size(yaml.parse(content, loader))
+        check_size(yaml.parse(content, loader))
         return yaml.load(content, loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: also dates that no calendar has
         reason = " ".join(str(error).split())
@@ -137,32 +138,3 @@ def _check_kind(path: str | Path, state: os.stat_result) -> None:
     kind = _KINDS.get(stat.S_IFMT(state.st_mode))
     if kind is not None:
         raise ValueError(f"{path} is {kind}, not a regular file")
-
-
-def _check_size(events: Iterator[yaml.Event]) -> None:
-    """Refuse nodes that take more characters with every alias written out than a file may have, and deep ones."""
-    sizes: dict[str, int] = {}  # of nodes with an anchor
-    inner: list[tuple[str | None, int]] = []  # of each open node: its anchor and its size so far
-    for event in events:
-        if isinstance(event, yaml.CollectionStartEvent):
-            inner.append((event.anchor, 1))
-            if len(inner) > MOST_YAML_DEPTH:
-                raise ValueError(f"it is nested more than {MOST_YAML_DEPTH} deep")
-            continue
-        if isinstance(event, yaml.CollectionEndEvent):
-            anchor, size = inner.pop()
-        elif isinstance(event, yaml.ScalarEvent):
-            anchor, size = event.anchor, 1 + len(event.value)
-        elif isinstance(event, yaml.AliasEvent):
-            if event.anchor not in sizes:
-                raise ValueError(f"the alias *{event.anchor} has no anchor before it, or lies within its own")
-            anchor, size = None, sizes[event.anchor]
-        else:  # the beginnings and ends of stream and document
-            continue
-        if anchor is not None:
-            sizes[anchor] = size
-        if inner:
-            inner[-1] = inner[-1][0], inner[-1][1] + size
-            size = inner[-1][1]
-        if size > MOST_YAML_BYTES:
-            raise ValueError(f"with its aliases written out it has more than {MOST_YAML_BYTES} characters")

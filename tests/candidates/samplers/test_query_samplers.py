@@ -197,13 +197,16 @@ def assert_draws_are_those_in_torch(
 
 @pytest.mark.parametrize("name", ["kmeans", "fourier"])
 def test_queries_that_share_the_threads_draw_the_same(
-    name: str, monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    generator: torch.Generator,
+    set_num_threads: Callable[[int], None],
 ) -> None:
     sampler, _, _ = ready(name, generator)
     queries, targets = unit_vectors(50, generator), torch.randint(NUM_CLASSES, (50, 2), generator=generator)
     alone = sampler.sample(queries, 7, targets, "exclude", torch.Generator().manual_seed(0))
     monkeypatch.setattr(compiled_module, "DRAWS_PER_THREAD", 50)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    set_num_threads(3)
     shared = sampler.sample(queries, 7, targets, "exclude", torch.Generator().manual_seed(0))
     for one, other in zip(alone, shared, strict=True):
         assert torch.equal(one, other)
