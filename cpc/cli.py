@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import time
+import warnings
 from collections import Counter
 from contextlib import suppress
 from importlib import import_module
@@ -71,6 +72,7 @@ def main(arguments: list[str] | None = None) -> None:
     keep_freed_memory()
     # Threads of torch's own operations wait without spinning, which would keep the last one of them from its core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    warnings.formatwarning = _format_warning
     typed: dict[str, str] = {}
     num_words = 2 if arguments[:1] == ["data"] else 1
     name = " ".join(arguments[:num_words])
@@ -103,6 +105,12 @@ def _report_to_torchrun(message: str) -> None:
     if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         with suppress(OSError):  # stderr has the message in any case
             Path(file).write_text(json.dumps({"message": f"cpc: error: {message}", "timestamp": int(time.time())}))
+
+
+def _format_warning(message: Any, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
+    """Leave out where a warning of cpc's own comes from, of which a user has no use."""
+    is_own = Path(filename).is_relative_to(Path(__file__).parent)
+    return f"cpc: warning: {message}\n" if is_own else f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 
 def _overview() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 Kinds and shapes are known without a look at values, for which a GPU would have to be waited: those are asked apart.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -67,6 +68,27 @@ def check_range(name: str, given: Tensor, lowest: int, num: int, meaning: str) -
             f"{name} run from {least} to {most}; they number the {num} {meaning} from 0 to {num - 1}{none}: count from "
             "0, and leave the others out"
         )
+
+
+def check_finite(name: str, given: Tensor, least: float = -math.inf) -> None:
+    """Refuse values that are infinite, no numbers, or below `least`; waits for a GPU.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+    if not bool((given.isfinite() & (given >= least)).all()):
+        floor = "" if least == -math.inf else f" and at least {least:g}"
+        raise ValueError(f"{name} must be finite{floor} everywhere; it runs from {given.min():g} to {given.max():g}")
+
+
+def check_count(name: str, given: Any, least: int) -> None:
+    """Refuse what is no whole number of at least `least`.
+
+    Raises:
+        ValueError: naming it.
+    """
+    if isinstance(given, bool) or not isinstance(given, int) or given < least:
+        raise ValueError(f"{name}={given!r} must be a whole number of at least {least}")
 
 
 def check_precision(**given: Tensor) -> None:

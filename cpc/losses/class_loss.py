@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers import NO_TARGET, Draw
-from cpc.data.tensors import check_precision, check_range, check_tensor
+from cpc.data.tensors import check_finite, check_precision, check_range, check_tensor
 from cpc.losses.blocks import Block, Blocks
 from cpc.losses.objectives import correction_of, objective_of
 from cpc.losses.result import RowLosses
@@ -66,8 +66,10 @@ def class_loss(
     check_precision(queries=queries, classes=classes)
     if bias is not None:
         check_tensor("bias", bias, "floats", (len(classes),))
+        check_finite("bias", bias)
     if weight is not None:
         check_tensor("weight", weight, "floats", (len(queries),))
+        check_finite("weight", weight, least=0.0)
     targets = as_sets(targets, len(queries), len(classes))
     check_draw(draw, targets, objective, correction)
     if draw is not None:

@@ -15,7 +15,7 @@ from cpc.candidates.draws import draw_excess_nats
 from cpc.candidates.strategies import STRATEGIES
 from cpc.contexts.grid import columns
 from cpc.data.batch import Batch
-from cpc.data.tensors import check_precision, check_tensor
+from cpc.data.tensors import check_count, check_precision, check_tensor
 from cpc.losses.gathered import OfAllRanks, of_all_ranks
 from cpc.losses.info_nce import loss_of_rows
 from cpc.losses.loss_part import LossPart, Measure
@@ -123,10 +123,8 @@ class Contrastive(LossPart):
         if negatives not in STRATEGIES:
             raise ValueError(f"model.loss.init_args.negatives={negatives!r} is not one of {', '.join(STRATEGIES)}")
         _check_auxiliary(auxiliary_negatives or {}, negatives)
-        if num_negatives is not None and num_negatives < 1:
-            raise ValueError(
-                f"model.loss.init_args.num_negatives={num_negatives} must be at least 1, or None for all candidates"
-            )
+        if num_negatives is not None:
+            check_count("model.loss.init_args.num_negatives", num_negatives, 1)
         if shared_across_steps and num_negatives is None:
             raise ValueError(
                 "model.loss.init_args.shared_across_steps is about negatives that are drawn: set num_negatives, or "

@@ -8,7 +8,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.data.tensors import check_precision, check_range, check_tensor
+from cpc.data.tensors import check_count, check_precision, check_range, check_tensor
 from cpc.losses.blocks import Block, Blocks, blocks
 from cpc.losses.plan import Plan, plan_of_blocks
 from cpc.losses.result import RowLosses
@@ -79,8 +79,8 @@ def info_nce(
         check_tensor("log_count", log_count, "floats", (len(candidates),))
         if not bool(log_count.isfinite().all()):
             raise ValueError("log_count holds values that are not finite: mark candidates that do not exist by valid")
-    if num_negatives is not None and num_negatives < 1:
-        raise ValueError(f"num_negatives={num_negatives} must be at least 1, or None for all candidates")
+    if num_negatives is not None:
+        check_count("num_negatives", num_negatives, 1)
     if num_negatives is not None and negatives is not None:
         raise ValueError(f"num_negatives={num_negatives} draws negatives, but negatives are given: leave one out")
     # As indices short integers are refused, and uint8 would be a mask.
@@ -159,6 +159,7 @@ def _check_kinds(queries: Tensor, candidates: Tensor, positives: Tensor, negativ
     check_tensor("positives", positives, "integers", (len(queries),))
     if negatives is not None:
         check_tensor("negatives", negatives, "integers", (len(queries), "R"))
+        check_count("the number of negatives of a row", negatives.shape[1], 1)
     check_precision(queries=queries, candidates=candidates)
     devices = [each.device for each in (queries, candidates, positives)]
     if len(set(devices)) > 1:

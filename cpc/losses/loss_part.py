@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from cpc.data.batch import Batch
+from cpc.data.tensors import check_count
 from cpc.losses.result import Contrast
 from cpc.predictors import Output
 
@@ -42,8 +43,7 @@ class LossPart(nn.Module):
 
     def __init__(self, skip_steps: int = 0) -> None:
         super().__init__()
-        if skip_steps < 0:
-            raise ValueError(f"model.loss.init_args.skip_steps={skip_steps} must not be negative")
+        check_count("model.loss.init_args.skip_steps", skip_steps, 0)
         self.skip_steps = skip_steps
 
     @property

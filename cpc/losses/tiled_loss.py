@@ -249,6 +249,8 @@ def scaled(queries: Tensor, temperature: float | Tensor) -> Tensor:
     """
     if isinstance(temperature, Tensor) and temperature.numel() != 1:
         raise ValueError(f"temperature {tuple(temperature.shape)} must be a number or a tensor of one element")
+    if not isinstance(temperature, int | float | Tensor):
+        raise ValueError(f"temperature is a {type(temperature).__name__}; it must be a number or a tensor of one")
     if not 0 < temperature < torch.inf:
         raise ValueError(f"temperature={float(temperature)} must be positive and finite")
     if not isinstance(temperature, Tensor):

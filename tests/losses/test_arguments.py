@@ -180,3 +180,30 @@ def test_integers_of_any_width_are_indices(dtype: torch.dtype) -> None:
     expected = info_nce(queries, candidates, integers["positives"], negatives=drawn).loss_nats
     found = info_nce(queries, candidates, short["positives"], negatives=drawn.to(dtype)).loss_nats
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: infonce(num_negatives=2.0), "num_negatives=2.0 must be a whole number"),
+        (lambda: infonce(num_negatives=True), "num_negatives=True must be a whole number"),
+        (lambda: infonce(negatives=torch.zeros(M, 0, dtype=torch.int64)), "number of negatives of a row=0"),
+        (lambda: infonce(temperature="0.1"), "temperature is a str"),
+        (lambda: Contrastive(num_negatives=1.5), "num_negatives=1.5 must be a whole number"),
+        (lambda: Contrastive(skip_steps=1.0), "skip_steps=1.0 must be a whole number"),
+        (lambda: classes(bias=torch.full((N,), math.inf)), "bias must be finite everywhere; it runs from inf to inf"),
+        (lambda: classes(weight=torch.tensor([1.0, 1, 1, -2])), "weight must be finite and at least 0 everywhere"),
+        (lambda: classes(weight=torch.full((M,), math.nan)), "weight must be finite and at least 0 everywhere"),
+    ],
+)
+def test_counts_and_values_without_a_meaning_are_refused(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def infonce(**options: Any) -> Any:
+    return info_nce(torch.ones(M, D), torch.ones(N, D), torch.arange(M), **options)
+
+
+def classes(**options: Any) -> Any:
+    return class_loss(torch.ones(M, D), torch.ones(N, D), torch.arange(M), objective="full_softmax", **options)

@@ -201,7 +201,7 @@ def test_scores_are_float32_under_autocast() -> None:
     ("change", "message"),
     [
         ({"positives": torch.tensor([0, 9])}, "positives run from 0 to 9; they number the 4 candidates from 0 to 3"),
-        ({"num_negatives": 0}, "num_negatives=0 must be at least 1"),
+        ({"num_negatives": 0}, "num_negatives=0 must be a whole number of at least 1"),
         ({"temperature": 0.0}, "temperature=0.0 must be positive"),
         ({"negatives": torch.tensor([[1], [1]])}, "own positive"),
         ({"negatives": torch.tensor([[1], [7]])}, "negatives run from 1 to 7; they number the 4 candidates"),

@@ -130,7 +130,7 @@ def _labels(
     try:
         expression = re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"speaker_pattern={pattern!r} is not a regular expression: {error}") from error
+        raise ValueError(f"`speaker_pattern`={pattern!r} is not a regular expression: {error}") from error
     groups = list(expression.groupindex)
     if not groups:
         raise ValueError(f"speaker_pattern={pattern!r} has no named group; write it like (?P<speaker>[a-z]+)")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cpc.data.store.folders import name_a_few
+from cpc.data.store.text_files import marked_encoding
 from cpc.data.store.untrusted import require_regular
 
 _SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
@@ -74,7 +75,8 @@ def has_line_break(cell: str) -> bool:
 
 def require_utf8(path: Path, head: bytes, expected: str = "UTF-8") -> None:
     """Raise a ValueError if the first bytes of a text file are UTF-16, or no text."""
-    found = "is UTF-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else ""
+    marked, _ = marked_encoding(head)
+    found = "" if marked in (None, "UTF-8") else f"is {marked.removesuffix('LE').removesuffix('BE')}"
     found = found or ("holds NUL bytes, as UTF-16 and spreadsheets do" if b"\0" in head else "")
     if found:
         raise ValueError(f"{path} {found}; expected {expected}: save it as text in UTF-8")
@@ -96,6 +98,8 @@ def _rows(path: Path, delimiter: str, errors: str) -> Iterator[tuple[int, list[s
                         f"{path}, line {number}: {len(cells)} cells under {width} columns; write one row a line, with "
                         f"{_SEPARATORS[delimiter]} between its cells"
                     )
+                if any("\0" in cell for cell in cells):
+                    raise ValueError(f"{path}, line {number}: holds a NUL, which no text holds; is the file damaged?")
                 width = len(cells)
                 yield number, cells
     except UnicodeDecodeError as error:

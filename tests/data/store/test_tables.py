@@ -151,3 +151,10 @@ def test_a_pipe_is_refused_before_it_is_waited_for(tmp_path: Path, name: str) ->
     os.mkfifo(tmp_path / name)
     with pytest.raises(ValueError, match=f"{name} is a FIFO, not a regular file"):
         read_table(tmp_path / name)
+
+
+def test_a_nul_anywhere_in_a_table_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "late.csv"
+    path.write_text("path,label\n" + "a.wav,b\n" * 20_000 + "c.wav,d\0e\n")
+    with pytest.raises(ValueError, match="line 20002: holds a NUL"):
+        list(read_table(path)[1])
