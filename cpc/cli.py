@@ -2,7 +2,6 @@
 
 import argparse
 import io
-import json
 import os
 import re
 import sys
@@ -104,7 +103,9 @@ def _report_to_torchrun(message: str) -> None:
     """
     if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         with suppress(OSError):  # stderr has the message in any case
-            Path(file).write_text(json.dumps({"message": f"cpc: error: {message}", "timestamp": int(time.time())}))
+            from cpc.data.store.atomic import json_text
+
+            Path(file).write_text(json_text({"message": f"cpc: error: {message}", "timestamp": int(time.time())}))
 
 
 def _format_warning(message: Any, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:

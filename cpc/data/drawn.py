@@ -189,18 +189,15 @@ class Drawn(Modality):
             return self.sampler
         return "same_speaker" if strategy.startswith("same_speaker") else "uniform"
 
-    def check_sampling(self, strategies: Sequence[str], own: str) -> None:
-        """Refuse `speakers_per_batch` where no batch reads it.
-
-        Raises:
-            ValueError: naming the options.
-        """
-        if self.speakers_per_batch != 1 and all(self.sampler_for(each, own) == "uniform" for each in strategies):
-            advice = "set `sampler` to same_speaker, or " if own in strategies else ""
-            raise ValueError(
-                f"`speakers_per_batch`={self.speakers_per_batch} has no effect: batches for "
-                f"{', '.join(dict.fromkeys(strategies))} are drawn from all speakers; {advice}leave it out"
-            )
+    def unread_speakers(self, strategies: Sequence[str], own: str) -> str:
+        """Return what to say of a `speakers_per_batch` that no batch reads; "" if one does."""
+        if self.speakers_per_batch == 1 or any(self.sampler_for(each, own) != "uniform" for each in strategies):
+            return ""
+        advice = "set `sampler` to same_speaker, or " if own in strategies else ""
+        return (
+            f"`speakers_per_batch`={self.speakers_per_batch} has no effect: batches for "
+            f"{', '.join(dict.fromkeys(strategies))} are drawn from all speakers; {advice}leave it out"
+        )
 
     def training(self, corpus: DrawnCorpus, model: Any, rank: int = 0, world_size: int = 1) -> Training:
         """An endless stream over the training split; before it, if asked for, batches of the first source."""

@@ -159,12 +159,16 @@ class ResidualBlock(nn.Module):
             for i, kernel in enumerate(kernels)
         )
         changes_shape = in_dim != dim or stride > 1
-        self.shortcut = convolution(in_dim, dim, 1, stride, bias=False) if changes_shape else None
+        self.stride = stride
+        self.shortcut = convolution(in_dim, dim, 1, 1, bias=False) if changes_shape else None
 
     def forward(self, x: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n D h w"]:
         """The stream after this block."""
         hidden = self.norms[0](x).relu()
-        stream = x if self.shortcut is None else self.shortcut(hidden)
+        # Pixels are left out before the product: oneDNN's strided 1x1 convolution writes beyond its memory for 4 channels
+        # on processors with AVX2 only (torch 2.14.1).
+        read = hidden[:, :, :: self.stride, :: self.stride].contiguous(memory_format=torch.channels_last)
+        stream = x if self.shortcut is None else self.shortcut(read)
         hidden = self.convs[0](hidden)
         for norm, conv in zip(self.norms[1:], self.convs[1:], strict=True):
             hidden = conv(norm(hidden).relu())

@@ -110,7 +110,8 @@ def evaluate(
     if bank is None and bank_latents is not None:
         raise ValueError(f"bank_latents={bank_latents} has no effect without bank: name the split to take them from")
     if isinstance(modality, Drawn) and data_options.get("speakers_per_batch") is not None:
-        modality.check_sampling(asked, own)
+        if unread := modality.unread_speakers(asked, own):
+            raise ValueError(unread)
     check_readable(others, asked)
     corpus = modality.open(model.encoder)
     modality.check_split(corpus, modality.eval_split, asked, own)

@@ -1,5 +1,6 @@
 """The training data of a run: a modality's batches, which resume exactly, and what is refused before the first step."""
 
+import re
 import signal
 from typing import Any
 
@@ -12,6 +13,7 @@ from cpc.data.batch import Batch
 from cpc.data.drawn import Drawn, HeldOut
 from cpc.data.modality import HeldOutBatches, Modality, Training
 from cpc.data.store.atomic import json_text
+from cpc.data.store.contents import say
 from cpc.data.streams.resuming import check_same_batches, is_of_files
 from cpc.model import CPC
 from cpc.pretraining.batch_checks import check_batches
@@ -69,7 +71,9 @@ class PretrainingData(pl.LightningDataModule):
         modality.check(model)
         trained = model.loss_part.training_strategies
         if isinstance(modality, Drawn):
-            modality.check_sampling([*trained, *module.strategies], trained[0])
+            unread = modality.unread_speakers([*trained, *module.strategies], trained[0])
+            if unread:  # no mistake: a config may hold it, and an option choose another sampler
+                say(re.sub(r"`(\w+)`", r"data.\1", unread))
         corpus = modality.open(model.encoder, to_train=True)
         modality.check_split(corpus, modality.train_split, trained, trained[0])
         modality.check_split(corpus, modality.eval_split, module.strategies, trained[0])

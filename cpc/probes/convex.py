@@ -186,6 +186,8 @@ def solve(
         if size <= tolerance * min(1.0, loss**0.5):
             break
         if objective.num_passes >= _MOST_PASSES:
+            if size <= tolerance:  # float32 cannot go on where the loss is next to nothing
+                break
             warnings.warn(
                 f"a linear probe of {num_classes} classes is not at its optimum after {objective.num_passes} passes "
                 f"over the features: the gradient is {size / tolerance:.0f} times what it should be; raise `l2`",

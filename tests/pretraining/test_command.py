@@ -228,11 +228,6 @@ def test_bf16_autocast_with_clipping_and_adamw(run: Callable[..., Path]) -> None
         (["--run_dir= "], "error: --run_dir is empty: give a value, or leave it out"),
         ([f"--seed_everything={2**70}"], f"error: --seed_everything={2**70} must be at least 0 and at most 4294967295"),
         (["--seed_everything=-2"], "error: --seed_everything=-2 must be at least 0"),
-        (
-            ["--data.speakers_per_batch=2"],
-            "error: --data.speakers_per_batch=2 has no effect: batches for mixed, mixed_excluding are drawn from all "
-            "speakers; set --data.sampler to same_speaker, or leave it out",
-        ),
         (["--record_every_steps=0"], "--record_every_steps=0 must be at least 1"),
         (["--model.learning_rate=-1"], "model.learning_rate=-1"),
         (["--data.train_split=valid"], "data.train_split and data.eval_split are both 'valid'"),
