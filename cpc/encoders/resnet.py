@@ -165,8 +165,8 @@ class ResidualBlock(nn.Module):
     def forward(self, x: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n D h w"]:
         """The stream after this block."""
         hidden = self.norms[0](x).relu()
-        # Pixels are left out before the product: oneDNN's strided 1x1 convolution writes beyond its memory for 4 channels
-        # on processors with AVX2 only (torch 2.14.1).
+        # Pixels are left out before the product: a strided 1x1 convolution of 4 channels makes oneDNN write beyond its
+        # memory on processors with AVX2 only (torch 2.14.1).
         read = hidden[:, :, :: self.stride, :: self.stride].contiguous(memory_format=torch.channels_last)
         stream = x if self.shortcut is None else self.shortcut(read)
         hidden = self.convs[0](hidden)

@@ -879,6 +879,14 @@ def test_a_lock_whose_folder_is_gone_hides_no_error(tmp_path: Path) -> None:
         train()
 
 
+def test_a_number_of_speakers_that_no_batch_has_is_told(
+    run: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A config may hold it, and an option choose the sampler: README does so."""
+    run("--data.speakers_per_batch=2", "--trainer.max_steps=1")
+    assert "data.speakers_per_batch=2 has no effect: batches for mixed, mixed_excluding" in capsys.readouterr().err
+
+
 def test_the_lock_of_a_process_that_is_gone_is_told_and_taken(
     run: Callable[..., Path], finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
