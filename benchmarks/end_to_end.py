@@ -23,12 +23,10 @@ from benchmarks.machine import gemm_peak_gflops, machine_state
 from benchmarks.noise import write_noise
 from benchmarks.processes import Variant, alternate
 from cpc.allocator import keep_freed_memory
-from cpc.data.batch import Batch
 from cpc.description import build
 from cpc.model import CPC
 from cpc.pretraining.command import pretrain
 from cpc.processor import prepare_processor
-from cpc.threaded_model import threaded_output
 
 CONFIG = Path(__file__).parents[1] / "configs" / "cpu_small.yaml"
 NUM_WARMUP_STEPS, NUM_STEPS = 20, 120
@@ -61,12 +59,11 @@ def bare_step(precision: str) -> float:
     config["model"]["loss"]["init_args"]["compute"] = PRECISIONS[precision][1]
     model = CPC(*(build(config["model"][part]) for part in ("encoder", "context", "predictor", "loss")))
     x = torch.randn(config["data"]["init_args"]["batch_size"], config["data"]["init_args"]["window_samples"])
-    batch = Batch.of(x)
     optimiser = torch.optim.Adam(model.parameters(), 1e-4, fused=True)
 
     def step() -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            loss = model.contrast(threaded_output(model, batch), batch).loss
+            loss = model.loss(x).loss
         optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config["trainer"]["gradient_clip_val"])

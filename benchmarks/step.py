@@ -29,7 +29,6 @@ from cpc.model import CPC
 from cpc.predictors import Bilinear
 from cpc.pretraining.chunks import contrast_in_chunks
 from cpc.processor import prepare_processor
-from cpc.threaded_model import threaded_output
 
 BATCH_SIZE, WINDOW_SAMPLES, DIM, NUM_STEPS, NUM_NEGATIVES, NUM_LATENTS = 8, 20480, 256, 12, 128, 128
 NUM_OPERATIONS = 46.6e9  # of a step that scores no more than the 128 negatives: shared multiplications and additions
@@ -90,8 +89,7 @@ def whole_step(style: str, norm: str, num_negatives: int | None, bf16: bool, num
             elif num_chunks > 1:
                 loss = contrast_in_chunks(model, Batch.of(x), num_chunks, generator)[1].loss
             else:
-                batch = Batch.of(x)
-                loss = model.contrast(threaded_output(model, batch), batch, generator).loss
+                loss = model.loss(x, generator=generator).loss
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

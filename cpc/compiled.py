@@ -10,13 +10,12 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from cpc.threads import run_parts, shares
 
 DRAWS_PER_THREAD = 1000  # about a millisecond: to start a thread costs a tenth of that
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
@@ -101,7 +100,12 @@ def call_on_threads(
         )
     arguments = (*integers, *floats, *(each.data_ptr() for each in tensors))
 
-    def draw(rows: slice) -> int:
-        return function(rows.start, rows.stop, *arguments)
+    def draw(first: int, end: int) -> int:
+        return function(first, end, *arguments)
 
-    return not any(run_parts(draw, shares(num_rows, num_rows * num_draws // DRAWS_PER_THREAD)))
+    num_parts = min(torch.get_num_threads(), num_rows * num_draws // DRAWS_PER_THREAD)
+    if num_parts < 2:
+        return draw(0, num_rows) == 0
+    ends = [num_rows * part // num_parts for part in range(num_parts + 1)]
+    with ThreadPoolExecutor(num_parts) as threads:
+        return not any(list(threads.map(draw, ends[:-1], ends[1:])))

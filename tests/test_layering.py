@@ -16,7 +16,6 @@ STAGES = (
     "losses",
     "bounds",
     "model",
-    "threaded_model",
     "description",
     "hub",
     "checkpoint",
@@ -38,10 +37,9 @@ STAGES = (
 SERVING_COMMANDS = ("allocator", "processor", "options", "doctor")
 SERVING_PROCESSES = ("allocator", "processor")  # what the command line sets up, Ray's workers set up too
 RULES = ("argument_rules", "yaml_rules")  # what arguments and configs may hold
-BESIDE = (*RULES, "extras", "compiled", "threads", "on_ray")  # any stage may compile C, or share out its work
-FOR_ALL = ("__version__", *BESIDE)
+FOR_ALL = ("__version__", *RULES, "extras", "compiled", "on_ray")  # any stage may compile C, or spread its work
 # cpc/__init__.py loads its names on first use.
-OUTSIDE = ("__init__", *BESIDE, *SERVING_COMMANDS)
+OUTSIDE = ("__init__", *RULES, "extras", "compiled", "on_ray", *SERVING_COMMANDS)
 LIGHTNING_MAY_APPEAR_FROM = "probes"
 
 

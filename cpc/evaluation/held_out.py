@@ -15,7 +15,6 @@ from cpc.data.modality import HeldOutBatches
 from cpc.losses import Measure
 from cpc.model import CPC
 from cpc.predictors import Output
-from cpc.threaded_model import threaded_output
 
 BYTES_PER_NEGATIVE = 16
 OnBatch = Callable[[Batch, Tensor, Tensor], None]
@@ -59,7 +58,7 @@ def measured_tallies(
         for on_cpu in held_out.batches(sharing[0].strategy):
             batch = on_cpu.beside(weights)
             with forward_context():
-                output, batch = threaded_output(model, batch, state), batch._replace(target=None)
+                output = model(batch.x, state)
                 state = output.state if held_out.is_continuous else None
                 for measure in sharing:
                     tallies[measure].update(model.contrast(output, batch, draws[measure], measure))

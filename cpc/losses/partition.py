@@ -58,7 +58,7 @@ def partition(
         needs_gradient: whether the mean latent, d log Z / d q, is wanted.
     """
     of_tiles = []
-    for rows in slices(slice(0, len(queries)), TILE_ROWS):
+    for rows in slices(len(queries), TILE_ROWS):
         own = None if sequence_id is None else rearrange(sequence_id[rows], "m -> m 1")
         of_tiles.append(_of_rows(queries[rows], bank, positive_scores[rows], tie_width[rows], own, needs_gradient))
     log_odds, highest, num_ties, mean_latent = zip(*of_tiles, strict=True)

@@ -158,7 +158,7 @@ class _Rows:
         vectors = latents if block.columns is None else latents[block.columns]
         tiles = tiles_of(len(block.rows), vectors, None, None, self.compute)
         assert isinstance(tiles, SharedTiles)
-        for tile in tiles.rows(slice(0, len(block.rows))):
+        for tile in tiles.rows():
             rows, own = block.rows[tile], None if block.positives is None else block.positives[tile]
             scores = tiles.scores(self.queries[self.query[rows]], tile)
             if block.pool is not None and block.sequence is not None:

@@ -19,9 +19,6 @@ from torch.autograd.function import once_differentiable
 from cpc.losses.blocks import Blocks
 from cpc.losses.slopes import Shifts, tie_width, tile_terms
 from cpc.losses.tiles import tiles_of
-from cpc.threads import run_parts, shares
-
-LEAST_WORK = 2**24  # multiplications of the scores that threads are worth: a millisecond
 
 
 def tiled_loss(
@@ -94,20 +91,13 @@ def _losses_and_gradients(
     ]
     loss_nats = torch.empty_like(weight)
     accuracy = torch.empty_like(weight, dtype=torch.float32)
-    num_parts = _num_parts(len(weight), candidates)
-
-    def run(part: int) -> tuple[Tensor | None, Tensor | None]:
-        """Score a part of every block's rows; return what they add to the gradients of candidates and bias."""
-        shared = [of_candidates, of_bias]
-        if part > 0:
-            shared = [None if each is None else torch.zeros_like(each) for each in shared]
-        total, bias_total = shared
+    with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
         for block in blocks.parted():
             columns = block.columns
             block_candidates = candidates if columns is None else candidates[columns]
             block_bias = bias if bias is None or columns is None else bias[columns]
-            block_gradient = total
-            if total is not None and columns is not None:
+            block_gradient = of_candidates
+            if of_candidates is not None and columns is not None:
                 block_gradient = torch.zeros_like(block_candidates)
             drawn, own = None, block.positives
             if negatives is not None:
@@ -116,7 +106,7 @@ def _losses_and_gradients(
             lengths = block_candidates.norm(dim=-1) if own is not None and drawn is None else None
             num_rows = len(weight) if block.rows is None else len(block.rows)
             tiles = tiles_of(num_rows, block_candidates, block_bias, drawn, compute)
-            for tile in tiles.rows(slice(num_rows * part // num_parts, num_rows * (part + 1) // num_parts)):
+            for tile in tiles.rows():
                 rows = tile if block.rows is None else block.rows[tile]
                 of_rows = rows if query is None else query[rows]
                 tile_queries = queries[of_rows].to(candidates.dtype)
@@ -140,29 +130,16 @@ def _losses_and_gradients(
                 slopes = tiles.spread(terms.slopes, tile)
                 if of_queries is not None:
                     of_queries[of_rows] = (tiles.query_gradient(slopes) * row_weight).to(of_queries.dtype)
-                if bias_total is not None:
-                    tiles.add_bias_gradient(slopes, row_weight, bias_total)
+                if of_bias is not None:
+                    tiles.add_bias_gradient(slopes, row_weight, of_bias)
                 if block_gradient is not None:
                     tiles.add_candidate_gradient(slopes, tile_queries * row_weight, block_gradient)
                 if of_targets is not None:
                     of_targets[rows] = terms.of_targets * row_weight
-            if total is not None and block_gradient is not None and columns is not None:
-                total.index_add_(0, columns, block_gradient)
-        return total, bias_total
-
-    with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
-        for of_part in run_parts(run, range(num_parts))[1:]:  # the first part's are those of all
-            for total, each in zip((of_candidates, of_bias), of_part, strict=True):
-                if total is not None and each is not None:
-                    total += each
+            if of_candidates is not None and block_gradient is not None and columns is not None:
+                of_candidates.index_add_(0, columns, block_gradient)
         loss = torch.dot(weight, loss_nats)
     return loss, loss_nats, accuracy, gradients
-
-
-def _num_parts(num_rows: int, candidates: Tensor) -> int:
-    """Count the parts of the rows that threads score: each has its own gradient of all candidates, which must pay."""
-    is_worthwhile = candidates.ndim == 2 and num_rows >= len(candidates) and num_rows * candidates.numel() >= LEAST_WORK
-    return len(shares(num_rows)) if candidates.device.type == "cpu" and is_worthwhile else 1
 
 
 @torch.library.custom_op("cpc::tiled_loss", mutates_args=())

@@ -4,8 +4,8 @@ M rows of the block, N of its candidates, R drawn negatives, D latent dim; m cou
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import torch
@@ -61,9 +61,9 @@ class SharedTiles:
         size = min(num_rows, TILE_ROWS, max(64, TILE_SCORES // len(candidates)))
         self.scratch = candidates.new_empty(size, len(candidates))
 
-    def rows(self, part: slice) -> Iterator[slice]:
-        """The tiles of a part of the block's rows, as places among these."""
-        return slices(part, len(self.scratch))
+    def rows(self) -> Iterator[slice]:
+        """The tiles, as places in the block's rows."""
+        return slices(self.num_rows, len(self.scratch))
 
     def scores(self, queries: Tensor, tile: slice) -> Tensor:
         """`[m, N]` or `[m, 1 + R]`, to be overwritten, given the tile's queries `[m, D]`."""
@@ -111,7 +111,7 @@ class RoundedTiles(SharedTiles):
             return out.copy_(torch.mm(queries.bfloat16(), self.rounded.T, out_dtype=torch.float32))
         # A CPU's bfloat16 product rounds its result too. Rounded operands in float32 may go through bfloat16 units
         # without any further loss, and do where the processor has them.
-        with _bfloat16_inside_float32:
+        with _bfloat16_inside_float32():
             return torch.mm(queries.bfloat16().float(), self.rounded_float32.T, out=out)
 
 
@@ -124,10 +124,11 @@ class OwnTiles:
     def __init__(self, candidates: Tensor, bias: Tensor | None, drawn: Tensor | None) -> None:
         self.candidates, self.bias, self.drawn = candidates, bias, drawn
 
-    def rows(self, part: slice) -> Iterator[slice]:  # noqa: D102
+    def rows(self) -> Iterator[slice]:  # noqa: D102
         if self.drawn is None:
-            return slices(part, len(self.candidates))
-        return slices(part, max(1, TILE_SCORES // 4 // (self.drawn.shape[1] * self.candidates.shape[1])))
+            return slices(len(self.candidates), len(self.candidates))
+        num_rows, num_drawn = self.drawn.shape
+        return slices(num_rows, max(1, TILE_SCORES // 4 // (num_drawn * self.candidates.shape[1])))
 
     def scores(self, queries: Tensor, tile: slice) -> Tensor:  # noqa: D102
         self.places: Any = tile if self.drawn is None else self.drawn[tile]
@@ -159,8 +160,9 @@ class DrawnTiles(OwnTiles):
 
     drawn: Tensor
 
-    def rows(self, part: slice) -> Iterator[slice]:  # noqa: D102
-        return slices(part, max(1, TILE_SCORES // 4 // self.drawn.shape[1]))
+    def rows(self) -> Iterator[slice]:  # noqa: D102
+        num_rows, num_drawn = self.drawn.shape
+        return slices(num_rows, max(1, TILE_SCORES // 4 // num_drawn))
 
     def scores(self, queries: Tensor, tile: slice) -> Tensor:  # noqa: D102
         self.places = self.drawn[tile].contiguous()
@@ -181,28 +183,16 @@ class DrawnTiles(OwnTiles):
         call(SOURCE, f"drawn_{name}", (*sizes, self.candidates.shape[1]), tensors)
 
 
-def slices(rows: slice, size: int) -> Iterator[slice]:
-    """All rows from `rows.start` to `rows.stop`, so many at a time."""
-    return (slice(start, min(start + size, rows.stop)) for start in range(rows.start, rows.stop, size))
+def slices(num_rows: int, size: int) -> Iterator[slice]:
+    """All rows, so many at a time."""
+    return (slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size))
 
 
-class _BFloat16Inside:
-    """Let float32 products of a CPU be bfloat16 inside, in all threads, while any of them asks for it."""
-
-    def __init__(self) -> None:
-        self.lock, self.num_users, self.before = Lock(), 0, None
-
-    def __enter__(self) -> None:
-        with self.lock:
-            if self.num_users == 0:
-                self.before, _mkldnn_products.fp32_precision = _mkldnn_products.fp32_precision, "bf16"
-            self.num_users += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self.lock:
-            self.num_users -= 1
-            if self.num_users == 0:
-                _mkldnn_products.fp32_precision = self.before
-
-
-_bfloat16_inside_float32 = _BFloat16Inside()
+@contextmanager
+def _bfloat16_inside_float32() -> Iterator[None]:
+    before = _mkldnn_products.fp32_precision
+    _mkldnn_products.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        _mkldnn_products.fp32_precision = before

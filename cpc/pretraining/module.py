@@ -24,7 +24,6 @@ from cpc.losses.objectives import FULL_SOFTMAX
 from cpc.losses.result import Contrast
 from cpc.model import CPC
 from cpc.pretraining.chunks import contrast_in_chunks
-from cpc.threaded_model import threaded_output
 
 
 class Pretraining(pl.LightningModule):
@@ -123,10 +122,10 @@ class Pretraining(pl.LightningModule):
         if self.num_chunks > 1:
             output, contrast = contrast_in_chunks(self.model, batch, self.num_chunks, self.draws)
         else:
-            output = threaded_output(self.model, batch, self.context_state)
+            output = self.model(batch.x, self.context_state)
             if self.data.is_continuous:
                 self.context_state = tuple(each.detach() for each in output.state)
-            contrast = self.model.contrast(output, batch._replace(target=None), self.draws)
+            contrast = self.model.contrast(output, batch, self.draws)
         self.require_finite_loss()  # of the step before: a GPU has this one to do meanwhile
         self._unread = (self.global_step, contrast._replace(loss=contrast.loss.detach()), batch.sequence_id)
         self.tally.update(contrast)
