@@ -69,8 +69,6 @@ def main(arguments: list[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file need not be UTF-8
     keep_freed_memory()
-    # Threads of torch's own operations wait without spinning, which would keep the last one of them from its core.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     warnings.formatwarning = _format_warning
     typed: dict[str, str] = {}
     num_words = 2 if arguments[:1] == ["data"] else 1
@@ -83,7 +81,7 @@ def main(arguments: list[str] | None = None) -> None:
         else:
             _run(name, arguments[num_words:], typed)
     except (ValueError, OSError, FloatingPointError) as error:
-        message = re.sub(r"`([\w.]+)`", lambda marked: typed.get(marked[1], marked[0]), str(error))
+        message = re.sub(r"`([\w.]+)`", lambda marked: typed.get(marked[1], marked[0]), _message(error))
         if name == "pretrain":
             from cpc.pretraining.command import typed_option
 
@@ -94,6 +92,13 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("cpc: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def _message(error: Exception) -> str:
+    """The error's text; of one that the system raised the file and the reason, without the number of the error."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _report_to_torchrun(message: str) -> None:

@@ -1,7 +1,7 @@
 """Settings of this process that decide how fast a CPU computes, none of which changes what it computes.
 
-There are two beside the allocator's: denormal numbers become zeros, and on AMD processors float32 matrix products
-go through oneDNN rather than MKL, which runs at half of the speed there.
+There are three beside the allocator's: denormal numbers become zeros, on AMD processors float32 matrix products go
+through oneDNN rather than MKL, which runs at half of the speed there, and threads wait in the way that suits the load.
 """
 
 import functools
@@ -9,11 +9,14 @@ from typing import Any
 
 import torch
 
+from cpc.waiting import watch_cores
+
 _products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 
 
 def prepare_processor() -> None:
-    """Flush denormals and choose the library of float32 products; call it before the first product of the process."""
+    """Flush denormals, choose the library of float32 products, watch the cores; call it before the first product."""
+    watch_cores()
     torch.set_flush_denormal(True)
     if has_slow_float32_products() and onednn_products_are_exact():
         _products.fp32_precision = "bf16"

@@ -206,3 +206,16 @@ def test_items_of_made_speech_are_told_apart(corpus: Path, run_dir: Path, tmp_pa
     assert list(results) == ["cpc", "cpc_z", "mfcc", "random"]
     assert 5 < results["mfcc"]["within"]["error_percent"] < 40
     assert report["bound"][0]["schema"] == 1
+
+
+def test_a_file_that_the_system_refuses_is_named_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def refuse() -> None:
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr("cpc.doctor.main", refuse)
+    with pytest.raises(SystemExit) as exit_status:
+        main(["doctor"])
+    assert exit_status.value.code == 2
+    assert capsys.readouterr().err == f"cpc: error: {tmp_path}: Permission denied\n"

@@ -220,7 +220,7 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
         if absent:
             raise ValueError(f"{len(absent)} of the {len(manifest)} files in {path} are absent:\n{name_a_few(absent)}")
         refuse_doubles(manifest.root, manifest.paths)
-    speakers = {"speakers": len(manifest.codes("speaker")[1])} if "speaker" in columns else {}
+    speakers = {"speakers": manifest.codes("speaker")[1]} if "speaker" in columns else {}
     say_contents(path, "files", columns.get("split", [""] * len(manifest)), **speakers)
     return manifest
 

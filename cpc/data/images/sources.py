@@ -57,7 +57,7 @@ def read_image_source(
     table = read_sharded_images(source, cache_dir, cache_gb) if is_sharded(source) else _read(source)
     if "valid" not in table.splits:
         table = replace(table, splits=_draw_valid(table, valid_share, valid_from, seed))
-    say_contents(source, "images", table.splits, classes=len(table.classes))
+    say_contents(source, "images", table.splits, classes=table.classes)
     return table
 
 

@@ -112,7 +112,7 @@ def read_labelled(source: str | Path, encoding: Encoding = "UTF-8") -> LabelledS
         found += [(name, split, label, sentence) for label, sentence in lines]
     found.sort(key=lambda line: line[0])  # stable: the order within a file stays
     sets, splits, labels, sentences = zip(*found, strict=True)
-    say_contents(source, "sentences", splits, sets=len(set(sets)), labels=len(set(labels)))
+    say_contents(source, "sentences", splits, sets=set(sets), labels=set(labels))
     return LabelledSentences(path, sentences, labels, sets, splits)
 
 

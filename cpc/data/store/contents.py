@@ -3,29 +3,33 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 
 from cpc.data.store.splits import SPLITS
 
+NUM_NAMED = 4
 _RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # of torchrun, Lightning and Slurm
 
 
-def say_contents(source: str | Path, unit: str, splits: Iterable[str], **num_groups: int) -> None:
-    """Say how many units of each split a source has, and how many classes; once in a process, on the first rank only.
+def say_contents(source: str | Path, unit: str, splits: Iterable[str], **groups: Collection[str]) -> None:
+    """Say how many units of each split a source has, and its classes; once in a process, on the first rank only.
 
     Args:
         source: as the user names it.
         unit: what is counted, in the plural.
         splits: of every unit; "" where it has none.
-        num_groups: classes or speakers by their name in the plural.
+        groups: the names of its classes or speakers, by what they are in the plural.
     """
     counts = Counter(splits)
     order = [*SPLITS, *sorted(counts.keys() - set(SPLITS))]
     split_counts = ", ".join(f"{split or '(none)'} {counts[split]}" for split in order if counts[split])
     said = [f"{counts.total()} {unit}", "no splits" if set(counts) == {""} else f"splits {split_counts}"]
-    said += [f"{number or 'no'} {name}" for name, number in num_groups.items()]
+    for plural, names in groups.items():
+        more = ", ..." if len(names) > NUM_NAMED else ""
+        named = f" ({', '.join(sorted(names)[:NUM_NAMED])}{more})" if names else ""
+        said.append(f"{len(names) or 'no'} {plural}{named}")
     say(f"data: {source}: {', '.join(said)}")
 
 

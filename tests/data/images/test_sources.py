@@ -67,7 +67,7 @@ def test_other_words_for_splits(tmp_path: Path, folders: str, splits: str, capsy
     split_of = dict(zip(folders.split(), splits.split(), strict=True))
     assert table.splits == [split_of[name.split("/")[0]] for name in table.names]
     first, last = splits.split()
-    assert capsys.readouterr().err == f"data: {tmp_path}: 4 images, splits {first} 2, {last} 2, 2 classes\n"
+    assert capsys.readouterr().err == f"data: {tmp_path}: 4 images, splits {first} 2, {last} 2, 2 classes (ant, bee)\n"
 
 
 def test_arrays_by_other_words_for_splits(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_arrays_by_other_words_for_splits(tmp_path: Path) -> None:
 def test_folders_of_unknown_words_are_told_as_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_images(tmp_path, *(f"{folder}/{number}.png" for folder in ("fit", "holdout") for number in range(3)))
     read_image_source(tmp_path, valid_share=0.0)
-    assert capsys.readouterr().err == f"data: {tmp_path}: 6 images, splits train 6, 2 classes\n"
+    assert capsys.readouterr().err == f"data: {tmp_path}: 6 images, splits train 6, 2 classes (fit, holdout)\n"
 
 
 def test_classes_alone_are_all_for_training(tmp_path: Path) -> None:
