@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from cpc.allocator import keep_freed_memory
 from cpc.checkpoint import read_config
-from cpc.data.made.speech import synthesize
 from cpc.data.store.records import read_records
+from cpc.data.synthetic.speech import synthesize
+from cpc.native.allocator import keep_freed_memory
+from cpc.native.processor import prepare_processor
 from cpc.pretraining.command import parse, pretrain
 from cpc.pretraining.run_folder import step_of
 from cpc.probes.report import probe
-from cpc.processor import prepare_processor
 
 BASE = Path(__file__).parents[1] / "configs" / "ablations" / "base.yaml"
 STEPS = {2: 28.5, 4: 57.6, 8: 63.6, 12: 64.6, 16: 63.8}  # the paper's phone accuracy in percent

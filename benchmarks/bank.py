@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.machine import machine_state, median_seconds, peak_extra_mib
-from cpc.allocator import keep_freed_memory
 from cpc.candidates import LatentBank
 from cpc.candidates.samplers import Sampler, TwoLevel, Uniform
 from cpc.losses import RowLosses, bank_loss
+from cpc.native.allocator import keep_freed_memory
 
 DIM, NUM_CLUSTERS, TEMPERATURE = 64, 1000, 0.1
 

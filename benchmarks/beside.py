@@ -26,8 +26,8 @@ from benchmarks import stopwatch
 from benchmarks.machine import machine_state
 from benchmarks.noise import write_noise
 from benchmarks.processes import Variant
-from cpc.allocator import keep_freed_memory
 from cpc.cli import main as cpc
+from cpc.native.allocator import keep_freed_memory
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 NAMES = {"speech": "small_speech.yaml", "image": "image/small_photos.yaml"}

@@ -15,11 +15,11 @@ import torch
 
 from benchmarks.machine import machine_state, median_seconds, peak_extra_mib
 from benchmarks.processes import Variant, alternate
-from cpc.allocator import keep_freed_memory
 from cpc.candidates import ClassTable
 from cpc.candidates.samplers import LogUniform
 from cpc.losses import ClassTableLoss
-from cpc.processor import prepare_processor
+from cpc.native.allocator import keep_freed_memory
+from cpc.native.processor import prepare_processor
 
 # objective, whether gradients are sparse, optimiser
 METHODS: dict[str, tuple[str, bool, type[torch.optim.Optimizer]]] = {

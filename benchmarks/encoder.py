@@ -19,10 +19,10 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from benchmarks.machine import machine_state
-from cpc.allocator import keep_freed_memory
 from cpc.contexts import GRU
 from cpc.encoders import AudioEncoder
-from cpc.processor import prepare_processor
+from cpc.native.allocator import keep_freed_memory
+from cpc.native.processor import prepare_processor
 
 BATCH_SIZE, WINDOW_SAMPLES, NUM_LATENTS = 8, 20480, 128
 

@@ -22,11 +22,11 @@ from benchmarks import stopwatch
 from benchmarks.machine import gemm_peak_gflops, machine_state
 from benchmarks.noise import write_noise
 from benchmarks.processes import Variant, alternate
-from cpc.allocator import keep_freed_memory
-from cpc.description import build
+from cpc.config.description import build
 from cpc.model import CPC
+from cpc.native.allocator import keep_freed_memory
+from cpc.native.processor import prepare_processor
 from cpc.pretraining.command import pretrain
-from cpc.processor import prepare_processor
 
 CONFIG = Path(__file__).parents[1] / "configs" / "cpu_small.yaml"
 NUM_WARMUP_STEPS, NUM_STEPS = 20, 120

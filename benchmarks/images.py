@@ -20,14 +20,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.encoder import alternating_medians, forward_and_backward
 from benchmarks.machine import machine_state, median_seconds
-from cpc.allocator import keep_freed_memory
 from cpc.contexts import PixelCNN
 from cpc.data.images.patch_augmentation import PatchAugmentation
 from cpc.encoders import PatchEncoder, TinyTrunk
 from cpc.losses import Contrastive
 from cpc.model import CPC
+from cpc.native.allocator import keep_freed_memory
+from cpc.native.processor import prepare_processor
 from cpc.predictors import Bilinear
-from cpc.processor import prepare_processor
 
 # (image size, patch size, stride, the trunk's strides and widths)
 SIZES = {

@@ -24,12 +24,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.ablations import keep_options, train
-from cpc.allocator import keep_freed_memory
 from cpc.candidates.kernels import KernelMap, Quadratic, RandomFourier
 from cpc.candidates.samplers import SoftmaxSampler
 from cpc.data.store.records import read_records
 from cpc.losses import ClassTableLoss, RowLosses
-from cpc.processor import prepare_processor
+from cpc.native.allocator import keep_freed_memory
+from cpc.native.processor import prepare_processor
 
 BASE = Path(__file__).parents[1] / "configs" / "text" / "ptb.yaml"
 NUM_CLASSES, DIM, NUM_SAMPLED, TEMPERATURE = 10_000, 200, 100, 0.09

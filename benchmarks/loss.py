@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from benchmarks.machine import gemm_peak_gflops, machine_state, median_seconds, peak_extra_mib
 from benchmarks.processes import Variant, alternate
 from benchmarks.reference import materialised_info_nce
-from cpc.allocator import keep_freed_memory
 from cpc.losses import info_nce, tiles
-from cpc.processor import prepare_processor
+from cpc.native.allocator import keep_freed_memory
+from cpc.native.processor import prepare_processor
 
 SIZES = (1024, 4096, 8192, 16384, 65536)
 LARGEST_MATERIALISED = 16384  # 65536 would need 64 GiB

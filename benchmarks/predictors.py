@@ -20,10 +20,10 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from benchmarks.machine import machine_state
-from cpc.allocator import keep_freed_memory
 from cpc.contexts.transformer import rotate
+from cpc.native.allocator import keep_freed_memory
+from cpc.native.processor import prepare_processor
 from cpc.predictors import Bilinear, TransformerPredictor
-from cpc.processor import prepare_processor
 
 BATCH_SIZE, NUM_LATENTS, NUM_STEPS, CONTEXT_DIM, LATENT_DIM = 8, 128, 12, 512, 256
 

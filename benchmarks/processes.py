@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# What `cpc.allocator.keep_freed_memory` asks of glibc, as the environment says it.
+# What `cpc.native.allocator.keep_freed_memory` asks of glibc, as the environment says it.
 PINNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 
 

@@ -28,7 +28,6 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.machine import machine_state, peak_extra_mib
-from cpc.allocator import keep_freed_memory
 from cpc.candidates import STRATEGIES
 from cpc.contexts import GRU
 from cpc.data.batch import Batch
@@ -36,8 +35,9 @@ from cpc.encoders import AudioEncoder
 from cpc.losses import Contrastive
 from cpc.losses.contrastive import EXCHANGES
 from cpc.model import CPC
+from cpc.native.allocator import keep_freed_memory
+from cpc.native.processor import prepare_processor
 from cpc.predictors import Bilinear, Output
-from cpc.processor import prepare_processor
 
 BATCH_SIZE, WINDOW_SAMPLES, DIM, NUM_STEPS, NUM_LATENTS = 8, 20480, 256, 12, 128
 LOSS_SEQUENCES, LOSS_LATENTS = 64, 256

@@ -28,12 +28,12 @@ from benchmarks.extreme.kernel_tree import KernelTree
 from benchmarks.extreme.kernels import PositiveRandomFeatures
 from benchmarks.machine import machine_state
 from benchmarks.proposals import TEMPERATURE, Scene, chi_square, clustered, sphere
-from cpc.allocator import keep_freed_memory
 from cpc.candidates.kernels import Quadratic, RandomFourier
 from cpc.candidates.samplers import CentroidMass, Draw, FeatureMass, QuerySampler, SoftmaxSampler, TwoLevel
 from cpc.candidates.samplers.two_level import SOURCE
-from cpc.compiled import compiled
-from cpc.processor import prepare_processor
+from cpc.native.allocator import keep_freed_memory
+from cpc.native.compiled import compiled
+from cpc.native.processor import prepare_processor
 
 DIM, NUM_QUERIES, NUM_SAMPLED = 64, 10, 10
 SECONDS_A_TURN = 0.03

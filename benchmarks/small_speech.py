@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.ablations import is_probed, keep_options, train
-from cpc.allocator import keep_freed_memory
 from cpc.data.store.records import read_records
+from cpc.native.allocator import keep_freed_memory
+from cpc.native.processor import prepare_processor
 from cpc.probes.report import probe
-from cpc.processor import prepare_processor
 
 CONFIG = Path(__file__).parents[1] / "configs" / "small_speech.yaml"
 NUM_STEPS = 1000

@@ -15,8 +15,8 @@ import time
 import torch
 
 from benchmarks.machine import machine_state
-from cpc.allocator import keep_freed_memory
 from cpc.candidates.samplers import COUNTS, LawSampler, LearnedUnigram, LogUniform, Uniform, UniformMixture, Unigram
+from cpc.native.allocator import keep_freed_memory
 
 NUM_CLASSES, NUM_QUERIES = 793_471, 640
 NUM_CLASSES_OF_BIAS, NUM_ROWS = 10_000, 20_000

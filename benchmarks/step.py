@@ -20,15 +20,15 @@ import torch
 from benchmarks.machine import gemm_peak_gflops, machine_state, median_seconds, peak_extra_mib
 from benchmarks.processes import Variant, alternate
 from benchmarks.reference import draw_per_step, gather_style_contrast, gather_style_loss
-from cpc.allocator import keep_freed_memory
 from cpc.contexts import GRU
 from cpc.data.batch import Batch
 from cpc.encoders import AudioEncoder
 from cpc.losses import Contrastive, contrast
 from cpc.model import CPC
+from cpc.native.allocator import keep_freed_memory
+from cpc.native.processor import prepare_processor
 from cpc.predictors import Bilinear
 from cpc.pretraining.chunks import contrast_in_chunks
-from cpc.processor import prepare_processor
 
 BATCH_SIZE, WINDOW_SAMPLES, DIM, NUM_STEPS, NUM_NEGATIVES, NUM_LATENTS = 8, 20480, 256, 12, 128, 128
 NUM_OPERATIONS = 46.6e9  # of a step that scores no more than the 128 negatives: shared multiplications and additions

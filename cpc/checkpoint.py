@@ -23,11 +23,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cpc.argument_rules import Writable
+from cpc.config.argument_rules import Writable
+from cpc.config.description import build, describe
 from cpc.data.store.atomic import write_json
 from cpc.data.store.untrusted import open_regular, read_json, require_regular
-from cpc.description import build, describe
-from cpc.hub import fetch_model, is_hub_name
+from cpc.interop.hub import fetch_model, is_hub_name
 from cpc.model import CPC
 
 FORMAT_VERSION = 1
@@ -101,7 +101,7 @@ def load_pretrained(
 
     Args:
         folder: as written by `save_pretrained`; a run folder that holds one under `model/` will do; or a model of the
-            Hugging Face Hub, as `ORG/NAME` or `ORG/NAME@REVISION` (`cpc.hub.fetch_model`).
+            Hugging Face Hub, as `ORG/NAME` or `ORG/NAME@REVISION` (`cpc.interop.hub.fetch_model`).
         revision: of the Hub's: a branch, tag or commit.
         device: where to put it, as torch names it: `cpu`, `cuda`, `cuda:1`.
         trusted_packages: packages whose classes a config.json may name.
@@ -201,11 +201,11 @@ def model_folder_of(model: str | Path, revision: str | None = None) -> Path:
     """Where config.json and the weights of a model lie, or would lie; a model of the Hub is fetched.
 
     Args:
-        model: a model folder, a run folder that holds one under `model/`, or a name on the Hub (`cpc.hub`).
+        model: a model folder, a run folder that holds one under `model/`, or a name on the Hub (`cpc.interop.hub`).
         revision: of the Hub's.
 
     Raises:
-        ValueError: if a folder has a revision; as `cpc.hub.fetch_model`.
+        ValueError: if a folder has a revision; as `cpc.interop.hub.fetch_model`.
         ConnectionError: as there.
     """
     if is_hub_name(model):

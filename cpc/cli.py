@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cpc import __version__
-from cpc.allocator import keep_freed_memory
+from cpc.native.allocator import keep_freed_memory
 
 COMMANDS = {  # the function that is called, and what it does
     "quickstart": (
@@ -27,9 +27,9 @@ COMMANDS = {  # the function that is called, and what it does
     "probe": ("cpc.probes.report:probe", "judge features with linear probes, beside baselines and the bound"),
     "abx": ("cpc.probes.abx.command:abx", "say how often features confuse two phones, within and across speakers"),
     "embed": ("cpc.probes.embed:embed", "write features of audio or image files, and where they lie"),
-    "export": ("cpc.export:export", "write a model as ONNX graphs, checked"),
-    "import": ("cpc.cpc_audio:import_checkpoint", "read a checkpoint of CPC_audio as a model"),
-    "share": ("cpc.share:share", "write a model with a card, for the Hugging Face Hub, and upload it"),
+    "export": ("cpc.interop.export:export", "write a model as ONNX graphs, checked"),
+    "import": ("cpc.interop.cpc_audio:import_checkpoint", "read a checkpoint of CPC_audio as a model"),
+    "share": ("cpc.interop.share:share", "write a model with a card, for the Hugging Face Hub, and upload it"),
     "picture": (
         "cpc.probes.picture:write_pictures",
         "draw an image model's patches, their neighbours in z and a map of contexts",
@@ -39,24 +39,24 @@ COMMANDS = {  # the function that is called, and what it does
     "data index": ("cpc.data.audio.index:index_folder", "write a folder's manifest.csv"),
     "data pack": ("cpc.data.audio.command:pack_corpus", "decode a corpus once, as training does by itself"),
     "data shard": ("cpc.data.sharding:shard_corpus", "write a corpus as shards, to be read from a folder or URL"),
-    "data tar": ("cpc.data.tars:tar_corpus", "write a corpus of files as tars that WebDataset reads"),
-    "data untar": ("cpc.data.tars:untar_corpus", "write the files and labels of WebDataset's tars"),
+    "data tar": ("cpc.interop.tars:tar_corpus", "write a corpus of files as tars that WebDataset reads"),
+    "data untar": ("cpc.interop.tars:untar_corpus", "write the files and labels of WebDataset's tars"),
     "data items": ("cpc.data.audio.items:write_items", "write the items of an ABX test, from a corpus' alignments"),
     "data download": (
-        "cpc.data.hub_datasets:download_dataset",
+        "cpc.interop.hub_datasets:download_dataset",
         "write the audio or images of a dataset of the Hugging Face Hub as files",
     ),
     "data record": ("cpc.data.frames.record:record", "play episodes of an environment and write them down"),
-    "data synthesize": ("cpc.data.made.speech:synthesize", "make speech with exact phone alignments (espeak-ng)"),
+    "data synthesize": ("cpc.data.synthetic.speech:synthesize", "make speech with exact phone alignments (espeak-ng)"),
     "agent": (
         "cpc.agents.comparison:train_agents",
         "train agents that act on a CPC model's contexts, with and without its loss, and compare their returns",
     ),
     "calibrate": (
-        "cpc.calibration.calibrate:calibrate",
+        "cpc.bounds.calibration.calibrate:calibrate",
         "measure estimators of information against truths in closed form; ten minutes",
     ),
-    "doctor": ("cpc.doctor:main", "say which parts of this installation work"),
+    "doctor": ("cpc.native.doctor:main", "say which parts of this installation work"),
 }
 
 
@@ -133,7 +133,7 @@ def _overview() -> argparse.ArgumentParser:
 
 
 def _run(name: str, arguments: list[str], typed: dict[str, str]) -> None:
-    from cpc.options import Options
+    from cpc.config.options import Options
 
     place, words = COMMANDS[name]
     module, _, function_name = place.partition(":")
@@ -144,7 +144,7 @@ def _run(name: str, arguments: list[str], typed: dict[str, str]) -> None:
     typed |= options.typed
     values = options.parse(arguments, note)
     if "torch" in sys.modules or name == "quickstart":
-        from cpc.processor import prepare_processor
+        from cpc.native.processor import prepare_processor
 
         prepare_processor()
     result = function(**values)
@@ -173,7 +173,7 @@ def _add_data_options(options: Any, command: str, arguments: list[str]) -> str:
     models = [value for value in values if any((Path(value) / name).exists() for name in ("config.json", "model"))]
     from cpc.checkpoint import read_config
     from cpc.evaluation import data_class
-    from cpc.hub import is_hub_name
+    from cpc.interop.hub import is_hub_name
 
     model = next(iter(models or filter(is_hub_name, values)), values[0])
     kind = data_class(read_config(model), tuple(getattr(given, "trusted_packages", ("cpc",))))
@@ -185,8 +185,8 @@ def _add_data_options(options: Any, command: str, arguments: list[str]) -> str:
 
 
 def _pretrain(arguments: list[str]) -> None:
+    from cpc.native.processor import prepare_processor
     from cpc.pretraining.command import pretrain
-    from cpc.processor import prepare_processor
 
     prepare_processor()
     pretrain(arguments)

@@ -22,12 +22,12 @@ PUBLIC = (
     "cpc.evaluation",
     "cpc.probes",
     "cpc.probes.abx",
-    "cpc.export",
-    "cpc.hub",
-    "cpc.share",
-    "cpc.cpc_audio",
+    "cpc.interop.export",
+    "cpc.interop.hub",
+    "cpc.interop.share",
+    "cpc.interop.cpc_audio",
     "cpc.sklearn",
-    "cpc.s3prl",
+    "cpc.interop.s3prl",
 )
 LINK = re.compile(r"\[([^\]]+)\]\(([^):#]+)(#[^)]*)?\)")
 

@@ -19,8 +19,8 @@ from urllib.parse import parse_qs, unquote
 _CALLS = """
 import importlib, json, sys
 import cpc
-share = lambda *given, **named: importlib.import_module("cpc.share").share(*given, **named)
-download = lambda *given, **named: importlib.import_module("cpc.data.hub_datasets").download_dataset(*given, **named)
+share = lambda *given, **named: importlib.import_module("cpc.interop.share").share(*given, **named)
+download = lambda *given, **named: importlib.import_module("cpc.interop.hub_datasets").download_dataset(*given, **named)
 for line in sys.stdin:
     stdout, sys.stdout = sys.stdout, sys.stderr
     try:

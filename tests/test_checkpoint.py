@@ -19,8 +19,8 @@ from cpc import checkpoint
 from cpc.candidates import ClassTable
 from cpc.candidates.samplers import TwoLevel, Unigram
 from cpc.checkpoint import read_checkpoint
+from cpc.config.description import build, describe
 from cpc.contexts import GRU, LSTM, CausalTransformer, PixelCNN
-from cpc.description import build, describe
 from cpc.encoders import (
     MFCC,
     AudioEncoder,
@@ -436,7 +436,10 @@ def edited(folder: Path, **changes: object) -> None:
         ({"encoder_class": "cpc.encoders.Nothing"}, r"no class cpc\.encoders\.Nothing"),
         ({"encoder_class": "cpc.encoders.backbone.copy"}, "is not a Module"),
         ({"encoder_class": "cpc.cli.main"}, "is no part of a model: those are in cpc.model, cpc.encoders"),
-        ({"encoder_class": "cpc.s3prl.UpstreamExpert"}, "is no part of a model"),  # it would trust whom it is told to
+        (
+            {"encoder_class": "cpc.interop.s3prl.UpstreamExpert"},
+            "is no part of a model",
+        ),  # it would trust whom it is told to
         ({"encoder_class": "cpc.pretraining.module.PretrainModule"}, "is no part of a model"),
         ({"wideness": 3}, "does not take the arguments"),
     ],

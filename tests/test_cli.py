@@ -214,7 +214,7 @@ def test_a_file_that_the_system_refuses_is_named_with_the_reason(
     def refuse() -> None:
         raise PermissionError(13, "Permission denied", str(tmp_path))
 
-    monkeypatch.setattr("cpc.doctor.main", refuse)
+    monkeypatch.setattr("cpc.native.doctor.main", refuse)
     with pytest.raises(SystemExit) as exit_status:
         main(["doctor"])
     assert exit_status.value.code == 2

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from cpc.agents.comparison import read_config
-from cpc.description import build
+from cpc.config.description import build
 from cpc.pretraining.command import parse
 
 FOLDER = Path(__file__).parent.parent / "configs"

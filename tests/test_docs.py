@@ -21,8 +21,8 @@ from shown import PAGES, REPOSITORY, blocks, commands, in_prose, run
 import cpc
 import cpc.pretraining.command
 from cpc.cli import COMMANDS, main
+from cpc.config.options import Options
 from cpc.data import Audio, Frames, Images, Sentences, Text
-from cpc.options import Options
 
 DATA_OPTIONS = {field.name for kind in (Audio, Frames, Images, Sentences, Text) for field in fields(kind)}
 
@@ -179,7 +179,7 @@ def test_what_pages_import_is_on_the_site(site: ModuleType) -> None:
     found = {f"{place}.{name}": getattr(import_module(place), name) for place, name in named}
     missing = [name for name, each in found.items() if f"{each.__module__}.{each.__qualname__}" not in homes]
     assert not missing
-    assert {"cpc.data.hub_datasets.download_dataset", "cpc.data.audio.items.write_items"} <= homes
+    assert {"cpc.interop.hub_datasets.download_dataset", "cpc.data.audio.items.write_items"} <= homes
 
 
 @pytest.mark.slow

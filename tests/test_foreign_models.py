@@ -10,12 +10,12 @@ import torch
 from cpc.checkpoint import _SAVED, read_checkpoint, read_config, save_pretrained
 from cpc.contexts import GRU, Identity
 from cpc.encoders import AudioEncoder
-from cpc.hub import fetch_model
+from cpc.interop.hub import fetch_model
+from cpc.interop.share import share
 from cpc.losses import Contrastive
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 from cpc.pretraining.command import parse
-from cpc.share import share
 
 
 def parts() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import cpc
-from cpc.extras import DISTRIBUTION
+from cpc.config.extras import DISTRIBUTION
 
 REPOSITORY = Path(__file__).parents[1]
 LOCK_FILES = re.compile(r"(^|/)(uv\.lock|poetry\.lock|Pipfile\.lock|pylock.*\.toml|package-lock\.json)$")
@@ -77,15 +77,15 @@ def test_the_wheel_is_typed_and_named_apart_from_another_project(wheel: zipfile.
 
 
 USES = {  # of each extra, what a user of it alone would do; by what it ends otherwise
-    "speech": ("from cpc.data.made.espeak import _loader; _loader()", "espeakng_loader"),
-    "dashboard": ("import cpc.monitor.app, cpc.quickstart.page", "dash"),
-    "image": ("from cpc.data.made.photographs import PHOTOGRAPHS; from skimage.feature import hog", "skimage"),
+    "speech": ("from cpc.data.synthetic.espeak import _loader; _loader()", "espeakng_loader"),
+    "dashboard": ("import cpc.monitor.app, cpc.pages.page", "dash"),
+    "image": ("from cpc.data.synthetic.photographs import PHOTOGRAPHS; from skimage.feature import hog", "skimage"),
     "agents": ("import cpc.agents.training, gymnasium, minigrid, vizdoom", "vizdoom"),
     "frames": ("from cpc.data.frames.environments import *; import ale_py", "ale_py"),
-    "onnx": ("import cpc.export, onnx, onnxruntime, onnxscript", "onnx"),
-    "datasets": ("import cpc.data.hub_datasets, datasets", "datasets"),
+    "onnx": ("import cpc.interop.export, onnx, onnxruntime, onnxscript", "onnx"),
+    "datasets": ("import cpc.interop.hub_datasets, datasets", "datasets"),
     "ray": ("import cpc.on_ray.launch; from cpc.on_ray.places import import_ray; import_ray()", "ray"),
-    "hub": ("import cpc.hub; cpc.hub.hub()", "huggingface_hub"),
+    "hub": ("import cpc.interop.hub; cpc.interop.hub.hub()", "huggingface_hub"),
 }
 
 

@@ -96,7 +96,7 @@ def test_the_library_use_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.M
         blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / document).read_text(encoding="utf-8"), re.DOTALL)
         assert blocks, document
         for block in blocks:
-            if "onnxruntime" not in block:  # tests/test_export.py runs it
+            if "onnxruntime" not in block:  # tests/interop/test_export.py runs it
                 exec(block, names)
     assert names["out"].latents.shape == names["out"].contexts.shape == (8, 128, 256)
     assert "bound" in names["exact"].reading

@@ -19,8 +19,8 @@ import yaml
 
 from cpc.cli import main
 from cpc.data.store.records import read_records
+from cpc.native.processor import prepare_processor
 from cpc.pretraining.command import pretrain
-from cpc.processor import prepare_processor
 
 ROOT = Path(__file__).parent.parent
 RECORDED = Path(__file__).parent / "recorded_runs.json"

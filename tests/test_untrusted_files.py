@@ -42,11 +42,11 @@ from cpc.data.sharding import shard_corpus
 from cpc.data.store.packed import FORMAT
 from cpc.data.store.records import read_records
 from cpc.data.store.shards import INDEX_NAME
-from cpc.data.tars import untar_corpus
 from cpc.data.text.lines import read_lines
 from cpc.data.text.segmentation import VERSION, WORD, normal_form
 from cpc.data.text.vocabulary import END, UNKNOWN, Vocabulary
 from cpc.encoders import AudioEncoder
+from cpc.interop.tars import untar_corpus
 from cpc.model import CPC
 from cpc.monitor.kinds import BOUND, HEALTH, PROBE
 from cpc.monitor.parse import parse_lines

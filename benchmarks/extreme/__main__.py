@@ -35,12 +35,12 @@ from benchmarks.extreme.sparse_batch import sparse_batch
 from benchmarks.extreme.sparse_encoder import SparseEncoder
 from benchmarks.extreme.word_classes import WordClasses
 from benchmarks.machine import machine_state
-from cpc.allocator import keep_freed_memory
 from cpc.candidates import ClassTable
 from cpc.candidates.kernels import Quadratic, RandomFourier
 from cpc.candidates.samplers import LogUniform, QuerySampler, Sampler, SoftmaxSampler, TwoLevel, Uniform
 from cpc.losses import OBJECTIVES, ClassTableLoss
-from cpc.processor import prepare_processor
+from cpc.native.allocator import keep_freed_memory
+from cpc.native.processor import prepare_processor
 
 RANKS = (1, 3, 5)
 TEST_ROWS = 512

@@ -14,7 +14,7 @@ from torch import Tensor
 from cpc.candidates.kernels import KernelMap, Quadratic
 from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, distinct
-from cpc.compiled import call_on_threads, compiled
+from cpc.native.compiled import call_on_threads, compiled
 
 SOURCE = Path(__file__).with_suffix(".c")
 TILE_ELEMENTS = 2**24  # 64 MiB of nodes gathered at once

@@ -10,13 +10,13 @@ from scipy.stats import t as student
 
 from cpc.agents.environments import Environment
 from cpc.agents.training import A2C, train_agent
-from cpc.argument_rules import Count, NonNegative, checked
+from cpc.config.argument_rules import Count, NonNegative, checked
+from cpc.config.yaml_rules import read_yaml
 from cpc.data.figure_text import figure_text
 from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.records import read_records
 from cpc.data.store.untrusted import read_limited_yaml
 from cpc.pretraining.run_folder import only_one_process
-from cpc.yaml_rules import read_yaml
 
 SCHEMA = 1
 FINAL_SHARE = 0.1  # of the steps, whose mean return is the final one

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from einops import rearrange, reduce
 
-from cpc.argument_rules import Count, check_fields
+from cpc.config.argument_rules import Count, check_fields
 from cpc.data.frames.environments import open_environment, picture_in, to_frame
 
 

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from cpc.agents.actor_critic import ActorCritic, actor_critic_losses, returns_of
 from cpc.agents.environments import Environment, Environments
-from cpc.argument_rules import check_fields
 from cpc.bounds import BoundTally
 from cpc.checkpoint import read_checkpoint, save_pretrained
+from cpc.config.argument_rules import check_fields
+from cpc.config.description import build
 from cpc.data.store.atomic import write_atomically
 from cpc.data.store.records import append_record, drop_records_after
-from cpc.description import build
 from cpc.model import CPC
 from cpc.probes.tracker import event_record
 
@@ -96,7 +96,7 @@ def train_agent(
 
     Args:
         folder: of the run.
-        architecture: of the model, as `cpc.description.build` takes it.
+        architecture: of the model, as `cpc.config.description.build` takes it.
         environment: what is played.
         a2c: how.
         seed: of weights, episodes, actions and negatives.

@@ -4,7 +4,6 @@ B sequences, M rows (queries), N candidates, R draws per row.
 """
 
 import math
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -12,10 +11,10 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.compiled import call, compiled
 from cpc.data.tensors import check_range, check_tensor
+from cpc.native.compiled import call, compiled, source
 
-SOURCE = Path(__file__).with_suffix(".c")
+SOURCE = source("draws.c")
 # Of SplitMix64, in torch's signed integers.
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))

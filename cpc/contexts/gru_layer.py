@@ -6,16 +6,15 @@ the rest. Compilers see one operator, not a loop over time.
 B batch, T latents, D input dim, C context dim; gates in torch's order: reset r, update z, new n.
 """
 
-from pathlib import Path
 from typing import Any
 
 import torch
 from einops import rearrange
 from torch import Tensor
 
-from cpc.compiled import call, compiled
+from cpc.native.compiled import call, compiled, source
 
-SOURCE = Path(__file__).with_suffix(".c")
+SOURCE = source("gru_layer.c")
 
 
 def has_gru_layer(x: Tensor) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkab
 
 from torch import Tensor
 
-from cpc.argument_rules import Count, check_fields
+from cpc.config.argument_rules import Count, check_fields
 from cpc.data.batch import Batch
 from cpc.data.readouts import Readouts
 
@@ -41,7 +41,7 @@ class Modality(ABC):
         num_workers: loader processes; 0 loads in the training process.
 
     Raises:
-        ValueError: if a field breaks the rule of its annotation (`cpc.argument_rules`).
+        ValueError: if a field breaks the rule of its annotation (`cpc.config.argument_rules`).
     """
 
     name: ClassVar[str]
@@ -73,7 +73,7 @@ class Modality(ABC):
 
     @property
     def noted(self) -> dict[str, Any]:
-        """What a run notes beside its model, as `cpc.description.build` takes it."""
+        """What a run notes beside its model, as `cpc.config.description.build` takes it."""
         kind = type(self)
         kept = {name: value for name, value in self.options.items() if name not in self.local_options}
         return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": kept}

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cpc.argument_rules import Count, OutFolder, Positive, checked
+from cpc.config.argument_rules import Count, OutFolder, Positive, checked
 
 if TYPE_CHECKING:
     from cpc.data.store.packed import PackedRows

@@ -1,6 +1,5 @@
 """g_enc: observations to latents, one encoder per kind of observation."""
 
-from cpc.data.audio.spectral import MFCC, LogMel
 from cpc.encoders.audio import AudioEncoder
 from cpc.encoders.backbone import Backbone
 from cpc.encoders.frames import FrameEncoder
@@ -9,6 +8,7 @@ from cpc.encoders.mel import MelEncoder
 from cpc.encoders.patches import PatchEncoder
 from cpc.encoders.resnet import ResNetTrunk
 from cpc.encoders.sentences import SentenceEncoder
+from cpc.encoders.spectral import MFCC, LogMel
 from cpc.encoders.tiny import TinyTrunk
 from cpc.encoders.tokens import TokenEncoder
 from cpc.encoders.vectors import VectorEncoder

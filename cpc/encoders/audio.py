@@ -11,9 +11,9 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.data.audio.waveforms import Count, WaveformEncoder
 from cpc.encoders.convolution import NORM_EPSILON, Norm, NormedConvolution, check_norm, hops, receptive_field
 from cpc.encoders.strided_conv import convolve_blocks, output_length, rectify_into_blocks
+from cpc.encoders.waveforms import Count, WaveformEncoder
 
 
 class AudioEncoder(WaveformEncoder):

@@ -22,8 +22,8 @@ class Backbone(nn.Module):
     Args:
         network: name of one of torchvision's classification networks, or `timm/NAME` for one of timm's without its
             classifier, made with random weights; or a module, taken with the weights that it has. A model can be saved
-            with a module that keeps its arguments as attributes (see `cpc.description.describe`), and loaded with its
-            package among `trusted_packages`.
+            with a module that keeps its arguments as attributes (see `cpc.config.description`), and loaded with
+            its package among `trusted_packages`.
         layer: name of the submodule whose output is taken: `layer3` of a resnet, `features` of a vgg, squeezenet or
             convnext; None takes what the network returns.
         num_channels: C that the network takes; 3 for torchvision's.

@@ -9,7 +9,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.data.audio.spectral import LogMel
+from cpc.encoders.spectral import LogMel
 
 
 class MelEncoder(LogMel):

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from cpc.data.images.patch_grid import PatchGrid
+from cpc.encoders.patch_grid import PatchGrid
 
 
 class PatchEncoder(nn.Module):

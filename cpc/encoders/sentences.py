@@ -11,7 +11,6 @@ from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from cpc.data.text.vocabulary import Vocabulary
 from cpc.encoders.convolution import standardising_affine
 
 _DEVIATION = 0.02  # of embeddings at first: small, so that Adam's few steps move rare words
@@ -81,22 +80,6 @@ class SentenceEncoder(nn.Module):
     def mean_of_words(self, x: Int[Tensor, "B T W"]) -> Float[Tensor, "B T E"]:
         """The mean of the embeddings of each sentence's tokens; zeros of one without a token."""
         return mean_over_tokens(self.embedding(x[x >= 0]), x >= 0)
-
-    @property
-    def words(self) -> Vocabulary:
-        """What the tokens are.
-
-        Raises:
-            ValueError: if the encoder holds no vocabulary.
-        """
-        if self.vocabulary is None:
-            raise ValueError(
-                "the model holds no vocabulary, so it cannot read sentences: it was not trained by cpc pretrain"
-            )
-        try:
-            return Vocabulary(**self.vocabulary)
-        except TypeError as error:
-            raise ValueError(f"the vocabulary in the model's config.json cannot be read: {error}") from error
 
     @property
     def geometry(self) -> dict[str, int]:

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cpc.data.audio.waveforms import Count
+from cpc.encoders.waveforms import Count
 
 
 def output_length(length: Count, kernel: int, stride: int, padding: int) -> Count:

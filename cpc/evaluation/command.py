@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from cpc.argument_rules import Count, OutFile, Seed, checked
 from cpc.bounds import Bound
 from cpc.candidates import BANK, STRATEGIES
 from cpc.candidates.strategies import Strategy
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
+from cpc.config.argument_rules import Count, OutFile, Seed, checked
 from cpc.data.drawn import Drawn
 from cpc.data.modality import EVALUATION_SEED
 from cpc.data.store.atomic import write_json

@@ -5,8 +5,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from cpc.config.description import build, class_of
 from cpc.data.modality import Modality
-from cpc.description import build, class_of
 
 
 def data_class(config: Mapping[str, Any], trusted_packages: tuple[str, ...] = ("cpc",)) -> type[Modality]:

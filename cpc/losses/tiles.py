@@ -5,14 +5,13 @@ M rows of the block, N of its candidates, R drawn negatives, D latent dim; m cou
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from einops import rearrange
 from torch import Tensor
 
-from cpc.compiled import call, compiled
+from cpc.native.compiled import call, compiled, source
 
 COMPUTE = ("float32", "bf16")
 TILE_ROWS = 1024
@@ -21,7 +20,7 @@ TILE_SCORES = 2**24  # 64 MiB of float32
 # Candidates per drawn negative, measured by `python -m benchmarks.loss --rule`:
 DRAWN_BEYOND = 2  # in C
 GATHER_BEYOND = 100  # in torch, which gathers the negatives' vectors
-SOURCE = Path(__file__).with_name("drawn.c")
+SOURCE = source("drawn.c")
 _mkldnn_products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from cpc.argument_rules import Range, Writable, checked
-from cpc.extras import to_install
+from cpc.config.argument_rules import Range, Writable, checked
+from cpc.config.extras import to_install
 
 NEEDS = f"needs the extra 'dashboard': {to_install('dashboard')}"
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from cpc.argument_rules import Count, Range, checked
+from cpc.config.argument_rules import Count, Range, checked
 from cpc.on_ray.places import import_ray, reserved
 
 _LISTEN_SECONDS = 0.5

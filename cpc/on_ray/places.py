@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from cpc.extras import to_install
+from cpc.config.extras import to_install
 
 _PATIENCE_SECONDS = 30.0  # for places that others are just leaving
 _SETTINGS = {  # of Ray, read when it is imported; the user's own count

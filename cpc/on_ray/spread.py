@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cpc.allocator import keep_freed_memory
+from cpc.native.allocator import keep_freed_memory
 from cpc.on_ray.places import import_ray, reserved
 
 _MOST_ATTEMPTS = 3  # at an item whose worker ends, by memory or by a machine that is lost
@@ -86,7 +86,7 @@ class _Worker:
             os.chdir(self._folder)
             keep_freed_memory()
             if "torch" in sys.modules:
-                from cpc.processor import prepare_processor
+                from cpc.native.processor import prepare_processor
 
                 prepare_processor()
             self._work = self._start()

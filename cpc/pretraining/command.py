@@ -20,7 +20,8 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from cpc.argument_rules import Count, Range, check_values
+from cpc.config.argument_rules import Count, Range, check_values
+from cpc.config.yaml_rules import check_yaml, read_yaml
 from cpc.data.modality import Modality
 from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import Pretraining
@@ -29,7 +30,6 @@ from cpc.pretraining.run_folder import STOP_SIGNALS, RunFolder, how_to_continue,
 from cpc.pretraining.trainer import make_trainer
 from cpc.pretraining.transfer import start_from
 from cpc.probes.tracker import Tracker
-from cpc.yaml_rules import check_yaml, read_yaml
 
 _KNOWN_WARNINGS = (
     ".*does not have many workers.*",  # the packed cache is read faster than a worker could send it

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cpc.argument_rules import Count, Natural, NonNegative, Positive, Seed, Share, check_values
 from cpc.bounds import Bound, BoundTally
 from cpc.checkpoint import not_finite
+from cpc.config.argument_rules import Count, Natural, NonNegative, Positive, Seed, Share, check_values
+from cpc.config.description import describe
 from cpc.data.batch import Batch
 from cpc.data.modality import HeldOutBatches, Modality
-from cpc.description import describe
 from cpc.evaluation import OnBatch, held_out_bound, measured_tallies
 from cpc.losses.loss_part import LossPart, Measure
 from cpc.losses.objectives import FULL_SOFTMAX

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from cpc.checkpoint import load_pretrained
-from cpc.description import describe
+from cpc.config.description import describe
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 
@@ -22,7 +22,7 @@ def start_from(model: CPC, folder: str | Path) -> None:
 
     Args:
         model: a new one.
-        folder: a model folder, a run folder that holds one, or a model of the Hub (`cpc.hub`).
+        folder: a model folder, a run folder that holds one, or a model of the Hub (`cpc.interop.hub`).
 
     Raises:
         ValueError: if there is no such model, its encoder does not fit, or it predicts classes.

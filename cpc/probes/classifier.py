@@ -15,7 +15,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.argument_rules import Count, Positive, Range, check_fields
+from cpc.config.argument_rules import Count, Positive, Range, check_fields
 from cpc.probes.results import Answers
 from cpc.probes.task import UNSEEN, Examples
 

@@ -12,8 +12,8 @@ import numpy as np
 from safetensors.numpy import save_file
 from tqdm import tqdm
 
-from cpc.argument_rules import Count, OutFolder, checked
 from cpc.checkpoint import load_pretrained, read_config
+from cpc.config.argument_rules import Count, OutFolder, checked
 from cpc.data.readouts import Precision
 from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.folders import name_a_few

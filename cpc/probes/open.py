@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from cpc.config.description import build
 from cpc.data.readouts import Readouts
-from cpc.description import build
 from cpc.evaluation import recorded_data
 from cpc.model import CPC
 

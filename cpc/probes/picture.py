@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from cpc.argument_rules import Count, OutFolder, Seed, checked
 from cpc.checkpoint import load_pretrained, read_config
+from cpc.config.argument_rules import Count, OutFolder, Seed, checked
 from cpc.data.store.atomic import write_atomically
 from cpc.evaluation import recorded_data
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from cpc.argument_rules import Count, OutFile, Positive, Range, checked
 from cpc.bounds.bound import record_table
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
+from cpc.config.argument_rules import Count, OutFile, Positive, Range, checked
 from cpc.data.readouts import Pool
 from cpc.data.store.atomic import finite, write_atomically, write_json
 from cpc.probes.classifier import ProbeProtocol

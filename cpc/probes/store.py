@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from cpc.argument_rules import NonNegative, check_fields
+from cpc.config.argument_rules import NonNegative, check_fields
 from cpc.data.readouts import FrontEnd, Precision
 from cpc.data.store.parallel import map_in_order
 

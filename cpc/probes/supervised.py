@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from cpc.argument_rules import Seed, check_fields
+from cpc.config.argument_rules import Seed, check_fields
 from cpc.data.batch import Batch
 from cpc.data.readouts import UNLABELLED, Readouts
 from cpc.model import CPC

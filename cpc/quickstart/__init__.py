@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from cpc.argument_rules import Count, Range, Writable, checked
+from cpc.config.argument_rules import Count, Range, Writable, checked
 
 
 class Entry(NamedTuple):

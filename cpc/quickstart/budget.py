@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from cpc.config.extras import to_install
 from cpc.data.batch import Batch
 from cpc.data.readouts import Precision as ProbePrecision
-from cpc.extras import to_install
 
 FEWEST_STEPS, MOST_STEPS = 300, 3000
 MEASURING_SECONDS = 2.0

@@ -9,10 +9,10 @@ import torch
 from cpc.data.store.atomic import write_json
 from cpc.data.store.records import read_records
 from cpc.evaluation import evaluate
+from cpc.pages.charts import Chart
 from cpc.pretraining.command import parse, pretrain
 from cpc.probes.clock import Clock
 from cpc.quickstart.budget import Pace, Precision, measure_pace, require_extras, require_new
-from cpc.quickstart.charts import Chart
 from cpc.quickstart.page import Chapter, write_page
 from cpc.quickstart.recipe import Config, Findings, Picture, Recipe, Run, Study
 

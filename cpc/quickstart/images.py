@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from cpc.data.batch import Batch
-from cpc.data.images.patch_grid import PatchGrid
-from cpc.data.made.photographs import write_image_corpora
+from cpc.data.synthetic.photographs import write_image_corpora
+from cpc.encoders.patch_grid import PatchGrid
+from cpc.pages.charts import BLUE, VERMILION, probe_chart
 from cpc.probes import report
 from cpc.probes.picture import write_pictures
 from cpc.probes.store import Extraction
 from cpc.quickstart.budget import Precision
-from cpc.quickstart.charts import BLUE, VERMILION, probe_chart
 from cpc.quickstart.page import ACCURACY, CEILING
 from cpc.quickstart.recipe import Config, Findings, Picture, Recipe, Run, Study, accuracies
 

@@ -15,7 +15,7 @@ from cpc.data.audio.alignments import read_alignments, window_labels
 from cpc.data.audio.features import Features
 from cpc.data.audio.files import read_audio
 from cpc.data.audio.manifest import read_manifest
-from cpc.quickstart.charts import (
+from cpc.pages.charts import (
     BLUE,
     GREEN,
     GREY,
@@ -58,7 +58,7 @@ class ContextsMap(NamedTuple):
 
 
 def broad_class(phone: str) -> str:
-    """The broad phonetic class of a phone of `cpc.data.made.phones`; `other` for what it does not name."""
+    """The broad phonetic class of a phone of `cpc.data.synthetic.phones`; `other` for what it does not name."""
     return next((name for name, (_, _, phones) in BROAD_CLASSES.items() if phone in phones.split()), "other")
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from cpc.data.batch import Batch
-from cpc.data.made.prose import sentences
 from cpc.data.store.atomic import write_atomically
+from cpc.data.synthetic.prose import sentences
 from cpc.data.text.lines import EMBEDDED
+from cpc.pages.charts import BLUE, Chart, Table, axis, layout, number
 from cpc.quickstart.budget import FLOAT32, Precision
-from cpc.quickstart.charts import BLUE, Chart, Table, axis, layout, number
 from cpc.quickstart.page import ACCURACY
 from cpc.quickstart.recipe import Config, Recipe, Study
 

@@ -6,19 +6,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cpc.data.batch import Batch
+from cpc.pages.charts import Chart
+from cpc.pages.page import Picture
 from cpc.quickstart.budget import MOST_STEPS, PRECISIONS, Precision
-from cpc.quickstart.charts import Chart
 
 Config = dict[str, Any]
-
-
-class Picture(NamedTuple):
-    """A PNG file that becomes part of the page, with its words for those who see it and for those who do not."""
-
-    title: str
-    caption: str
-    alt: str
-    path: Path
 
 
 class Run(NamedTuple):

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from cpc.data.batch import Batch
-from cpc.data.made.speech import synthesize
+from cpc.data.synthetic.speech import synthesize
+from cpc.pages.charts import BLUE, VERMILION, Chart, probe_chart
 from cpc.probes import report
 from cpc.probes.store import Extraction
 from cpc.quickstart.budget import Precision
-from cpc.quickstart.charts import BLUE, VERMILION, Chart, probe_chart
 from cpc.quickstart.page import ACCURACY, CEILING
 from cpc.quickstart.phone_map import contexts_chart, map_of_contexts
 from cpc.quickstart.recipe import Config, Findings, Recipe, Run, Study, accuracies

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from cpc.config.options import prepare_from_command_line
 from cpc.data.audio.corpora import describe, index_audio, parse_paths, read_list, refuse, write_manifest
 from cpc.data.audio.manifest import Manifest
-from cpc.options import prepare_from_command_line
 
 # 9 to 14 utterances per training speaker: every tenth, from the fifth on, gives each of them exactly one.
 VALID_PERIOD, VALID_OFFSET = 10, 4

@@ -5,8 +5,8 @@ Each game is recorded twice: for probes at every fourth frame, and for pretraini
 
 from pathlib import Path
 
+from cpc.config.options import prepare_from_command_line
 from cpc.data.frames.record import record
-from cpc.options import prepare_from_command_line
 
 NUM_EPISODES = {"Pong": 40, "Boxing": 40, "Breakout": 200}  # a random player's Breakout is over in about 200 frames
 # To pretrain on: episodes, and steps of each at most. An action is repeated as often as it is in the others.

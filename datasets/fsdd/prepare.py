@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from cpc.config.options import prepare_from_command_line
 from cpc.data.audio.corpora import describe, index_audio, parse_paths, write_manifest
 from cpc.data.audio.manifest import Manifest
 from cpc.data.store.folders import name_a_few
-from cpc.options import prepare_from_command_line
 
 TEST_INDICES = range(5)
 

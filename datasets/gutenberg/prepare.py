@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from cpc.config.options import prepare_from_command_line
 from cpc.data.sentences.books import Books
-from cpc.options import prepare_from_command_line
 
 NUM_BOOKS, NUM_SENTENCES = 13, 48_865
 SHARE = 0.1  # as configs/sentences/gutenberg.yaml has it

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from cpc.config.options import prepare_from_command_line
 from cpc.data.images.corpora import describe
 from cpc.data.images.table import ImageTable
 from cpc.data.images.torchvision import read_torchvision
-from cpc.options import prepare_from_command_line
 
 
 def prepare_imagenet(root: Path) -> ImageTable:

@@ -3,10 +3,10 @@
 import warnings
 from pathlib import Path
 
+from cpc.config.options import prepare_from_command_line
 from cpc.data.audio.corpora import describe, index_audio, parse_paths, read_list, refuse, splits_of, write_manifest
 from cpc.data.audio.manifest import Manifest
 from cpc.data.store.folders import name_a_few
-from cpc.options import prepare_from_command_line
 
 
 def prepare_librispeech(

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from cpc.config.options import prepare_from_command_line
 from cpc.data.text.corpus import TokenCorpus, training_vocabulary
 from cpc.data.text.lines import Text
-from cpc.options import prepare_from_command_line
 
 NUM_TOKENS = 10_000
 TOKENS = {"train": 929_589, "valid": 73_760, "test": 82_430}  # `<eos>` counted, as Mikolov's toolkit does

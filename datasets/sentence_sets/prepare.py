@@ -3,8 +3,8 @@
 from collections import Counter
 from pathlib import Path
 
+from cpc.config.options import prepare_from_command_line
 from cpc.data.sentences.labelled import LabelledSentences, read_labelled
-from cpc.options import prepare_from_command_line
 
 PUBLISHED = {("MR", "all"): [5331, 5331], ("MPQA", "all"): [7294, 3312], ("TREC", "train"): 5452, ("TREC", "test"): 500}
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from cpc.config.options import prepare_from_command_line
 from cpc.data.audio.corpora import describe, index_audio, parse_paths, splits_of, write_manifest
 from cpc.data.audio.manifest import Manifest
-from cpc.options import prepare_from_command_line
 
 
 def prepare_speech_commands(root: Path, out: Path | None = None) -> Manifest:

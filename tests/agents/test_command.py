@@ -23,7 +23,7 @@ from cpc.agents.comparison import _differences, _steps_to, _summary, _table, tra
 from cpc.agents.environments import Environment, Environments
 from cpc.cli import main
 from cpc.data.store.records import read_records
-from cpc.processor import prepare_processor
+from cpc.native.processor import prepare_processor
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "agents"
 CONFIG: dict[str, Any] = {
@@ -161,7 +161,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
     train_agents(config, run_dir=tmp_path / "whole", **options)
     victim = f"""
 import os, signal
-from cpc.processor import prepare_processor
+from cpc.native.processor import prepare_processor
 prepare_processor()
 from cpc.agents.environments import Environments
 from cpc.agents.comparison import train_agents

@@ -15,7 +15,7 @@ from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import read_manifest
 from cpc.data.images.sources import read_image_source
 from cpc.data.store.tars import read_samples
-from cpc.data.tars import tar_corpus, untar_corpus
+from cpc.interop.tars import tar_corpus, untar_corpus
 
 
 def wav(seed: int, num_samples: int = 1000) -> bytes:

@@ -5,7 +5,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from cpc.description import build, describe
+from cpc.config.description import build, describe
 from cpc.encoders import PatchEncoder
 from cpc.encoders.backbone import Backbone
 

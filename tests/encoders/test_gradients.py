@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpc.description import build, describe
+from cpc.config.description import build, describe
 from cpc.encoders import GradientTrunk, PatchEncoder
 from cpc.encoders.gradients import by_orientation, cell_means
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from cpc.data.audio.spectral import LogMel
 from cpc.encoders import MelEncoder
+from cpc.encoders.spectral import LogMel
 
 
 @pytest.mark.parametrize("num_frames", [1, 5])

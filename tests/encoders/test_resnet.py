@@ -6,7 +6,7 @@ import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
 
-from cpc.description import build, describe
+from cpc.config.description import build, describe
 from cpc.encoders.convolution import Norm
 from cpc.encoders.resnet import ResNetTrunk
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cpc.data.text.vocabulary import encoder_vocabulary
 from cpc.encoders import SentenceEncoder
 
 X = torch.tensor([[[3, 0, 2, 6], [1, -1, -1, -1]], [[5, 5, -1, -1], [-1, -1, -1, -1]]])
@@ -66,4 +67,4 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match="tokens run from -2 to 3, but the 3 of the vocabulary"):
         SentenceEncoder(3, dim=2)(torch.tensor([[[-2, 3]]]))
     with pytest.raises(ValueError, match=r"config\.json cannot be read"):
-        _ = SentenceEncoder(3, dim=2, vocabulary={"letters": []}).words
+        _ = encoder_vocabulary(SentenceEncoder(3, dim=2, vocabulary={"letters": []}))

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from cpc.description import build, describe
+from cpc.config.description import build, describe
 from cpc.encoders.convolution import Norm
 from cpc.encoders.tiny import TinyTrunk
 

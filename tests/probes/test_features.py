@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import cpc
 from cpc.contexts import GRU, LSTM, CausalTransformer, Context
 from cpc.data.audio.features import Features
-from cpc.data.audio.spectral import MFCC
 from cpc.encoders import AudioEncoder, MelEncoder
+from cpc.encoders.spectral import MFCC
 from cpc.predictors import Bilinear
 
 CONTEXTS = [GRU(dim=8, num_layers=2), LSTM(dim=8), CausalTransformer(dim=8, num_heads=2, window=7)]

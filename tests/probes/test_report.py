@@ -14,12 +14,12 @@ from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.preprocessing import StandardScaler
 
 import cpc
+from cpc.config.description import build
 from cpc.data import Audio
 from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.windows import initialisation_windows
 from cpc.data.modality import Modality
-from cpc.description import build
 from cpc.probes import Examples, Extraction, Probe, ProbeProtocol, Task, fit_probe, format_report, train_supervised
 from cpc.probes.report import probe
 

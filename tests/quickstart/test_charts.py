@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cpc.candidates import reading_of
-from cpc.quickstart.charts import step_chart, training_chart
+from cpc.pages.charts import step_chart, training_chart
 
 
 def a_record(step: int, strategy: str = "mixed") -> dict[str, Any]:

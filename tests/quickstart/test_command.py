@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 from cpc.cli import main
-from cpc.extras import DISTRIBUTION
+from cpc.config.extras import DISTRIBUTION
 from cpc.quickstart import RECIPES, engine
 
 

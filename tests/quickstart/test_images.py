@@ -14,8 +14,8 @@ import yaml
 from PIL import Image
 
 from cpc.cli import main
-from cpc.data.made import photographs
-from cpc.description import build
+from cpc.config.description import build
+from cpc.data.synthetic import photographs
 from cpc.quickstart import budget, images
 
 pytestmark = pytest.mark.slow  # a minute; the engine itself is tested on prose

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from cpc.candidates import STRATEGIES, reading_of
-from cpc.data.made.phones import CLASS_OF_MNEMONIC, SILENCE
-from cpc.quickstart.charts import STEP_COLOURS, STRATEGY_MARKS
+from cpc.data.synthetic.phones import CLASS_OF_MNEMONIC, SILENCE
+from cpc.pages.charts import STEP_COLOURS, STRATEGY_MARKS
 from cpc.quickstart.page import Chapter, write_page
 from cpc.quickstart.phone_map import BROAD_CLASSES, ContextsMap, broad_class, contexts_chart
 from cpc.quickstart.speech import RECIPE, REPRESENTATIONS, TASKS

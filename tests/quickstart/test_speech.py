@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cpc.data.made.speakers import draw_speakers
-from cpc.data.made.speech import _scripts
+from cpc.data.synthetic.speakers import draw_speakers
+from cpc.data.synthetic.speech import _scripts
 from cpc.quickstart import speech
 from cpc.quickstart.engine import quickstart
 

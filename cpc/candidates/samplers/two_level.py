@@ -5,7 +5,6 @@ R blocks asked for, P places (classes in block order).
 """
 
 import math
-from pathlib import Path
 
 import torch
 from einops import rearrange
@@ -18,9 +17,9 @@ from cpc.candidates.samplers.blocks import BLOCKS, Members, members_of, part_int
 from cpc.candidates.samplers.inverse_cdf import inverse_cdf
 from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits
-from cpc.compiled import call_on_threads, compiled
+from cpc.native.compiled import call_on_threads, compiled, source
 
-SOURCE = Path(__file__).with_suffix(".c")
+SOURCE = source("two_level.c")
 LEAST_LOG_WEIGHT = -87  # as in two_level.c: below, a float is zero, and nothing is left where the highest are excluded
 TILE_ELEMENTS = 2**22  # of the members' embeddings that torch gathers at once
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cpc.argument_rules import Count, checked
+from cpc.config.argument_rules import Count, checked
 
 
 @checked

@@ -14,8 +14,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.data.audio.spectral import MFCC, LogMel
 from cpc.data.readouts import Precision
+from cpc.encoders.spectral import MFCC, LogMel
 
 Kind = Literal["c", "z", "zc", "mfcc", "logmel"]
 

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from cpc.argument_rules import OutFile, checked
+from cpc.config.argument_rules import OutFile, checked
 from cpc.data.audio.alignments import ALIGNMENTS_NAME, Segment, check_alignments, read_alignments
 from cpc.data.audio.file_names import shortest_names
 from cpc.data.audio.item_files import Items

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from cpc.argument_rules import Count, Positive
+from cpc.config.argument_rules import Count, Positive
 from cpc.data.audio.augmentation import WaveformAugmentation
 from cpc.data.audio.corpus import Corpus, Sampler
 from cpc.data.audio.readouts import AudioReadouts

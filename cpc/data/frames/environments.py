@@ -15,7 +15,7 @@ import numpy as np
 from einops import rearrange, reduce
 from jaxtyping import UInt8
 
-from cpc.extras import to_install
+from cpc.config.extras import to_install
 
 MODULES = {"ALE/": "ale_py"}  # which module registers environments of these names
 _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601

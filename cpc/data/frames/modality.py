@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from cpc.argument_rules import Count
+from cpc.config.argument_rules import Count
 from cpc.data.drawn import Drawn, HeldOut
 from cpc.data.frames.corpus import NUM_INITIALISATION_WINDOWS, FrameCorpus
 from cpc.data.frames.readouts import FrameReadouts

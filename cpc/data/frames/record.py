@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from cpc.argument_rules import Count, Seed, Share, Writable, checked
+from cpc.config.argument_rules import Count, Seed, Share, Writable, checked
 from cpc.data.frames.environments import open_environment, open_policy, picture_in, ram_of, to_frame
 from cpc.data.frames.recording import FRAMES_NAME, STEPS_NAME, Recording
 from cpc.data.store.atomic_folder import build_atomically

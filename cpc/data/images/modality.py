@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from cpc.argument_rules import Count, Positive, Share
+from cpc.config.argument_rules import Count, Positive, Share
 from cpc.data.drawn import Drawn
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.folder import tabulate

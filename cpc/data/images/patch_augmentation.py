@@ -13,9 +13,9 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.data.images.patch_grid import PatchGrid
 from cpc.data.images.patch_light import change_light
 from cpc.data.streams.keyed_draws import keyed_uniforms
+from cpc.encoders.patch_grid import PatchGrid
 
 Augmentation = Literal["none", "v1", "v2"]
 AUGMENTATIONS: tuple[str, ...] = get_args(Augmentation)

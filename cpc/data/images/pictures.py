@@ -18,7 +18,7 @@ from torch import Tensor
 from cpc.data.figure_text import figure_text
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.dataset import ImageDataset
-from cpc.data.images.patch_grid import PatchGrid
+from cpc.encoders.patch_grid import PatchGrid
 
 FEWEST_MAPPED = 10
 MOST_IN_LEGEND = 40

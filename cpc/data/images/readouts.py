@@ -15,12 +15,12 @@ from einops import rearrange, reduce
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cpc.config.extras import to_install
 from cpc.data.batch import Batch
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.dataset import NUM_KEYS, ImageDataset
 from cpc.data.images.folder import find_images, tabulate
 from cpc.data.readouts import FrontEnd, Labels, LabelsOf, Precision, Readouts
-from cpc.extras import to_install
 
 _BATCH_IMAGES = 128
 _HOG: dict[str, Any] = {"orientations": 9, "pixels_per_cell": (8, 8), "cells_per_block": (2, 2)}

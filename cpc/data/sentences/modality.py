@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from cpc.argument_rules import Count, Share
+from cpc.config.argument_rules import Count, Share
 from cpc.data.drawn import Drawn, DrawnCorpus
 from cpc.data.sentences.books import Books
 from cpc.data.sentences.corpus import SentenceCorpus
 from cpc.data.sentences.readouts import SentenceReadouts
 from cpc.data.store.text_files import Encoding
-from cpc.data.text.vocabulary import Vocabulary, build_vocabulary
+from cpc.data.text.vocabulary import Vocabulary, build_vocabulary, encoder_vocabulary
 
 
 @dataclass(kw_only=True)
@@ -98,7 +98,7 @@ class Sentences(Drawn):
     def open(self, encoder: Any, *, to_train: bool = False) -> SentenceCorpus:
         """The source's books: in the vocabulary of a trained encoder, or in one made for an encoder to train."""
         if not to_train:
-            return SentenceCorpus(self, encoder.words)
+            return SentenceCorpus(self, encoder_vocabulary(encoder))
         books = self.books()
         if self.train_split not in books.splits:
             raise ValueError(

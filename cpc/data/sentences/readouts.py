@@ -24,6 +24,7 @@ from cpc.data.sentences.windows import stacked
 from cpc.data.sentences.word_vectors import WordVectors, expand, learn_vectors
 from cpc.data.store.folders import find_files
 from cpc.data.store.text_files import Encoding
+from cpc.data.text.vocabulary import encoder_vocabulary
 
 _BATCH_SENTENCES = 256
 NUM_FOLDS = 10
@@ -110,7 +111,7 @@ class LearntSentences(FrontEnd):
     ) -> dict[str, Float[np.ndarray, "B T D"]]:
         found: dict[str, np.ndarray] = {}
         for version, model in self.models.items():
-            vocabulary = model.encoder.words
+            vocabulary = encoder_vocabulary(model.encoder)
             tokens = [[vocabulary.encode(sentence) for sentence in window] for window in windows]
             x = stacked(tokens, len(windows[0])).to(self.device)
             with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
@@ -239,7 +240,7 @@ class SentenceReadouts(Readouts):
     def initialise(self, model: Any, seed: int) -> None:
         """The vocabulary is the trained model's; the convolution is initialised from labelled sentences."""
         chosen = np.random.default_rng(seed).permutation(len(self.labelled.sentences))[:_BATCH_SENTENCES]
-        encode = model.encoder.words.encode
+        encode = encoder_vocabulary(model.encoder).encode
         model.initialise_from(stacked([[encode(self.labelled.sentences[row])] for row in chosen.tolist()], 1))
 
     def record(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from sklearn.linear_model import RidgeCV
 from sklearn.utils.extmath import randomized_svd
 
 from cpc.data.text.segmentation import VERSION, WORD, normal_form
+from cpc.data.text.vocabulary import encoder_vocabulary
 
 REACH = 5  # words on each side that count as around a word
 SMOOTHING = 0.75  # exponent of the context's frequency
@@ -98,7 +99,7 @@ def expand(model: Any, learnt: WordVectors) -> Any:
     """
     expanded = deepcopy(model)
     encoder = expanded.encoder
-    known = {symbol: place for place, symbol in enumerate(encoder.words.symbols)}
+    known = {symbol: place for place, symbol in enumerate(encoder_vocabulary(encoder).symbols)}
     shared = [place for place, word in enumerate(learnt.words) if word in known]
     if not shared:
         raise ValueError("the text has no word in common with the model's vocabulary: name the text it was trained on")
@@ -109,8 +110,8 @@ def expand(model: Any, learnt: WordVectors) -> Any:
     of_shared = table[[known[learnt.words[place]] for place in shared]]
     ridge = RidgeCV(alphas=_PENALTIES).fit(learnt.vectors[shared], of_shared)
     weight = torch.from_numpy(np.concatenate([table, ridge.predict(learnt.vectors[new])]))
-    symbols = [*encoder.words.symbols, *(learnt.words[place] for place in new)]
-    encoder.vocabulary = encoder.words.description | {"symbols": symbols, "segmentation": VERSION}
+    symbols = [*encoder_vocabulary(encoder).symbols, *(learnt.words[place] for place in new)]
+    encoder.vocabulary = encoder_vocabulary(encoder).description | {"symbols": symbols, "segmentation": VERSION}
     encoder.num_tokens = len(symbols)
     encoder.embedding = torch.nn.Embedding.from_pretrained(weight.to(encoder.embedding.weight))
     return expanded

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from cpc.yaml_rules import MOST_YAML_BYTES, check_size
+from cpc.config.yaml_rules import MOST_YAML_BYTES, check_size
 
 MOST_JSON_BYTES, MOST_JSON_NODES = 2**26, 2**22
 _KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from cpc.argument_rules import Count, check_fields
+from cpc.config.argument_rules import Count, check_fields
 from cpc.data.batch import Batch
 from cpc.data.streams.resuming import Order
 from cpc.data.streams.stream import BatchStream

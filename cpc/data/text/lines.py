@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from cpc.data.made.prose import sentences
 from cpc.data.store.contents import say_contents
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
 from cpc.data.store.splits import draw_splits, split_named
 from cpc.data.store.text_files import decode, marked_encoding, read_text
 from cpc.data.store.untrusted import reading
+from cpc.data.synthetic.prose import sentences
 from cpc.data.text.segmentation import CUT_ANEW, VERSION
 
 EMBEDDED = "embedded"
@@ -28,7 +28,7 @@ class Text:
 
     Args:
         source: a UTF-8 file, or one of UTF-16 with its byte-order mark; a folder, all of whose `*.txt` files are read,
-            at any depth; or `embedded`, the prose of `pydoc_data.topics` (`cpc.data.made.prose`).
+            at any depth; or `embedded`, the prose of `pydoc_data.topics` (`cpc.data.synthetic.prose`).
         valid_share: expected share of the blocks in a `valid` that has no file.
         test_share: likewise, in a `test` where no file names a split.
         skip_bad: go on without files that are not UTF-8, and say how many.

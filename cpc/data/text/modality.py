@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from cpc.argument_rules import Count, Share
+from cpc.config.argument_rules import Count, Share
 from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training
 from cpc.data.streams.lanes import TrainingLanes, held_out_lanes

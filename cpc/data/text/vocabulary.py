@@ -153,3 +153,19 @@ def _splitter(tokens: str, merges: Iterable[Sequence[str]]) -> Callable[[str], l
 def _by_count(counts: dict[str, int]) -> list[tuple[str, int]]:
     """The most frequent first; equally frequent ones in the order of their letters, whatever the text's."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def encoder_vocabulary(encoder: Any) -> Vocabulary:
+    """Return the vocabulary that an encoder of tokens was trained with.
+
+    Raises:
+        ValueError: if the encoder holds no vocabulary, or one that cannot be read.
+    """
+    if encoder.vocabulary is None:
+        raise ValueError(
+            "the model holds no vocabulary, so it cannot read sentences: it was not trained by cpc pretrain"
+        )
+    try:
+        return Vocabulary(**encoder.vocabulary)
+    except TypeError as error:
+        raise ValueError(f"the vocabulary in the model's config.json cannot be read: {error}") from error

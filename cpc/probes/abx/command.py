@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from cpc.argument_rules import OutFile, checked
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
+from cpc.config.argument_rules import OutFile, checked
 from cpc.data.audio.item_files import Items, read_items
 from cpc.data.audio.manifest import is_manifest
 from cpc.data.audio.modality import Audio

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 
-from cpc.argument_rules import Count, Range, Seed, check_fields
+from cpc.config.argument_rules import Count, Range, Seed, check_fields
 from cpc.data.audio.item_files import Items
 from cpc.probes.abx.alignment import alignment_distances
 from cpc.probes.abx.cells import Cells, Groups, cells_across, cells_within

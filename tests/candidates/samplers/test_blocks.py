@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cpc.candidates.samplers import blocks as blocks_module
 from cpc.candidates.samplers.blocks import k_means, members_of, part_into_blocks
-from cpc.compiled import compiled
+from cpc.native.compiled import compiled
 
 
 def far_apart(num_clusters: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

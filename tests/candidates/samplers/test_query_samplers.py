@@ -16,7 +16,6 @@ from torch import Tensor
 from benchmarks.extreme import kernel_tree as kernel_tree_module
 from benchmarks.extreme.kernel_tree import KernelTree
 from benchmarks.extreme.kernels import PositiveRandomFeatures
-from cpc import compiled as compiled_module
 from cpc.candidates.kernels import KernelMap, Quadratic, RandomFourier
 from cpc.candidates.samplers import (
     NO_TARGET,
@@ -30,6 +29,7 @@ from cpc.candidates.samplers import (
     TwoLevel,
 )
 from cpc.candidates.samplers import two_level as two_level_module
+from cpc.native import compiled as compiled_module
 
 NUM_CLASSES, DIM, TEMPERATURE = 37, 8, 0.2
 TARGETS = torch.tensor([[3, 5, -1], [7, -1, -1], [0, 36, 0]])

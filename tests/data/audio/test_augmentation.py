@@ -12,6 +12,7 @@ from scipy import signal
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import cpc
+from cpc.config.description import build
 from cpc.data import Audio
 from cpc.data.audio.augmentation import Augmenter, WaveformAugmentation
 from cpc.data.audio.index import index_folder
@@ -19,7 +20,6 @@ from cpc.data.audio.pack import pack
 from cpc.data.audio.waveform_changes import drop_band, made_noise, reverberate, room_response, shift_pitch
 from cpc.data.audio.windows import NUM_CHANGES, WindowDataset
 from cpc.data.batch import Batch
-from cpc.description import build
 
 RATE = 16000
 EVERYTHING: dict[str, Any] = {

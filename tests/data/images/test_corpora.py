@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from cpc.data.images.sources import read_image_source
-from cpc.data.made import photographs
+from cpc.data.synthetic import photographs
 
 REPOSITORY = Path(__file__).parents[3]
 DATASETS = REPOSITORY / "datasets"

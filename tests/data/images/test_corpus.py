@@ -20,8 +20,8 @@ from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.dataset import ImageDataset
 from cpc.data.images.pack import pack_images
 from cpc.data.images.patch_augmentation import PatchAugmentation
-from cpc.data.images.patch_grid import PatchGrid
 from cpc.data.streams.keyed_draws import keyed_uniforms
+from cpc.encoders.patch_grid import PatchGrid
 
 SIDE = 14  # of the images in the source
 SPLITS = ["train"] * 20 + ["valid"] * 5 + ["unlabelled"] * 3

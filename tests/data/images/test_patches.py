@@ -6,8 +6,8 @@ import torch
 from scipy.ndimage import map_coordinates
 
 from cpc.data.images.patch_augmentation import PatchAugmentation, _moved
-from cpc.data.images.patch_grid import PatchGrid
 from cpc.data.streams.keyed_draws import keyed_uniforms
+from cpc.encoders.patch_grid import PatchGrid
 
 GRID = PatchGrid(16, 8)
 FILL = torch.tensor([0.2, 0.4, 0.6])

@@ -11,10 +11,10 @@ import torch
 from cpc import cli
 from cpc.data import Images, read_image_source
 from cpc.data.images.corpus import ImageCorpus
-from cpc.data.images.patch_grid import PatchGrid
 from cpc.data.images.sharded import TABLE_NAME
 from cpc.data.sharding import shard_corpus
 from cpc.data.store.shards import INDEX_NAME, Shards
+from cpc.encoders.patch_grid import PatchGrid
 
 NUM_IMAGES, SIDE = 40, 14
 

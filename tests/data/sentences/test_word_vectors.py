@@ -7,7 +7,7 @@ from scipy.sparse import csr_array
 
 import cpc
 from cpc.data.sentences.word_vectors import REACH, SMOOTHING, expand, learn_vectors, neighbours, positive_information
-from cpc.data.text.vocabulary import build_vocabulary
+from cpc.data.text.vocabulary import build_vocabulary, encoder_vocabulary
 from cpc.encoders import SentenceEncoder
 
 
@@ -61,11 +61,11 @@ def test_expanding_finds_a_linear_map() -> None:
     assert encoder.num_tokens == 20
     assert expanded.num_tokens == len(learnt.words) + 2  # <eos> and <unk> have no vectors
     assert torch.equal(expanded.embedding.weight[:20], encoder.embedding.weight)
-    for symbol, weight in zip(expanded.words.symbols[20:], expanded.embedding.weight[20:], strict=True):
+    for symbol, weight in zip(encoder_vocabulary(expanded).symbols[20:], expanded.embedding.weight[20:], strict=True):
         np.testing.assert_allclose(weight, vector_of[symbol] @ true_map + 1.0, atol=0.05)
     same = torch.tensor([[vocabulary.encode("w0 w1")]])
     torch.testing.assert_close(expanded(same), encoder(same))
     with pytest.raises(ValueError, match="no word in common"):
         expand(model, learn_vectors(["other words here"]))
     with_marks = expand(model, learn_vectors([*sentences, "w0 পাখি w1 உயிர்"], dim=5)).encoder
-    assert with_marks.words.unknown not in with_marks.words.encode("পাখি உயிர்")
+    assert encoder_vocabulary(with_marks).unknown not in encoder_vocabulary(with_marks).encode("পাখি உயிர்")

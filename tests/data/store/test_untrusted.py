@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from cpc.agents.comparison import read_config as read_agent_config
 from cpc.candidates.bank import LatentBank
 from cpc.checkpoint import read_checkpoint, read_config, weights_of
-from cpc.cpc_audio import import_checkpoint
 from cpc.data.audio.headers import read_header
 from cpc.data.images.table import FolderImages
 from cpc.data.sentences.splitting import read_text
@@ -24,6 +23,7 @@ from cpc.data.store.records import drop_records_after, read_records
 from cpc.data.store.tars import read_samples
 from cpc.data.store.untrusted import MOST_YAML_BYTES, open_regular, read_json, read_limited_yaml, reading
 from cpc.data.text.lines import read_lines
+from cpc.interop.cpc_audio import import_checkpoint
 from cpc.probes.record import read_report
 
 

@@ -15,10 +15,10 @@ from PIL import Image
 from cpc.data import Images
 from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.index import index_folder
-from cpc.data.images.patch_grid import PatchGrid
 from cpc.data.sentences.windows import Passages, SentenceWindows
 from cpc.data.streams.resuming import check_same_batches
 from cpc.encoders import AudioEncoder
+from cpc.encoders.patch_grid import PatchGrid
 
 
 def noise(seed: int, size: Any = 900) -> np.ndarray:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cpc.data.made.prose import sentences
+from cpc.data.synthetic.prose import sentences
 from cpc.data.text.lines import BLOCK_LINES, Text
 
 PTB = Path(__file__).parents[4] / "shared" / "data" / "ptb"

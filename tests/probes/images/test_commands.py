@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from cpc.cli import main
+from cpc.config.options import Options
 from cpc.data.images.readouts import ImageReadouts
-from cpc.options import Options
 from cpc.probes import Examples, Extraction, Probe, ProbeProtocol, fit_probe
 from cpc.probes.report import probe
 

@@ -12,9 +12,9 @@ from PIL import Image
 
 import cpc
 from cpc.checkpoint import load_pretrained, read_config
+from cpc.config.description import build
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.readouts import ImageReadouts
-from cpc.description import build
 from cpc.probes import Extraction, FeatureStore, ProbeProtocol, Task, fit_probe, format_report
 from cpc.probes.open import open_readouts
 from cpc.probes.report import probe

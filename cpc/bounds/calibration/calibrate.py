@@ -1,0 +1,210 @@
+"""`cpc calibrate`: measure every estimator on every task over the part of a grid that the task reaches."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+
+from cpc.bounds.calibration.critics import CRITICS
+from cpc.bounds.calibration.page import write_calibration_page
+from cpc.bounds.calibration.training import LEARNING_RATE, MOST_GRADIENT, Level, measure_exact, train, trainable
+from cpc.bounds.estimators import DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY, ESTIMATORS
+from cpc.bounds.gaussian import optimal_reading_nats
+from cpc.bounds.tasks import DEFAULT_FREEDOM, TASKS, Task, task_named
+from cpc.config.argument_rules import Count, OutFolder, Positive, Range, Seed, checked
+from cpc.config.extras import to_install
+from cpc.data.store.atomic import finite, write_json
+
+SCHEMA = 1
+_NUM_STEPS = 300
+EXACT = "exact"
+CONSTANTS = {
+    "learning_rate": LEARNING_RATE,
+    "most_gradient_norm": MOST_GRADIENT,
+    "interpolated_alpha": DEFAULT_ALPHA,
+    "smile_clip": DEFAULT_CLIP,
+    "mine_decay": DEFAULT_DECAY,
+    "student_degrees_of_freedom": DEFAULT_FREEDOM,
+}
+Row = dict[str, Any]
+
+
+@checked
+def calibrate(
+    out: OutFolder = "runs/calibration",
+    *,
+    tasks: Sequence[str] = tuple(TASKS),
+    estimators: Sequence[str] = tuple(ESTIMATORS),
+    critics: Sequence[str] = (EXACT, "separable"),
+    mi: Sequence[Positive] = (2.0, 4.0, 6.0, 8.0, 10.0),
+    dim: Sequence[Count] = (20,),
+    num_candidates: Sequence[Annotated[int, Range(2)]] = (129,),
+    steps: Count | None = None,
+    num_matrices: Annotated[int, Range(2)] = 100,
+    seed: Seed = 0,
+) -> dict[str, Any]:
+    """Measure, print a table, and write `calibration.json` and `calibration.html`.
+
+    Args:
+        out: folder for JSON and HTML.
+        tasks: pairs (x, y) of known information.
+        estimators: what reads the scores.
+        critics: what scores the pairs: exact, the log density ratio, or the networks separable, concatenated and
+            bilinear, which are trained while the information rises from level to level.
+        mi: true informations in nats.
+        dim: dimensions (letters of the channel).
+        num_candidates: N, pairs of each matrix, and of a training batch.
+        steps: of training, at each information, for critics that are trained; 300 if not given.
+        num_matrices: for each bias and variance.
+        seed: of pairs and weights.
+
+    Returns:
+        What the JSON holds: the options, `constants` that have none, `rows` (one per task, dim, N, critic, estimator
+        and information), `training` (estimates along the steps), and in words what was `left_out` of the grid, and
+        which training `diverged`.
+
+    Raises:
+        ValueError: on unknown names, numbers out of range, a grid of which no task reaches anything, or if plotly is
+            not installed.
+    """
+    start = time.monotonic()
+    grid: dict[str, list[Any]] = {  # as the record names it, each value once
+        "tasks": list(dict.fromkeys(tasks)),
+        "estimators": list(dict.fromkeys(estimators)),
+        "critics": list(dict.fromkeys(critics)),
+        "dims": list(dict.fromkeys(dim)),
+        "nums_candidates": list(dict.fromkeys(num_candidates)),
+        "mi": sorted(set(mi)),
+    }
+    _check(grid)
+    if steps is not None and not set(grid["critics"]) - {EXACT}:
+        raise ValueError(f"`steps`={steps} is about critics that are trained, and exact is not: leave it out")
+    steps = _NUM_STEPS if steps is None else steps
+    left_out: list[str] = []
+    diverged: list[str] = []
+    rows: list[Row] = []
+    training: list[Row] = []
+    for name, num_dims in product(grid["tasks"], grid["dims"]):
+        levels = _reachable(name, grid["mi"], num_dims, left_out)
+        for size, critic in product(grid["nums_candidates"] if levels else (), grid["critics"]):
+            place = {"task": name, "dim": num_dims, "num_candidates": size, "critic": critic}
+            found = _measure(levels, critic, grid["estimators"], size, steps, num_matrices, seed, diverged)
+            of_place = [finite(place | row) for level in found for row in _rows(level, size)]
+            if of_place:
+                print(_table(place, of_place), flush=True)
+            rows += of_place
+            for level in found:
+                course = place | {"true_nats": level.true_nats, "steps": level.steps}
+                for estimator, nats in level.estimates.items():
+                    training.append(course | {"estimator": estimator, "estimates_nats": finite(nats)})
+    if not rows:
+        raise ValueError(
+            f"none of the tasks {', '.join(tasks)} reaches any of {', '.join(map(str, mi))} nats with "
+            "an estimator asked for: change --mi, --dim or --estimators (leave_one_out has the exact critic alone)"
+        )
+    report = {
+        "schema": SCHEMA,
+        **grid,
+        "steps": steps,
+        "num_matrices": num_matrices,
+        "seed": seed,
+        "seconds": round(time.monotonic() - start, 1),
+        "constants": CONSTANTS,
+        "left_out": left_out,
+        "diverged": diverged,
+        "rows": rows,
+        "training": training,
+    }
+    out = Path(out)
+    write_calibration_page(out / "calibration.html", report)
+    write_json(report, out / "calibration.json")
+    print(f"{report['seconds']:.0f} s; written to {out / 'calibration.json'} and {out / 'calibration.html'}")
+    return report
+
+
+def _check(grid: dict[str, list[Any]]) -> None:
+    if find_spec("plotly") is None:
+        raise ValueError(f"cpc calibrate draws with plotly: {to_install('dashboard')}")
+    for kind, legal in (("tasks", TASKS), ("estimators", ESTIMATORS), ("critics", (EXACT, *CRITICS))):
+        unknown = [name for name in grid[kind] if name not in legal]
+        if unknown:
+            raise ValueError(f"{kind} names {unknown[0]!r}, which is not one of {', '.join(legal)}")
+
+
+def _reachable(name: str, informations_nats: Sequence[float], dim: int, left_out: list[str]) -> list[Task]:
+    levels = []
+    for information in informations_nats:
+        try:
+            levels.append(task_named(name, information, dim))
+        except ValueError as error:
+            print(f"left out: {error}", flush=True)
+            left_out.append(str(error))
+    return levels
+
+
+def _measure(
+    tasks: Sequence[Task],
+    critic: str,
+    names: Sequence[str],
+    num_candidates: int,
+    num_steps: int,
+    num_matrices: int,
+    seed: int,
+    diverged: list[str],
+) -> list[Level]:
+    """What was found at each information, as far as training came."""
+    if critic == EXACT:
+        return [
+            measure_exact(task, names, num_candidates, num_matrices, torch.Generator().manual_seed(seed))
+            for task in tasks
+        ]
+    levels: list[Level] = []
+    for group in trainable(names):
+        try:
+            for level in train(tasks, group, critic, num_candidates, num_steps, num_matrices, seed):
+                levels.append(level)  # those before a divergence stay
+        except FloatingPointError as error:
+            print(f"diverged: {error}; its levels from there on are left out", flush=True)
+            diverged.append(f"{critic} critic, N = {num_candidates}: {error}")
+    return levels
+
+
+def _rows(level: Level, num_candidates: int) -> list[Row]:
+    truth = level.true_nats
+    return [
+        {
+            "estimator": name,
+            "side": ESTIMATORS[name].side,
+            "true_nats": truth,
+            **asdict(measured),
+            "mi_ceiling_nats": math.log(num_candidates) if name == "info_nce" else None,
+            "gaussian_optimum_nats": optimal_reading_nats(truth, num_candidates) if name == "info_nce" else None,
+        }
+        for name, measured in level.measured.items()
+    ]
+
+
+def _table(place: Row, rows: Sequence[Row]) -> str:
+    """Mean (standard deviation of an estimate), one line per estimator; a reading that is not finite has none."""
+    informations = list(dict.fromkeys(row["true_nats"] for row in rows))
+    cells = {(row["estimator"], row["true_nats"]): _cell(row) for row in rows}
+    lines = [
+        "{task}, D = {dim}, N = {num_candidates}, {critic} critic: mean (standard deviation) in nats".format(**place),
+        f"{'true':>14} " + " ".join(f"{information:>16.2f}" for information in informations),
+    ]
+    for name in dict.fromkeys(row["estimator"] for row in rows):
+        found = " ".join(f"{cells.get((name, information), '-'):>16}" for information in informations)
+        lines.append(f"{name:>14} {found}  {ESTIMATORS[name].side}")
+    return "\n".join(lines)
+
+
+def _cell(row: Row) -> str:
+    if row["mean_nats"] is None:
+        return "not finite"
+    return f"{row['mean_nats']:.4g} ({row['standard_deviation_nats']:.2g})"

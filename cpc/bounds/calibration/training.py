@@ -1,0 +1,184 @@
+"""What estimators read at each information: with the exact critic, or with one that is trained while the truth rises.
+
+N candidates, R matrices, L levels of information.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from cpc.bounds.calibration.critics import CRITICS, Baseline
+from cpc.bounds.estimators import ESTIMATORS
+from cpc.bounds.tasks import Task
+
+LEARNING_RATE = 1e-3
+MOST_GRADIENT = 10.0  # one exp() of a score could end the run
+NUM_STANDARDISED = 4096
+READ_EVERY = 4  # steps
+NUM_POINTS = 40  # of the trajectory, per level
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Estimates of one matrix each, against the truth.
+
+    Attributes:
+        mean_nats: over matrices.
+        standard_error_nats: of the mean.
+        bias_nats: mean less truth.
+        standard_deviation_nats: of an estimate; its square is the variance.
+    """
+
+    mean_nats: float
+    standard_error_nats: float
+    bias_nats: float
+    standard_deviation_nats: float
+
+    @classmethod
+    def of(cls, estimates: Sequence[Tensor], true_nats: float) -> "Measured":
+        """What estimates of single matrices come to."""
+        nats = torch.stack(list(estimates)).double()
+        mean, deviation = nats.mean().item(), nats.std().item()
+        return cls(mean, deviation / math.sqrt(len(nats)), mean - true_nats, deviation)
+
+
+@dataclass(frozen=True)
+class Level:
+    """What was found at one information.
+
+    Attributes:
+        true_nats: I.
+        measured: by estimator, on fresh matrices; of a trained critic, after the level's last step.
+        steps: training steps at the middle of each block; none of an exact critic.
+        estimates: by estimator, the mean over each block of steps, on the training batches.
+    """
+
+    true_nats: float
+    measured: dict[str, Measured]
+    steps: list[float] = field(default_factory=list)
+    estimates: dict[str, list[float]] = field(default_factory=dict)
+
+
+def measure_exact(
+    task: Task, names: Iterable[str], num_candidates: int, num_matrices: int, generator: torch.Generator
+) -> Level:
+    """With the critic that knows everything, each estimator at its own best offset; the exact baseline is 1.
+
+    Args:
+        task: whose truth is known.
+        names: of estimators.
+        num_candidates: N, pairs of a matrix.
+        num_matrices: R.
+        generator: source of the pairs.
+    """
+    log_baseline = torch.zeros(num_candidates, dtype=torch.float64)
+    pairs = (task.sample(num_candidates, generator) for _ in range(num_matrices))
+    scored = ((task.log_density_ratio(x, y), log_baseline) for x, y in pairs)
+    offsets = {name: ESTIMATORS[name].best_offset for name in names}
+    return Level(task.mutual_information_nats, _measured(task, scored, offsets))
+
+
+def trainable(names: Sequence[str]) -> list[list[str]]:
+    """The estimators that a critic can be trained for, those with the same objective together."""
+    groups: dict[object, list[str]] = {}
+    for name in names:
+        estimator = ESTIMATORS[name]
+        if not estimator.needs_conditional:
+            groups.setdefault(estimator.objective or name, []).append(name)
+    return list(groups.values())
+
+
+def train(
+    tasks: Sequence[Task],
+    names: Sequence[str],
+    critic: str,
+    num_candidates: int,
+    num_steps: int,
+    num_matrices: int,
+    seed: int,
+) -> Iterator[Level]:
+    """Climb one objective, and read it with every estimator that shares it: figure 2 of Poole et al. 2019.
+
+    Adam at 1e-3; the gradient's norm is kept below 10. One critic sees all levels, one after the other.
+
+    Args:
+        tasks: the same one at L informations.
+        names: estimators of one objective, a group of `trainable`.
+        critic: a name in `CRITICS`.
+        num_candidates: N, pairs of a batch and of a matrix.
+        num_steps: at each level.
+        num_matrices: R, fresh ones at the end of each level.
+        seed: of weights and pairs.
+
+    Raises:
+        FloatingPointError: if the objective is not finite.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    sample = tuple(values.float() for values in tasks[0].sample(NUM_STANDARDISED, generator))
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        networks = nn.ModuleList([CRITICS[critic](*sample), Baseline(sample[0])])
+    score, log_baseline = networks
+    objective, needs_baseline = _objective(names[0]), ESTIMATORS[names[0]].needs_baseline
+    optimiser = torch.optim.Adam(networks.parameters(), LEARNING_RATE)
+
+    def scored(task: Task, num_batches: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+        for _ in range(num_batches):
+            x, y = (values.float() for values in task.sample(num_candidates, generator))
+            yield score(x, y), log_baseline(x) if needs_baseline else None
+
+    first = 0
+    for task in tasks:
+        along: dict[str, list[Tensor]] = {name: [] for name in names}
+        for step, (scores, baseline) in enumerate(scored(task, num_steps), start=first):
+            climbed = objective(scores, baseline)
+            if not bool(climbed.isfinite()):
+                raise FloatingPointError(f"the objective of {names[0]} is {climbed.item()} at step {step}")
+            optimiser.zero_grad()
+            (-climbed).backward()
+            nn.utils.clip_grad_norm_(networks.parameters(), MOST_GRADIENT)
+            optimiser.step()
+            with torch.no_grad():
+                for name in names if (step - first) % READ_EVERY == 0 else ():
+                    along[name].append(_read(name, scores, baseline))
+        fresh = _measured(task, scored(task, num_matrices), dict.fromkeys(names, 0.0))
+        read_at = torch.arange(first, first + num_steps, READ_EVERY)
+        blocks = torch.arange(len(read_at)).tensor_split(min(NUM_POINTS, len(read_at)))
+        yield Level(
+            true_nats=task.mutual_information_nats,
+            measured=fresh,
+            steps=[read_at[block].double().mean().item() for block in blocks],
+            estimates={
+                name: [torch.stack(values)[block].mean().item() for block in blocks] for name, values in along.items()
+            },
+        )
+        first += num_steps
+
+
+@torch.no_grad()
+def _measured(
+    task: Task, matrices: Iterable[tuple[Tensor, Tensor | None]], offsets: Mapping[str, float]
+) -> dict[str, Measured]:
+    """Every estimator on every matrix of scores, with a row's baseline; each adds its own offset to the scores."""
+    estimates: dict[str, list[Tensor]] = {name: [] for name in offsets}
+    for scores, log_baseline in matrices:
+        for name, offset in offsets.items():
+            estimates[name].append(_read(name, scores.double() + offset, log_baseline))
+    return {name: Measured.of(values, task.mutual_information_nats) for name, values in estimates.items()}
+
+
+def _read(name: str, scores: Tensor, log_baseline: Tensor | None) -> Tensor:
+    """The estimate of one matrix, with the baseline if the estimator takes one."""
+    estimator = ESTIMATORS[name]
+    return estimator.read(scores, **({"log_baseline": log_baseline} if estimator.needs_baseline else {})).nats
+
+
+def _objective(name: str) -> Callable[[Tensor, Tensor | None], Tensor]:
+    make = ESTIMATORS[name].objective
+    if make is None:
+        return lambda scores, baseline: _read(name, scores, baseline)
+    climbed = make()
+    return lambda scores, baseline: climbed(scores)

@@ -1,0 +1,183 @@
+"""The espeak-ng library of the `espeakng-loader` wheel, through ctypes: speech with the position of every phoneme.
+
+The library keeps its state in global variables, some of which no call resets (the phase of the pitch flutter, the gain
+control). Every `Espeak` therefore loads a copy of the library of its own: what it says depends on nothing said
+elsewhere, and several may speak at a time in threads. Constants and structures follow espeak-ng's `speak_lib.h`.
+"""
+
+import _ctypes
+import ctypes
+import importlib
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cpc.config.extras import to_install
+
+SAMPLE_RATE_HZ = 22_050
+
+_AUDIO_OUTPUT_SYNCHRONOUS = 2
+_INITIALIZE_PHONEME_EVENTS = 0x0001
+_INITIALIZE_DONT_EXIT = 0x8000
+_RATE, _VOLUME, _PITCH, _RANGE = 1, 2, 3, 4
+_POS_CHARACTER = 1
+_CHARS_UTF8 = 1
+_EVENT_LIST_TERMINATED, _EVENT_PHONEME = 0, 7
+_BUFFER_MS = 1000
+
+# Half of the default keeps every voice clear of the library's gain control, which distorts.
+_VOLUME_PERCENT = 50
+# A command to the library: echo of strength 1/256, in place of the up to 15/256 that some voices have. None is weaker.
+_FAINTEST_ECHO = "\x011H"
+
+
+class _Id(ctypes.Union):
+    _fields_ = [("number", ctypes.c_int), ("name", ctypes.c_char_p), ("string", ctypes.c_char * 8)]
+
+
+class _Event(ctypes.Structure):
+    _fields_ = [
+        ("type", ctypes.c_int),
+        ("unique_identifier", ctypes.c_uint),
+        ("text_position", ctypes.c_int),
+        ("length", ctypes.c_int),
+        ("audio_position", ctypes.c_int),  # in milliseconds, rounded: not used
+        ("sample", ctypes.c_int),
+        ("user_data", ctypes.c_void_p),
+        ("id", _Id),
+    ]
+
+
+_Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(_Event))
+
+
+class Voice(NamedTuple):
+    """A voice of the library.
+
+    Attributes:
+        accent: name of a base voice, as "en-us".
+        variant: name of a file in the library's `voices/!v`, as "f3": formants, timbre, basic pitch.
+        pitch: 0 to 99, 50 for the variant's own.
+        pitch_range: 0 (monotone) to 99, 50 for the variant's own.
+        words_per_minute: 80 to 450.
+    """
+
+    accent: str
+    variant: str
+    pitch: int = 50
+    pitch_range: int = 50
+    words_per_minute: int = 175
+
+
+class Speech(NamedTuple):
+    """What was said.
+
+    Attributes:
+        samples: `[num_samples]` int16 at `SAMPLE_RATE_HZ`.
+        phonemes: the sample that each phoneme begins at, and its mnemonic with stress marks; those of the pauses
+            between clauses begin with an underscore.
+    """
+
+    samples: np.ndarray
+    phonemes: list[tuple[int, str]]
+
+    @property
+    def silence_ceiling(self) -> int:
+        """No sample of a pause is larger: all there is in one is the echo of strength 1/256."""
+        return int(np.abs(self.samples.astype(np.int32)).max(initial=0)) // 256 + 1
+
+
+class Espeak:
+    """A private instance of the library; a context manager that unloads it.
+
+    Raises:
+        ValueError: without the `espeakng_loader` wheel.
+        RuntimeError: if the library does not start.
+    """
+
+    def __init__(self) -> None:
+        loader = _loader()
+        self._data = Path(loader.get_data_path())
+        self._folder = tempfile.TemporaryDirectory(prefix="espeak-ng-")
+        self._library = ctypes.CDLL(shutil.copy(loader.get_library_path(), self._folder.name))
+        rate_hz = self._library.espeak_Initialize(
+            _AUDIO_OUTPUT_SYNCHRONOUS,
+            _BUFFER_MS,
+            str(self._data).encode(),
+            _INITIALIZE_PHONEME_EVENTS | _INITIALIZE_DONT_EXIT,
+        )
+        if rate_hz != SAMPLE_RATE_HZ:
+            self._folder.cleanup()
+            raise RuntimeError(
+                f"espeak-ng does not start with its data in {self._data} (it answers {rate_hz}); a path of more than "
+                "about 150 characters is too long for it"
+            )
+        self._library.espeak_ng_SetRandSeed(1)  # the start seeds the noise of breathy voices with the time of day
+        self._chunks: list[bytes] = []
+        self._phonemes: list[tuple[int, str]] = []
+        self._callback = _Callback(self._collect)  # the library keeps a pointer to it
+        self._library.espeak_SetSynthCallback(self._callback)
+
+    def __enter__(self) -> "Espeak":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._library.espeak_Terminate()
+        if sys.platform == "win32":
+            _ctypes.FreeLibrary(self._library._handle)
+        else:
+            _ctypes.dlclose(self._library._handle)
+        self._folder.cleanup()
+
+    @property
+    def version(self) -> str:
+        """The library's version, as "1.52.0"."""
+        self._library.espeak_Info.restype = ctypes.c_char_p
+        return str(self._library.espeak_Info(None).decode())
+
+    def speak(self, text: str, voice: Voice) -> Speech:
+        """Says a text.
+
+        Raises:
+            ValueError: if the library has no such accent or variant.
+        """
+        # The library accepts any variant, and says an unknown one in the accent's plain voice.
+        variants = sorted(file.name for file in (self._data / "voices" / "!v").iterdir())
+        if voice.variant not in variants:
+            raise ValueError(f"espeak-ng has no voice variant {voice.variant!r}, only {', '.join(variants)}")
+        if self._library.espeak_SetVoiceByName(f"{voice.accent}+{voice.variant}".encode()) != 0:
+            raise ValueError(f"espeak-ng has no accent {voice.accent!r}; those of English begin with 'en'")
+        for parameter, value in (
+            (_RATE, voice.words_per_minute),
+            (_VOLUME, _VOLUME_PERCENT),
+            (_PITCH, voice.pitch),
+            (_RANGE, voice.pitch_range),
+        ):
+            self._library.espeak_SetParameter(parameter, value, 0)
+        self._chunks, self._phonemes = [], []
+        encoded = (_FAINTEST_ECHO + text).encode()
+        status = self._library.espeak_Synth(encoded, len(encoded) + 1, 0, _POS_CHARACTER, 0, _CHARS_UTF8, None, None)
+        if status != 0:
+            raise RuntimeError(f"espeak-ng cannot say {text!r} (status {status})")
+        return Speech(np.frombuffer(b"".join(self._chunks), dtype=np.int16), self._phonemes)
+
+    def _collect(self, wav: Any, num_samples: int, events: Any) -> int:
+        if wav and num_samples > 0:
+            self._chunks.append(ctypes.string_at(wav, 2 * num_samples))
+        position = 0
+        while events[position].type != _EVENT_LIST_TERMINATED:
+            if events[position].type == _EVENT_PHONEME:
+                self._phonemes.append((events[position].sample, events[position].id.string.decode()))
+            position += 1
+        return 0
+
+
+def _loader() -> Any:
+    try:
+        return importlib.import_module("espeakng_loader")
+    except ImportError as error:
+        raise ValueError(f"speech synthesis needs the espeak-ng library: {to_install('speech')}") from error

@@ -1,0 +1,221 @@
+"""The embedded images: real pixels that installed packages hold, so that nothing has to be downloaded.
+
+A folder with `photographs.npz` and `digits.npz`, which `read_image_source` reads, and `images.json`, which records how
+they were made.
+
+- photographs: crops of the photographs inside scikit-image's wheel, in grey; which photograph a crop is of is its
+  class. Each photograph is cut into blocks, blocks are dealt to train, valid and test, and crops lie within a block: no
+  pixel of a held-out crop is seen in training. Crops of a block overlap, so they are no independent examples:
+  the array `sequence` numbers blocks. Every class has equally many test crops; at most `MOST_CROPS` of each photograph
+  are trained on, and small ones have fewer.
+- digits: scikit-learn's 1797 handwritten digits, enlarged. They come in the order in which their writers were asked,
+  so that splits are runs of them: training and test have hardly a writer in common.
+
+h w sides of a photograph, n crops, S crop side.
+"""
+
+import hashlib
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from einops import rearrange
+from jaxtyping import Shaped, UInt8
+from PIL import Image
+
+from cpc.config.extras import to_install
+from cpc.data.images.pixels import to_channels
+from cpc.data.store.untrusted import read_json
+from cpc.data.synthetic.record import REMEDY, make_once
+
+CORPORA = ("photographs", "digits")
+PROVENANCE_NAME = "images.json"
+# Of scikit-image's data folder. Left out: drawings, masks, the right motorcycle, whose scene the left one shows, and
+# microaneurysms.png, which is hardly larger than a crop.
+PHOTOGRAPHS = (
+    "astronaut.png",
+    "brick.png",
+    "camera.png",
+    "cell.png",
+    "chelsea.png",
+    "clock_motion.png",
+    "coffee.png",
+    "coins.png",
+    "grass.png",
+    "gravel.png",
+    "hubble_deep_field.jpg",
+    "ihc.png",
+    "moon.png",
+    "motorcycle_left.png",
+    "page.png",
+    "retina.jpg",
+    "rocket.jpg",
+    "text.png",
+)
+LONGEST_SIDE = 1000  # photographs beyond it are halved: a crop of them would show next to nothing
+BLOCK_SIZE = 96  # about: blocks fill the photograph
+CROP_SIZE = 64
+CROP_STRIDE = 8
+BLOCK_SHARES = {"test": 0.3, "valid": 0.1}  # of each photograph's blocks; the rest is trained on
+MOST_CROPS = {"train": 400, "valid": 40, "test": 40}  # of each photograph
+DIGIT_SIZE = 32
+DIGIT_SHARES = {"train": 0.6, "valid": 0.1, "test": 0.3}  # runs in this order
+
+# Raise it whenever the same parameters would give other images.
+_RECIPE = 2
+
+
+def write_image_corpora(out: str | Path, *, seed: int = 0) -> dict[str, Path]:
+    """Writes the embedded corpora, or returns those that are there already.
+
+    Args:
+        out: folder to make. It appears when both corpora are complete: an interrupted run leaves nothing there.
+        seed: of the draw of blocks and crops.
+
+    Returns:
+        The npz file by the name of the corpus.
+
+    Raises:
+        ValueError: without the extra `image`, or if one of its photographs is missing or damaged.
+        ValueError: if `out` holds anything else than the corpora of this seed and these photographs.
+    """
+    out = Path(out)
+    sources = photograph_files()
+    parameters = {
+        "recipe": _RECIPE,
+        "seed": seed,
+        "photographs_sha256": _digest(path.read_bytes() for path in sources.values()),
+    }
+    files = {name: out / f"{name}.npz" for name in CORPORA}
+
+    def make(folder: Path) -> dict[str, Any]:
+        arrays: dict[str, dict[str, Any]] = {"photographs": _photographs(sources, seed), "digits": _digits()}
+        for name, of_corpus in arrays.items():
+            np.savez(folder / f"{name}.npz", **of_corpus)
+        return {
+            "corpus": "crops of scikit-image's photographs, and scikit-learn's handwritten digits",
+            "num_bytes": {f"{name}.npz": (folder / f"{name}.npz").stat().st_size for name in arrays},
+            "images_sha256": {name: _digest([of_corpus["images"].tobytes()]) for name, of_corpus in arrays.items()},
+        }
+
+    if not make_once(out, PROVENANCE_NAME, parameters, make):
+        num_bytes = read_json(out / PROVENANCE_NAME).get("num_bytes", {})
+        found = {path.name: path.stat().st_size for path in files.values() if path.is_file()}
+        if found != num_bytes:
+            raise ValueError(f"{out} is incomplete: {REMEDY}")
+    return files
+
+
+def photograph_files() -> dict[str, Path]:
+    """The photographs' files by their class, found without importing scikit-image, let alone its downloader.
+
+    Raises:
+        ValueError: if scikit-image is not installed, or has one of the photographs no longer.
+    """
+    package = importlib.util.find_spec("skimage")
+    if package is None or package.origin is None:
+        raise ValueError(f"the photographs are scikit-image's: {to_install('image')}")
+    folder = Path(package.origin).parent / "data"
+    missing = [name for name in PHOTOGRAPHS if not (folder / name).is_file()]
+    if missing:
+        raise ValueError(
+            f"{folder} has no {', '.join(missing)}: this scikit-image ships other pictures than 0.25 and 0.26 do; "
+            "install one of these"
+        )
+    return {re.split("[_.]", name)[0]: folder / name for name in PHOTOGRAPHS}
+
+
+def cut_crops(
+    photograph: Shaped[np.ndarray, "h w"], rng: np.random.Generator
+) -> dict[str, list[Shaped[np.ndarray, "n S S"]]]:
+    """All crops of a photograph, block by block, by the split that the block was dealt to; each has one at least."""
+    blocks = _blocks(photograph)
+    order = rng.permutation(len(blocks)).tolist()
+    dealt: dict[str, list[int]] = {}
+    for split, share in BLOCK_SHARES.items():
+        num = max(1, round(share * len(blocks)))
+        dealt[split], order = order[:num], order[num:]
+    dealt["train"] = order
+    return {split: [_crops(blocks[index]) for index in sorted(indices)] for split, indices in dealt.items()}
+
+
+def _blocks(photograph: Shaped[np.ndarray, "h w"]) -> list[np.ndarray]:
+    """The photograph in blocks of nearly one size, none of its pixels left over."""
+    rows, columns = (np.array_split(np.arange(side), max(1, round(side / BLOCK_SIZE))) for side in photograph.shape)
+    return [photograph[row[0] : row[-1] + 1, column[0] : column[-1] + 1] for row in rows for column in columns]
+
+
+def _crops(block: np.ndarray) -> np.ndarray:
+    places = np.lib.stride_tricks.sliding_window_view(block, (CROP_SIZE, CROP_SIZE))[::CROP_STRIDE, ::CROP_STRIDE]
+    return rearrange(places, "h w s r -> (h w) s r")
+
+
+def _photographs(sources: dict[str, Path], seed: int) -> dict[str, np.ndarray]:
+    crops = {}
+    for name, path in sources.items():
+        rng = np.random.default_rng([seed, *name.encode()])
+        crops[name] = cut_crops(_read(path), rng)
+    fewest_in_test = min(sum(map(len, of_photograph["test"])) for of_photograph in crops.values())
+    num_crops = MOST_CROPS | {"test": min(MOST_CROPS["test"], fewest_in_test)}
+    images, labels, splits, sequences = [], [], [], []
+    num_blocks = 0
+    for label, (name, of_photograph) in enumerate(crops.items()):
+        rng = np.random.default_rng([seed, *name.encode(), 1])
+        for split, num in num_crops.items():
+            drawn, block = _draw(of_photograph[split], num, rng)
+            images.append(drawn)
+            labels += [label] * len(drawn)
+            splits += [split] * len(drawn)
+            sequences.append(num_blocks + block)
+            num_blocks += len(of_photograph[split])
+    return {
+        "images": np.concatenate(images),
+        "labels": np.array(labels),
+        "split": np.array(splits),
+        "classes": np.array(list(crops)),
+        "sequence": np.concatenate(sequences),
+    }
+
+
+def _read(path: Path) -> UInt8[np.ndarray, "h w"]:
+    try:
+        with Image.open(path) as image:
+            grey = to_channels(image, 1)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be decoded ({error}); install scikit-image again") from error
+    while max(grey.size) > LONGEST_SIDE:
+        grey = grey.reduce(2)
+    return np.asarray(grey)
+
+
+def _draw(blocks: list[np.ndarray], num: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """So many crops, or all if there are fewer: equally many of each block, as far as it has them. And their blocks."""
+    turn_of_crop = np.concatenate([rng.permutation(len(crops)) for crops in blocks])
+    drawn = np.sort(np.argsort(turn_of_crop + rng.random(len(turn_of_crop)))[:num])
+    block_of_crop = np.repeat(np.arange(len(blocks)), [len(crops) for crops in blocks])
+    return np.concatenate(blocks)[drawn], block_of_crop[drawn]
+
+
+def _digits() -> dict[str, np.ndarray]:
+    from sklearn.datasets import load_digits
+
+    small, labels = load_digits(return_X_y=True)
+    grey = np.rint(255 / 16 * rearrange(small, "n (h w) -> n h w", h=8)).astype(np.uint8)
+    size = (DIGIT_SIZE, DIGIT_SIZE)
+    images = [np.asarray(Image.fromarray(digit).resize(size, Image.Resampling.BICUBIC)) for digit in grey]
+    edges = np.rint(np.cumsum([0.0, *DIGIT_SHARES.values()]) * len(images)).astype(int)
+    return {
+        "images": np.stack(images),
+        "labels": labels.astype(np.int64),
+        "split": np.repeat(list(DIGIT_SHARES), np.diff(edges)),
+        "classes": np.array([str(digit) for digit in range(10)]),
+    }
+
+
+def _digest(parts: Any) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()

@@ -1,0 +1,114 @@
+"""English sentences that any Python installation holds: the language reference in `pydoc_data.topics`.
+
+`cpc.data.synthetic.speech` reads them aloud, so only prose stays: markup, grammar, tables, code and version notes go,
+long sentences are divided at their clauses, and one with anything but words in it (an expression, a number, an
+abbreviation) goes too. A name that is made of words stays as these words: `IndexError` is "index error".
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+
+MIN_WORDS = 4
+MAX_WORDS = 16
+
+# Spelt out, which also keeps their full stops away from the sentence splitter.
+SPOKEN = {
+    "e.g.": "for example",
+    "i.e.": "that is",
+    "etc.": "and so on",
+    "vs.": "versus",
+    "\u2019": "'",
+    " \u2014 ": ", ",
+}
+
+UNDERLINE = re.compile(r"^\s*([*=~^-])\1{2,}\s*$", re.MULTILINE)
+LIST_MARKER = re.compile(r"^\s*(?:[*•-]|\d+\.|\[\d+\]|[a-z]\))\s+")
+NOTICE = re.compile(r"^(?:\*\*[^*]+:\*\*|(?:Changed|New|Added|Deprecated)\b[^:]{0,30}\d:?|[A-Z][a-z]+( also)?:)\s+")
+EMPHASIS = re.compile(r"(\*\*?)([^*]+)\1")
+ASIDE = re.compile(r"\s*(?:\([^()]*\)|\[\d+\])")
+CODE = re.compile(r'"([^"]*)"')
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+CONJUNCTION = "although|because|but|if|since|so|unless|when|where|whereas|which|while"
+CLAUSE_END = re.compile(rf"(?<=[,;:])\s+|\s+(?=(?:{CONJUNCTION})\s)")
+DANGLING = re.compile(rf"(?:[,;:]?\s(?:and|or|{CONJUNCTION}))+$")
+WORD = re.compile(r"(?=.*[aeiouy])[A-Za-z][a-z]+(?:['-][a-z]+)*|[aAI]")
+
+
+@cache
+def sentences() -> tuple[str, ...]:
+    """The sentences of this Python's reference, in a fixed order, each once.
+
+    Returns:
+        Sentences of `MIN_WORDS` to `MAX_WORDS` words. They depend on the Python version alone; `digest` names them.
+    """
+    from pydoc_data.topics import topics
+
+    return extract(topics)
+
+
+def digest(lines: Iterable[str]) -> str:
+    """SHA-256 of the lines in hexadecimal: names a text in a record of provenance."""
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def extract(texts: Mapping[str, str]) -> tuple[str, ...]:
+    """The prose sentences of reference texts, in the order of their titles, without duplicates.
+
+    Args:
+        texts: title -> text as Sphinx writes it: paragraphs parted by blank lines, code in double quotes.
+    """
+    found: dict[str, str] = {}
+    for title in sorted(texts):
+        for paragraph in re.split(r"\n\s*\n", texts[title]):
+            for sentence in paragraph_sentences(paragraph):
+                found.setdefault(sentence.lower(), sentence)
+    return tuple(found.values())
+
+
+def paragraph_sentences(paragraph: str) -> Iterator[str]:
+    """The speakable sentences of one paragraph, long ones divided into clauses."""
+    if UNDERLINE.search(paragraph):
+        return
+    for sentence in SENTENCE_END.split(plain_text(paragraph)):
+        if not sentence.endswith((".", "!", "?", ":")):
+            continue
+        for clause in clauses(sentence):
+            mark = clause[-1] if clause[-1] in "!?" else "."
+            clause = DANGLING.sub("", clause.rstrip(",;:.!?"))
+            words = clause.split()
+            if MIN_WORDS <= len(words) <= MAX_WORDS and all(WORD.fullmatch(word.rstrip(",;:")) for word in words):
+                yield clause[0].upper() + clause[1:] + mark
+
+
+def plain_text(paragraph: str) -> str:
+    """A paragraph on one line, without markers, notices, emphasis, asides in brackets, and quotes around words."""
+    lines = paragraph.splitlines()
+    indents = [len(line) - len(line.lstrip()) for line in lines]
+    if len(lines) > 1 and indents[1] > indents[0] and not LIST_MARKER.match(lines[0]):
+        lines = lines[1:]  # the term of a definition is above it, less indented
+    text = NOTICE.sub("", LIST_MARKER.sub("", " ".join(" ".join(lines).split())))
+    for written, spoken in SPOKEN.items():
+        text = text.replace(written, spoken)
+    text = EMPHASIS.sub(r"\2", CODE.sub(spoken_code, text))
+    while ASIDE.search(text):
+        text = ASIDE.sub("", text)
+    return re.sub(r"[“”]|\s+(?=[,;:.])", "", text)
+
+
+def spoken_code(match: re.Match[str]) -> str:
+    """Code as it is read aloud, word by word; anything but words keeps its quotes, and is left out with them."""
+    words = re.findall(r"[A-Z]?[a-z]+|\S", match[1].removesuffix("()").replace("_", " "))
+    return " ".join(words).lower() if words and all(len(word) > 1 for word in words) else match[0]
+
+
+def clauses(sentence: str) -> list[str]:
+    """A sentence of up to `MAX_WORDS` words whole, a longer one in as few pieces as its clauses allow."""
+    pieces: list[str] = []
+    for part in CLAUSE_END.split(sentence) if len(sentence.split()) > MAX_WORDS else [sentence]:
+        if pieces and len(pieces[-1].split()) + len(part.split()) <= MAX_WORDS:
+            pieces[-1] += " " + part
+        else:
+            pieces.append(part)
+    return pieces

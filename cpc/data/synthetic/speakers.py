@@ -1,0 +1,77 @@
+"""The speakers of the synthesised corpus: accents, voices, pitch and tempo, dealt out evenly."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cpc.data.synthetic.espeak import Voice
+
+# espeak-ng's English but for Shavian; "en" is its British one.
+ACCENTS = (
+    "en-us",
+    "en",
+    "en-gb-scotland",
+    "en-029",
+    "en-gb-x-rp",
+    "en-us-nyc",
+    "en-gb-x-gbclan",
+    "en-gb-x-gbcwmd",
+)
+# Variants that sound human: no robot, whisper, croak or Klatt synthesiser, none that overdrives the library, and none
+# whose phones a linear probe trained on all the others recognises half as often as theirs (Alicia, shelby, victor ...).
+FEMALE_VARIANTS = tuple("f1 f2 f3 f4 f5 Andrea Annie aunty belinda grandma linda steph".split())
+MALE_VARIANTS = tuple("m1 m2 m3 m4 m5 m6 m7 m8 Alex Diogo Mario Mike michel quincy robert".split())
+
+PITCHES = (35, 65)
+PITCH_RANGES = (30, 75)
+WORDS_PER_MINUTE = (145, 205)
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """One speaker.
+
+    Attributes:
+        name: as in the manifest.
+        sex: "f" or "m".
+        voice: how the library speaks it.
+        is_heldout: heard in the test split alone.
+    """
+
+    name: str
+    sex: str
+    voice: Voice
+    is_heldout: bool
+
+
+def draw_speakers(num_speakers: int, num_heldout: int, seed: int) -> list[Speaker]:
+    """Draws speakers; the last `num_heldout` are held out.
+
+    Within either group sexes alternate and accents take turns. Variants take turns as well, and those of the held-out
+    speakers are theirs alone (while there are enough): their vocal tracts are as unheard as their names.
+    """
+    if not 0 < num_heldout < num_speakers:
+        raise ValueError(
+            f"num_heldout_speakers={num_heldout} of num_speakers={num_speakers}: at least one must be held out and one "
+            "must remain; change either"
+        )
+    rng = np.random.default_rng([seed, num_speakers, num_heldout])
+    shuffled = {sex: rng.permutation(names).tolist() for sex, names in (("f", FEMALE_VARIANTS), ("m", MALE_VARIANTS))}
+    speakers = []
+    for position in range(num_speakers):
+        is_heldout = position >= num_speakers - num_heldout
+        turn = position - (num_speakers - num_heldout) if is_heldout else position
+        sex = "fm"[turn % 2]
+        variants = shuffled[sex]
+        reserved = min((num_heldout + 1) // 2, len(variants) // 3)
+        variants = variants[:reserved] if is_heldout else variants[reserved:]
+        voice = Voice(
+            # After every round of accents the sexes change sides, so that each accent has both.
+            accent=ACCENTS[(turn + turn // len(ACCENTS)) % len(ACCENTS)],
+            variant=variants[turn // 2 % len(variants)],
+            pitch=int(rng.integers(*PITCHES, endpoint=True)),
+            pitch_range=int(rng.integers(*PITCH_RANGES, endpoint=True)),
+            words_per_minute=int(rng.integers(*WORDS_PER_MINUTE, endpoint=True)),
+        )
+        speakers.append(Speaker(f"s{position:03d}", sex, voice, is_heldout))
+    return speakers

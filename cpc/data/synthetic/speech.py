@@ -1,0 +1,248 @@
+"""The embedded corpus: English prose, read aloud by many synthetic speakers, with exact phone alignments.
+
+A folder with `manifest.csv`, `alignments.csv`, `audio/<speaker>/<utterance>.flac` (16 kHz, 16 bit) and `corpus.json`,
+which records where it all comes from. Splits: `train`; `valid`, the training speakers with other sentences; `test`,
+other speakers with sentences of their own. So a phone probe trains on `train` and is tested on `test`, a speaker probe
+on `valid`, and `valid` gives the held-out bound.
+"""
+
+import csv
+import hashlib
+import os
+import platform
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import soundfile
+from tqdm import tqdm
+
+from cpc.config.argument_rules import Count, Positive, Seed, checked
+from cpc.data.audio.alignments import ALIGNMENTS_NAME
+from cpc.data.audio.manifest import MANIFEST_NAME, Manifest, read_manifest
+from cpc.data.store.parallel import map_in_order
+from cpc.data.synthetic import prose
+from cpc.data.synthetic.espeak import SAMPLE_RATE_HZ as ESPEAK_RATE_HZ
+from cpc.data.synthetic.espeak import Espeak
+from cpc.data.synthetic.phones import phone_segments
+from cpc.data.synthetic.record import REMEDY, make_once
+from cpc.data.synthetic.speakers import Speaker, draw_speakers
+
+SAMPLE_RATE_HZ = 16_000
+PROVENANCE_NAME = "corpus.json"
+# Shares of the minutes and of the sentences.
+SHARES = {"train": 0.80, "valid": 0.08, "test": 0.12}
+# Same-speaker strategies compare a speaker's utterances, so that one alone would be of no use.
+MIN_UTTERANCES = 2
+# The usual window of 1.28 seconds fits into every file.
+MIN_SECONDS = 1.5
+LEVELS_DBFS = (-32.0, -20.0)
+SIGNAL_TO_NOISE_DB = (15.0, 35.0)
+
+# Raise it whenever the same parameters would give another corpus.
+_RECIPE = 1
+
+
+class Utterance(NamedTuple):
+    """One file of the corpus; `segments` in seconds, from its first to its last sample."""
+
+    path: str
+    split: str
+    speaker: Speaker
+    text: str
+    num_samples: int
+    segments: list[tuple[float, float, str]]
+    audio_sha256: str
+
+
+@dataclass(frozen=True)
+class _Script:
+    """What one speaker reads: per split, until when, and the sentences in order."""
+
+    speaker: Speaker
+    seconds: dict[str, float]
+    sentences: dict[str, list[int]]
+
+
+@checked
+def synthesize(
+    out: str | Path,
+    *,
+    num_speakers: Count = 48,
+    minutes: Positive = 60.0,
+    num_heldout_speakers: Count = 8,
+    seed: Seed = 0,
+    num_workers: Count | None = None,
+    progress: bool = True,
+) -> Manifest:
+    """Synthesises the corpus, or returns the one that is there already.
+
+    The same arguments, Python, espeak-ng and numpy give the same samples and alignments, whatever `num_workers`.
+
+    Args:
+        out: folder to make. It appears when the corpus is complete: an interrupted run leaves nothing there.
+        num_speakers: voices in all.
+        minutes: of speech, all splits together: 80 % train, 8 % valid, 12 % test.
+        num_heldout_speakers: how many of the speakers are in the test split alone.
+        seed: of speakers, sentences, noise and levels.
+        num_workers: threads; by default one per core, at most 8.
+        progress: show a progress bar.
+
+    Returns:
+        The manifest, with the columns text, accent and sex besides the usual ones.
+
+    Raises:
+        ValueError: without the extra `speech`.
+        ValueError: if `out` holds anything else than the corpus of these arguments, or an argument is out of range.
+    """
+    out = Path(out)
+    sentences = prose.sentences()
+    parameters = {
+        "recipe": _RECIPE,
+        "seed": seed,
+        "num_speakers": num_speakers,
+        "num_heldout_speakers": num_heldout_speakers,
+        "minutes": float(minutes),
+        "text_sha256": prose.digest(sentences),
+    }
+
+    def make(folder: Path) -> dict[str, Any]:
+        speakers = draw_speakers(num_speakers, num_heldout_speakers, seed)
+        scripts = _scripts(speakers, len(sentences), minutes, seed)
+        with Espeak() as espeak:
+            version = espeak.version
+        read_aloud = partial(_read_aloud, sentences=sentences, folder=folder, seed=seed)
+        spoken = map_in_order(read_aloud, scripts, num_workers or min(os.cpu_count() or 1, 8))
+        bar = tqdm(spoken, total=len(scripts), desc="synthesise", unit="speaker", disable=not progress)
+        utterances = [utterance for of_speaker in bar for utterance in of_speaker]
+        utterances.sort(key=lambda utterance: (list(SHARES).index(utterance.split), utterance.path))
+        _write_tables(folder, utterances)
+        return {
+            "corpus": "English prose from pydoc_data.topics, read aloud by espeak-ng",
+            "versions": {
+                "python": platform.python_version(),
+                "espeak-ng": version,
+                "espeakng-loader": metadata.version("espeakng-loader"),
+            },
+            "alignments_sha256": hashlib.sha256((folder / ALIGNMENTS_NAME).read_bytes()).hexdigest(),
+            "audio_sha256": prose.digest(utterance.audio_sha256 for utterance in utterances),
+        }
+
+    is_new = make_once(out, PROVENANCE_NAME, parameters, make)
+    try:
+        if not (out / ALIGNMENTS_NAME).is_file():
+            raise ValueError(f"there is no {out / ALIGNMENTS_NAME}")
+        return read_manifest(out, check_files=not is_new)
+    except ValueError as error:
+        raise ValueError(f"{out} is incomplete: {REMEDY}\n{error}") from error
+
+
+def _scripts(speakers: list[Speaker], num_sentences: int, minutes: float, seed: int) -> list[_Script]:
+    """Deals the sentences out: each split has its own, and within one every speaker begins at another place."""
+    order = np.random.default_rng([seed, num_sentences]).permutation(num_sentences).tolist()
+    edges = np.rint(np.cumsum([0.0, *SHARES.values()]) * num_sentences).astype(int).tolist()
+    pools = {split: order[start:end] for split, start, end in zip(SHARES, edges[:-1], edges[1:], strict=True)}
+    scripts = []
+    for group, splits in (
+        ([speaker for speaker in speakers if not speaker.is_heldout], ("train", "valid")),
+        ([speaker for speaker in speakers if speaker.is_heldout], ("test",)),
+    ):
+        for turn, speaker in enumerate(group):
+            seconds = {split: 60 * minutes * SHARES[split] / len(group) for split in splits}
+            begins = {split: turn * len(pools[split]) // len(group) for split in splits}
+            own = {split: pools[split][begins[split] :] + pools[split][: begins[split]] for split in splits}
+            scripts.append(_Script(speaker, seconds, own))
+    return scripts
+
+
+def _read_aloud(script: _Script, sentences: tuple[str, ...], folder: Path, seed: int) -> list[Utterance]:
+    """One speaker's utterances, written as they are spoken, as near to the seconds as whole sentences come."""
+    speaker = script.speaker
+    (folder / "audio" / speaker.name).mkdir(parents=True)
+    utterances = []
+    with Espeak() as espeak:
+        for split, seconds in script.seconds.items():
+            spoken_seconds, num_spoken = 0.0, 0
+            for sentence in script.sentences[split]:
+                speech = espeak.speak(sentences[sentence], speaker.voice)
+                duration = len(speech.samples) / ESPEAK_RATE_HZ
+                if duration < MIN_SECONDS:
+                    continue
+                is_enough = abs(spoken_seconds - seconds) <= abs(spoken_seconds + duration - seconds)
+                if is_enough and num_spoken >= MIN_UTTERANCES:
+                    break
+                name = f"{speaker.name}-{sentence:04d}"
+                samples = _recorded(speech.samples, np.random.default_rng([seed, *name.encode()]))
+                path = f"audio/{speaker.name}/{name}.flac"
+                soundfile.write(folder / path, samples, SAMPLE_RATE_HZ, subtype="PCM_16")
+                segments = [
+                    (start / ESPEAK_RATE_HZ, end / ESPEAK_RATE_HZ, label)
+                    for start, end, label in phone_segments(speech)
+                ]
+                segments[-1] = (segments[-1][0], len(samples) / SAMPLE_RATE_HZ, segments[-1][2])
+                digest = hashlib.sha256(samples.tobytes()).hexdigest()
+                text = sentences[sentence]
+                utterances.append(Utterance(path, split, speaker, text, len(samples), segments, digest))
+                spoken_seconds += duration
+                num_spoken += 1
+            else:
+                raise ValueError(
+                    f"{speaker.name} has read all {num_spoken} sentences of the {split} split in {spoken_seconds:.0f} "
+                    f"of {seconds:.0f} seconds: lower `minutes` or raise `num_speakers`"
+                )
+    return utterances
+
+
+def _recorded(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """`[num_samples]` int16 at 16 kHz: resampled, at a level of its own, with a little white noise."""
+    signal = resample(samples)
+    power = float(np.sqrt(np.mean(signal**2)))
+    level = 10 ** (rng.uniform(*LEVELS_DBFS) / 20)
+    gain = min(level / power, 0.9 / float(np.abs(signal).max()))
+    noise_power = gain * power * 10 ** (-rng.uniform(*SIGNAL_TO_NOISE_DB) / 20)
+    noise = noise_power * rng.standard_normal(len(signal), dtype=np.float32)
+    return np.rint(32767 * np.clip(gain * signal + noise, -1, 1)).astype(np.int16)
+
+
+def resample(samples: np.ndarray) -> np.ndarray:
+    """22 050 Hz to 16 000 Hz by cutting the spectrum at 8 kHz: sample n stays at its time n / rate.
+
+    Plain numpy, so that no worker needs torch, and as exact as a file's length allows; the half cosine from 7.6 kHz on
+    keeps the cut from ringing.
+
+    Args:
+        samples: `[num_samples]`.
+
+    Returns:
+        `[ceil(num_samples * 320 / 441)]` float64.
+    """
+    up, down, granule = 320, 441, 32  # granule: transform lengths without large prime factors
+    num_blocks = -(-len(samples) // (down * granule)) * granule
+    spectrum = np.fft.rfft(samples, num_blocks * down)[: num_blocks * up // 2 + 1]
+    frequencies_hz = np.linspace(0, SAMPLE_RATE_HZ / 2, len(spectrum))
+    spectrum *= 0.5 + 0.5 * np.cos(np.pi * np.clip((frequencies_hz - 7600) / 400, 0, 1))
+    return (np.fft.irfft(spectrum, num_blocks * up) * (up / down))[: -(-len(samples) * up // down)]
+
+
+def _write_tables(folder: Path, utterances: list[Utterance]) -> None:
+    columns = {
+        "path": [utterance.path for utterance in utterances],
+        "split": [utterance.split for utterance in utterances],
+        "speaker": [utterance.speaker.name for utterance in utterances],
+        "num_samples": [str(utterance.num_samples) for utterance in utterances],
+        "sample_rate_hz": [str(SAMPLE_RATE_HZ)] * len(utterances),
+        "num_channels": ["1"] * len(utterances),
+        "text": [utterance.text for utterance in utterances],
+        "accent": [utterance.speaker.voice.accent for utterance in utterances],
+        "sex": [utterance.speaker.sex for utterance in utterances],
+    }
+    Manifest(folder, columns).write(folder / MANIFEST_NAME)
+    with (folder / ALIGNMENTS_NAME).open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(("path", "start", "end", "label"))
+        for utterance in utterances:
+            for start, end, label in utterance.segments:
+                writer.writerow((utterance.path, f"{start:.6f}", f"{end:.6f}", label))

@@ -1,0 +1,242 @@
+"""`cpc import`: checkpoints of CPC_audio (Riviere et al. 2020, arXiv:2002.02848) as models of cpc.
+
+Its ChannelNorm divides by the root of epsilon + the unbiased variance over D channels, our layer norm of epsilon + the
+biased one: the scale takes up sqrt((D - 1) / D), epsilon (D - 1) / D. Its scores are means over D, ours
+sums: the predictors take up 1 / D. Trained batch norm is a scale and a shift of each channel, as our norm `affine`.
+
+D latent dim, C context dim, K prediction steps.
+"""
+
+import re
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cpc.checkpoint import not_finite, read_torch_archive, save_pretrained
+from cpc.config.argument_rules import OutFolder, checked
+from cpc.contexts import GRU, LSTM
+from cpc.data.store.untrusted import open_regular, read_json
+from cpc.encoders import AudioEncoder
+from cpc.encoders.convolution import NORM_EPSILON, Norm
+from cpc.losses import Contrastive
+from cpc.model import CPC
+from cpc.predictors import Bilinear
+
+ARGUMENTS_NAME = "checkpoint_args.json"
+NUM_LAYERS = 5
+_NUM_STEPS = 12  # nPredicts where nothing says so
+_DEFAULTS = {"negativeSamplingExt": 128, "sizeWindow": 20480}
+_LEGAL = {  # of what the arguments say; shapes say the rest
+    "encoder_type": ("cpc", None),
+    "cpc_mode": ("none", None),
+    "arMode": ("GRU", "LSTM", None),
+    "normMode": ("layerNorm", "batchNorm", "ID", None),
+}
+_MOST_STEPS = 1024
+_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # how torch.save began its files before they were archives
+_EPSILON = 1e-5  # of its norms
+_COUNTER = re.compile(r"gEncoder\.batchNorm\d\.num_batches_tracked")
+Weights = dict[str, Tensor]
+
+
+@checked
+def import_checkpoint(checkpoint: str | Path, *, out: OutFolder) -> Path:
+    """Write a checkpoint of CPC_audio as a model folder: encoder, GRU or LSTM, and linear predictors, exactly.
+
+    Other predictors are left out, and stderr says so: those of CPC_audio that read the speaker too, or all of a time.
+    No code of the file is run, and every byte is compared with its checksum, but for files of torch before 1.6, which
+    have none. `checkpoint_args.json` is read where it lies beside the file. A model that carried its
+    state over from one file to the next (samplingType `sequential`) begins each file anew here.
+
+    Args:
+        checkpoint: `checkpoint_N.pt`, or a file with `config` and `weights` as s3prl has them.
+        out: a new folder for the model.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: if `out` is there already; if the file is damaged, no checkpoint of CPC_audio, of a model that cpc
+            does not have, or of weights that are not finite.
+        OSError: if there is no such file.
+    """
+    path = Path(checkpoint)
+    if Path(out).exists():
+        raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
+    found = _read(path)
+    arguments = _arguments(path, found)
+    for name, legal in _LEGAL.items():
+        if arguments.get(name) not in legal:
+            raise ValueError(
+                f"{path}: {name} is {arguments[name]!r}; cpc takes {', '.join(str(each) for each in legal if each)}"
+            )
+    weights = _without_prefix(path, found.get("gEncoder", found.get("weights")))
+    criterion = _without_prefix(path, found.get("cpcCriterion") or {})
+    kernel = _of(path, weights, "gEncoder.conv0.weight", num_axes=3)
+    hidden = _of(path, weights, "gAR.baseNet.weight_hh_l0", num_axes=2)
+    predictors = _linear_predictors(criterion, (len(kernel), hidden.shape[1]))
+    if len(predictors) not in (0, arguments.get("nPredicts", len(predictors))):
+        raise ValueError(f"{path}: nPredicts is {arguments['nPredicts']}, but it holds {len(predictors)} predictors")
+    num_steps = len(predictors) or arguments.get("nPredicts", _NUM_STEPS)
+    model = _model(path, weights, num_steps, arguments["negativeSamplingExt"])
+    _take_over(model, path, weights)
+    if predictors:
+        _load(path, model.predictor.linear, {"weight": torch.cat(predictors) / len(kernel)})
+    else:
+        why = "they are no linear maps of c" if criterion else "there are none"
+        print(f"{path}: its predictors are left out, {why}; those of the new model are untrained", file=sys.stderr)
+    if broken := not_finite(model):
+        raise ValueError(f"{path} holds values that are not finite, in {', '.join(broken[:5])}: its training diverged?")
+    data = {"manifest": "unknown", "window_samples": arguments["sizeWindow"]}
+    plain = {name: value for name, value in arguments.items() if isinstance(value, bool | int | float | str | None)}
+    provenance = {"data": {"class_path": "cpc.data.Audio", "init_args": data}, "cpc_audio": plain}
+    save_pretrained(model.eval(), out, provenance=provenance)
+    return Path(out)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with open_regular(path) as file:
+        start = file.read(len(_LEGACY))
+    if zipfile.is_zipfile(path):
+        found = read_torch_archive(path, "CPC_audio")
+    elif start == _LEGACY:
+        found = _read_legacy(path)
+    else:
+        raise ValueError(f"{path} cannot be read: cut off, damaged, or no checkpoint at all: it begins with {start!r}")
+    if not isinstance(found, dict) or not {"gEncoder", "weights"} & set(found):
+        raise ValueError(f"{path} is no checkpoint of CPC_audio: it holds neither `gEncoder` nor `weights`")
+    return found
+
+
+def _read_legacy(path: Path) -> Any:
+    """Files of torch before 1.6, which hold no checksums."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        raise ValueError(
+            f"{path} is damaged, or holds more than tensors and plain values, by which reading it could run code: "
+            "refused"
+        ) from error
+    except Exception as error:  # a damaged file breaks its reader in a dozen ways
+        raise ValueError(f"{path} cannot be read: cut off or damaged") from error
+
+
+def _arguments(path: Path, found: Mapping[str, Any]) -> dict[str, Any]:
+    beside = path.parent / ARGUMENTS_NAME
+    given = found.get("config")
+    if given is None and beside.is_file():
+        given = read_json(beside)
+    if not isinstance(given, dict | None):
+        raise ValueError(f"{path}: its arguments are no mapping, but a {type(given).__name__}")
+    arguments = _DEFAULTS | (given or {})
+    for name in (*_DEFAULTS, "nPredicts"):
+        if type(arguments.get(name, 1)) is not int or arguments.get(name, 1) < 1:
+            raise ValueError(f"{path}: {name} is {arguments[name]!r}, but must be at least 1")
+    if arguments.get("nPredicts", 1) > _MOST_STEPS:
+        raise ValueError(f"{path}: nPredicts is {arguments['nPredicts']}, cpc takes up to {_MOST_STEPS}")
+    return arguments
+
+
+def _without_prefix(path: Path, weights: Any) -> Weights:
+    """Weights by name, without DataParallel's `module.`"""
+    if not isinstance(weights, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
+    ):
+        raise ValueError(f"{path} is no checkpoint of CPC_audio: its weights are no tensors by name")
+    return {name.removeprefix("module."): value for name, value in weights.items()}
+
+
+def _linear_predictors(criterion: Weights, shape: tuple[int, int]) -> list[Tensor]:
+    """Step by step; none where they are others."""
+    names = [name for name in criterion if name.startswith("wPrediction.")]
+    linear = [criterion.get(f"wPrediction.predictors.{k}.weight") for k in range(len(names))]
+    found = [each for each in linear if each is not None and each.shape == shape]
+    return found if len(found) == len(names) else []
+
+
+def _model(path: Path, weights: Weights, num_steps: int, num_negatives: int) -> CPC:
+    """The architecture, as the shapes of the weights tell it."""
+    kernel, hidden = (weights[name] for name in ("gEncoder.conv0.weight", "gAR.baseNet.weight_hh_l0"))
+    num_gates, rest = divmod(hidden.shape[0], max(hidden.shape[1], 1))
+    contexts = {3: GRU, 4: LSTM}
+    if num_gates not in contexts or rest:
+        raise ValueError(f"{path}: its recurrent network has {num_gates} gates, no GRU (3) and no LSTM (4)")
+    num_layers = sum(name.startswith("gAR.baseNet.weight_hh_l") for name in weights)
+    dim, norm = len(kernel), _norm(path, weights)
+    epsilon = _EPSILON * (dim - 1) / dim if norm == "layer" and dim > 1 else NORM_EPSILON
+    return CPC(
+        AudioEncoder(dim=dim, norm=norm, norm_epsilon=epsilon),
+        contexts[num_gates](dim=hidden.shape[1], num_layers=num_layers),
+        Bilinear(num_steps=num_steps),
+        Contrastive(negatives="mixed", num_negatives=num_negatives),
+    )
+
+
+def _norm(path: Path, weights: Weights) -> Norm:
+    scale = weights.get("gEncoder.batchNorm0.weight")
+    if scale is None:
+        return "none"
+    if scale.ndim == 3:
+        return "layer"
+    if "gEncoder.batchNorm0.running_mean" in weights:
+        return "affine"
+    raise ValueError(f"{path}: its norm is an instance norm, over time, by which latents see the future: none in cpc")
+
+
+@torch.no_grad()
+def _take_over(model: CPC, path: Path, weights: Weights) -> None:
+    """Write every weight of encoder and context into the model, each to its place."""
+    new = {
+        name: weights[f"gAR.baseNet.{name}"]
+        for name in model.context.layers.state_dict()
+        if f"gAR.baseNet.{name}" in weights
+    }
+    taken = {f"gAR.baseNet.{name}" for name in new}
+    _load(path, model.context.layers, new)
+    for index, layer in enumerate(model.encoder.layers):
+        names = [f"gEncoder.conv{index}.weight", f"gEncoder.conv{index}.bias"]
+        if model.encoder.norm != "none":
+            names += [f"gEncoder.batchNorm{index}.weight", f"gEncoder.batchNorm{index}.bias"]
+        if model.encoder.norm == "affine":
+            names += [f"gEncoder.batchNorm{index}.running_{name}" for name in ("mean", "var")]
+        kernel = _of(path, weights, names[0], num_axes=3)
+        bias, *norm = (_of(path, weights, name, num_values=model.encoder.dim) for name in names[1:])
+        new = {"weight": kernel, "bias": bias}
+        if model.encoder.norm == "layer":
+            scale, shift = (each.flatten() for each in norm)
+            dim = model.encoder.dim
+            new |= {"layer_norm.weight": scale * ((dim - 1) / dim) ** 0.5, "layer_norm.bias": shift}
+        elif model.encoder.norm == "affine":
+            gain, shift, mean, variance = norm
+            scale = gain * torch.rsqrt(variance + _EPSILON)
+            new |= {"scale": scale, "bias": (bias - mean) * scale + shift}
+        _load(path, layer, new)
+        taken |= set(names)
+    without_place = sorted(name for name in set(weights) - taken if not _COUNTER.fullmatch(name))
+    if without_place:
+        raise ValueError(f"{path} holds weights that have no place in cpc's model: {', '.join(without_place[:5])}")
+    model.is_initialised.fill_(True)
+
+
+def _of(path: Path, weights: Weights, name: str, num_axes: int | None = None, num_values: int | None = None) -> Tensor:
+    """A weight that must be there, with so many axes or values."""
+    if name not in weights:
+        raise ValueError(f"{path} holds no {name}: a model that cpc does not have, or no CPC_audio checkpoint")
+    found = weights[name]
+    if num_axes not in (None, found.ndim) or num_values not in (None, found.numel()):
+        raise ValueError(f"{path}: {name} has the shape {list(found.shape)}, which its architecture cannot have")
+    return found
+
+
+def _load(path: Path, part: torch.nn.Module, new: Weights) -> None:
+    try:
+        part.load_state_dict(new)
+    except RuntimeError as error:
+        reason = "; ".join(line.strip() for line in str(error).splitlines()[1:3])
+        raise ValueError(f"{path}: its weights do not fit a {type(part).__name__} of cpc: {reason}") from error

@@ -1,0 +1,1 @@
+"""HTML pages of charts that `cpc quickstart` and `cpc calibrate` write."""

@@ -1,0 +1,5 @@
+"""Estimators for scikit-learn's pipelines."""
+
+from cpc.sklearn.features import CPCFeatures
+
+__all__ = ["CPCFeatures"]

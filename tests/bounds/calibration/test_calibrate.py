@@ -1,0 +1,163 @@
+"""The grid, what is written, and what training does to an estimator's reading."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from cpc.bounds.calibration import training
+from cpc.bounds.calibration.calibrate import calibrate
+from cpc.bounds.calibration.training import Measured, measure_exact, train, trainable
+from cpc.bounds.estimators import ESTIMATORS
+from cpc.bounds.tasks import task_named
+from cpc.cli import main
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("calibration")
+    options = "--tasks gaussian uniform discrete --mi 6 1 --dim 2 --num_candidates 8 --steps 9 --num_matrices 5"
+    main(["calibrate", *options.split(), "--out", str(out)])
+    return out
+
+
+def test_every_reachable_point_has_a_row(folder: Path) -> None:
+    report = json.loads((folder / "calibration.json").read_text())
+    found = {(row["task"], row["critic"], row["estimator"], round(row["true_nats"], 6)) for row in report["rows"]}
+    reached = [("gaussian", 1.0), ("gaussian", 6.0), ("uniform", 1.0), ("uniform", 6.0), ("discrete", 1.0)]
+    trained = [name for name in ESTIMATORS if name != "leave_one_out"]
+    assert found == {
+        (task, critic, name, information)
+        for task, information in reached
+        for critic, names in (("exact", list(ESTIMATORS)), ("separable", trained))
+        for name in names
+    }
+    assert len(found) == len(report["rows"])
+    infinite = [row for row in report["rows"] if row["mean_nats"] is None]
+    assert {(row["task"], row["critic"]) for row in infinite} == {("uniform", "exact")}
+    steps = [course["steps"] for course in report["training"] if course["task"] == "gaussian"]
+    assert steps[0] == [0, 4, 8]
+    assert steps[1] == [9, 13, 17]  # the second level goes on where the first ended
+
+
+def test_the_protocol_stands_beside_the_figures(folder: Path) -> None:
+    report = json.loads((folder / "calibration.json").read_text())
+    assert report["tasks"] == ["gaussian", "uniform", "discrete"]
+    assert (report["estimators"], report["critics"]) == (list(ESTIMATORS), ["exact", "separable"])
+    assert (report["dims"], report["nums_candidates"], report["mi"]) == ([2], [8], [1.0, 6.0])
+    assert report["constants"] == {
+        "learning_rate": 1e-3,
+        "most_gradient_norm": 10.0,
+        "interpolated_alpha": 0.01,
+        "smile_clip": 5.0,
+        "mine_decay": 0.99,
+        "student_degrees_of_freedom": 5.0,
+    }
+    (left_out,) = report["left_out"]
+    assert "discrete" in left_out
+    assert report["diverged"] == []
+
+
+def test_what_diverged_is_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "LEARNING_RATE", 1e9)
+    options = {"estimators": ["nwj"], "critics": ["exact", "separable"], "mi": [1.0], "dim": [2]}
+    report = calibrate(tmp_path, tasks=["gaussian"], num_candidates=[8], steps=20, num_matrices=2, **options)
+    (diverged,) = report["diverged"]
+    assert diverged.startswith("separable critic, N = 8: the objective of nwj is")
+
+
+def test_the_page_shows_every_task_and_needs_nothing_else(folder: Path) -> None:
+    page = (folder / "calibration.html").read_text()
+    assert "<title>cpc calibrate</title>" in page
+    for title in ("estimate against truth", "while the critic trains"):
+        for task in ("gaussian", "uniform", "discrete"):
+            assert f"<h2>{task}, D = 2, N = 8, separable critic: {title}</h2>" in page
+    assert "default-src 'none'" in page
+    assert 'src="http' not in page
+
+
+def test_bias_and_variance_of_given_estimates() -> None:
+    found = Measured.of([torch.tensor(v) for v in (1.0, 2.0, 3.0, 4.0)], true_nats=2.0)
+    assert found.mean_nats == 2.5
+    assert found.bias_nats == 0.5
+    assert found.standard_deviation_nats == pytest.approx(math.sqrt(5 / 3))
+    assert found.standard_error_nats == pytest.approx(math.sqrt(5 / 3) / 2)
+
+
+@pytest.mark.usefixtures("unchecked_types")  # of 400 matrices
+def test_exact_critics_lie_on_their_side() -> None:
+    """In the mean over 400 matrices of 64, at 2 nats: below, above, or for DV above by Jensen."""
+    task, generator = task_named("gaussian", 2.0, 5), torch.Generator().manual_seed(0)
+    found = measure_exact(task, ESTIMATORS, 64, 400, generator).measured
+    for name, each in found.items():
+        if ESTIMATORS[name].side == "lower":
+            assert each.bias_nats < 3 * each.standard_error_nats
+        if ESTIMATORS[name].side == "upper":
+            assert each.bias_nats > -3 * each.standard_error_nats
+    assert found["info_nce"].bias_nats < -5 * found["info_nce"].standard_error_nats  # N is small
+    assert found["leave_one_out"].bias_nats > 5 * found["leave_one_out"].standard_error_nats
+    assert found["dv"].mean_nats > found["nwj"].mean_nats
+
+
+@pytest.mark.usefixtures("unchecked_types")  # of hundreds of equal calls
+@pytest.mark.parametrize(("critic", "short_nats"), [("separable", 0.3), ("concatenated", 0.3), ("bilinear", 0.45)])
+def test_a_trained_critic_learns_and_stays_below_the_exact_one(critic: str, short_nats: float) -> None:
+    """InfoNCE on correlated Gaussians: near the exact critic (x^T W y less so), not above it by 3 standard errors."""
+    task = task_named("gaussian", 1.0, 2)
+    (level,) = train([task], ["info_nce"], critic, 48, 200, 60, seed=0)
+    found = level.measured["info_nce"]
+    exact = measure_exact(task, ["info_nce"], 48, 200, torch.Generator().manual_seed(1)).measured["info_nce"]
+    error = math.hypot(found.standard_error_nats, exact.standard_error_nats)
+    assert found.mean_nats < exact.mean_nats + 3 * error
+    assert found.mean_nats > exact.mean_nats - short_nats
+    assert level.estimates["info_nce"][0] < 0.3 < level.estimates["info_nce"][-1]
+
+
+@pytest.mark.usefixtures("unchecked_types")
+@pytest.mark.parametrize("names", trainable(list(ESTIMATORS)))
+def test_every_objective_teaches(names: list[str]) -> None:
+    task = task_named("gaussian", 1.0, 2)
+    (level,) = train([task], names, "separable", 32, 150, 60, seed=0)
+    for name in names:
+        found = level.measured[name]
+        assert 0.4 < found.mean_nats
+        if ESTIMATORS[name].side == "lower":
+            assert found.mean_nats < 1 + 3 * found.standard_error_nats
+
+
+def test_estimators_with_one_objective_share_a_critic() -> None:
+    assert trainable(["leave_one_out", "js", "dv", "smile", "mine"]) == [["js", "smile"], ["dv"], ["mine"]]
+
+
+def test_training_is_the_seeds() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    runs = [
+        [level.measured for level in train([task_named("cubic", 1.0, 2)], ["dv"], "separable", 8, 5, 4, seed)]
+        for seed in (0, 0, 1)
+    ]
+    assert runs[0] == runs[1] != runs[2]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tasks": ["knn"]}, "tasks names 'knn'"),
+        ({"estimators": ["knn"]}, "estimators names 'knn'"),
+        ({"critics": ["knn"]}, "critics names 'knn', which is not one of exact, separable"),
+        ({"num_candidates": [16, 1]}, "`num_candidates`=1 must be at least 2"),
+        ({"steps": 0}, "`steps`=0 must be at least 1"),
+        ({"num_matrices": 1}, "`num_matrices`=1 must be at least 2"),
+        ({"mi": [2.0, -1.0]}, "`mi`=-1.0 must be positive"),
+        ({"mi": [2.0, math.inf]}, "`mi`=inf must be a finite number"),
+        ({"tasks": ["discrete"], "dim": [1], "mi": [4.0]}, "none of the tasks discrete reaches any"),
+        ({"critics": ["separable"], "estimators": ["leave_one_out"]}, "leave_one_out has the exact critic alone"),
+    ],
+)
+def test_mistakes(options: dict, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        calibrate(tmp_path / "new", **options)
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,201 @@
+"""Options of all commands: which numbers, texts and paths are refused, and with which name in the message."""
+
+import argparse
+import re
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cpc.checkpoint import save_pretrained
+from cpc.cli import COMMANDS, main
+from cpc.config.options import Options
+from cpc.contexts import GRU
+from cpc.data import Audio, Frames, Images, Sentences, Text
+from cpc.encoders import AudioEncoder
+from cpc.model import CPC
+from cpc.predictors import Bilinear
+from cpc.pretraining.command import typed_option
+from cpc.pretraining.trainer import make_trainer
+
+DATA = (Audio, Images, Text, Sentences, Frames)
+# Options whose number has no least value, or may be zero. All others are refused zero and -1.
+MAY_BE_NEGATIVE = {"speaker_level", "split_level", "threshold"}
+MAY_BE_ZERO = {
+    *MAY_BE_NEGATIVE,
+    "seed",
+    "port",
+    "valid_share",
+    "test_share",
+    "gpus_per_rank",
+    "max_ram_gb",
+    "cpc_weights",
+    "hidden",
+}
+
+
+def options_of(name: str) -> Options:
+    """The options of a command, with those of the data of its model."""
+    module, _, function = COMMANDS[name][0].partition(":")
+    options = Options(getattr(import_module(module), function), f"cpc {name}")
+    if options.takes_more:
+        options.add_fields(Audio, Audio.probe_options if name == "probe" else Audio.held_out_options)
+    return options
+
+
+def all_options() -> list[Any]:
+    """(command, option, all arguments that the command needs) of every option of every command but pretrain."""
+    found = []
+    for name, (place, _) in COMMANDS.items():
+        if place and name not in ("pretrain", "doctor"):
+            actions = [each for each in options_of(name).parser._actions if each.dest != "help"]
+            needed = [each for each in actions if each.required or not each.option_strings]
+            needed.sort(key=lambda each: not each.option_strings)  # after COMMAND all is the other command's
+            found += [pytest.param(name, each, needed, id=f"{name} {each.dest}") for each in actions]
+    return found
+
+
+ALL = all_options()
+NUMBERS = [each for each in ALL if str(each.values[1].metavar).startswith(("INT", "FLOAT"))]
+TEXTS = [each for each in ALL if getattr(each.values[1].type, "__name__", "") in ("str", "Path")]
+TEXTS = [each for each in TEXTS if each.values[1].choices is None]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("options") / "model"
+    made = CPC(AudioEncoder(4, kernels=(2,), strides=(2,), paddings=(0,)), GRU(dim=4), Bilinear(num_steps=1))
+    data = {"class_path": "cpc.data.Audio", "init_args": {"manifest": "unknown"}}
+    save_pretrained(made, folder, provenance={"data": data})
+    return folder
+
+
+def refused(name: str, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as exit_:
+        main([*name.split(), *arguments])
+    assert exit_.value.code == 2
+    return capsys.readouterr().err
+
+
+def typed(action: argparse.Action, value: str, needed: list[argparse.Action], model: Path) -> list[str]:
+    """The option with a value, and all else that the command needs; a model where it looks for one."""
+    places = {"model_folder": str(model)}
+    words = [f"{action.option_strings[0]}={value}"] if action.option_strings else []
+    for each in needed:
+        if each.option_strings:
+            words += [] if each is action else [f"{each.option_strings[0]}=1"]
+        else:
+            words.append(value if each is action else places.get(str(each.metavar), "x"))
+    return words
+
+
+def named(action: argparse.Action) -> str:
+    return action.option_strings[0] if action.option_strings else str(action.metavar or action.dest)
+
+
+def test_every_command_is_looked_at() -> None:
+    assert len(NUMBERS) > 60
+    assert len(TEXTS) > 60
+
+
+@pytest.mark.parametrize(("name", "action", "needed"), NUMBERS)
+def test_numbers_are_finite_and_of_64_bits(
+    name: str, action: argparse.Action, needed: list[argparse.Action], model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for value in ("nan", "-inf", "1e999") if "FLOAT" in str(action.metavar) else ("nan", str(2**63)):
+        assert f"argument {named(action)}: " in refused(name, typed(action, value, needed, model), capsys)
+
+
+@pytest.mark.parametrize(("name", "action", "needed"), TEXTS)
+def test_texts_and_paths_are_not_empty(
+    name: str, action: argparse.Action, needed: list[argparse.Action], model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(name, typed(action, "", needed, model), capsys)
+    assert f"argument {named(action)}: is empty" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "action", "needed"), [each for each in NUMBERS if each.values[1].dest not in MAY_BE_NEGATIVE]
+)
+def test_numbers_out_of_range_are_refused(
+    name: str,
+    action: argparse.Action,
+    needed: list[argparse.Action],
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for value in ("-1",) if action.dest in MAY_BE_ZERO else ("-1", "0"):
+        said = refused(name, typed(action, value, needed, model), capsys)
+        assert f"{named(action)}={value}" in said
+        assert "must be" in said
+        assert not list(tmp_path.iterdir())
+
+
+PLACES = [
+    pytest.param(name, each.values[1], each.values[2], id=each.id)
+    for each in ALL
+    if each.values[1].dest in ("out", "export", "folder") and (name := each.values[0]) != "data synthesize"
+]  # `synthesize` takes a corpus that is there as it is, and writes a new one from the start
+
+
+@pytest.mark.parametrize(("name", "action", "needed"), PLACES)
+def test_a_place_that_cannot_be_written_to_shows_before_the_work(
+    name: str,
+    action: argparse.Action,
+    needed: list[argparse.Action],
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nothing else that is given here exists: the place is what is said."""
+    (tmp_path / "file").touch()
+    said = refused(name, typed(action, str(tmp_path / "file" / "below"), needed, model), capsys)
+    assert f"{named(action)}={tmp_path / 'file' / 'below'} cannot be written: Not a directory" in said
+    is_file = action.dest == "export" or name == "data items" or "JSON" in str(action.help)
+    other = "/dev/null" if is_file else str(tmp_path / "file")
+    if name != "data index":  # a file, or the folder for it
+        said = refused(name, typed(action, other, needed, model), capsys)
+        assert f"{named(action)}={other} is " in said
+        assert "name another place" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert Path("/dev/null").is_char_device()
+
+
+def test_options_that_nothing_reads_are_refused(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, arguments, message in (
+        ("share", [str(model), "--license", "mit", "--out", "x", "--private"], "--private is about a repository"),
+        ("monitor", ["x", "--export", "x.html", "--port", "8050"], "--port is about a page that is served"),
+        ("monitor", ["x", "--export", "x.html", "--prometheus"], "--prometheus is about a page that is served"),
+        ("calibrate", ["--critics", "exact", "--steps", "5"], "--steps=5 is about critics that are trained"),
+    ):
+        assert message in refused(name, arguments, capsys)
+
+
+@pytest.mark.parametrize("given", ["{a: 1, a: 2}", "{a: {b: .inf}}", "{a: [1, .NaN]}"])
+def test_mappings_hold_no_key_twice_and_no_infinity(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "argument --options: " in refused("data record", ["CartPole-v1", "x", "--options", given], capsys)
+
+
+def test_numbers_without_a_meaning_name_their_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "out")
+    for name, arguments, message in (
+        ("data download", ["", "--out", out], "argument source: is empty: give a value"),
+        ("data synthesize", [out, "--seed", "-3"], "error: --seed=-3 must be at least 0"),
+        ("calibrate", ["--out", out, "--mi", "1e12"], "reaches any of 1000000000000.0 nats .*change --mi, --dim"),
+        ("calibrate", ["--out", out, "--tasks", "uniform", "--mi", "300"], "reaches any of 300.0 nats"),
+    ):
+        assert re.search(message, refused(name, arguments, capsys))
+    assert not Path(out).exists()
+
+
+def test_messages_of_pretraining_name_options_as_they_are_typed() -> None:
+    for section, function in (("trainer", make_trainer), ("data", Audio)):
+        for name in signature(function).parameters:
+            assert typed_option(name) == f"--{section}.{name}"
+    for name in ("run_dir", "seed_everything", "model.num_chunks", "trainer.max_steps", "data.seed"):
+        assert typed_option(name) == f"--{name}"

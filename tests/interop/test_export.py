@@ -1,0 +1,153 @@
+"""Graphs for ONNX Runtime compute what the model does, at any length, also as a stream."""
+
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from cpc import CPC, save_pretrained
+from cpc.contexts import GRU, LSTM, CausalTransformer, Identity, PixelCNN
+from cpc.encoders import AudioEncoder, FrameEncoder, MelEncoder, PatchEncoder, TinyTrunk, TokenEncoder
+from cpc.interop.export import Graph, _check, encoder_graph, export
+from cpc.predictors import Bilinear
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "library.md"
+
+
+def saved(folder: Path, encoder: Any, context: Any, x: torch.Tensor) -> CPC:
+    torch.manual_seed(0)
+    model = CPC(encoder, context, Bilinear(1)).eval()
+    model.initialise_from(x)
+    save_pretrained(model, folder)
+    return model
+
+
+def exported(folder: Path) -> str:
+    """What the command prints, in a process without checks of types, which are in an exporter's way."""
+    command = [sys.executable, "-m", "cpc.cli", "export", str(folder / "model"), "--out", str(folder / "graphs")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run(path: Path, **inputs: torch.Tensor) -> list[torch.Tensor]:
+    session = onnxruntime.InferenceSession(path)
+    return [torch.from_numpy(each) for each in session.run(None, {k: np.asarray(v) for k, v in inputs.items()})]
+
+
+@pytest.mark.slow
+def test_a_stream_of_audio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command's files, chunk by chunk and whole, are the model; metadata say how to prepare audio."""
+    encoder = AudioEncoder(8)
+    encoder.set_statistics(0.5, 2.0)
+    model = saved(tmp_path / "model", encoder, GRU(256), torch.randn(2, 3200))
+    assert "context.onnx written" in exported(tmp_path)
+    x = torch.randn(2, 5001)
+    z, c, state = model.encode(x)
+    (found,) = run(tmp_path / "graphs" / "encoder.onnx", x=x)
+    torch.testing.assert_close(found, z.detach(), rtol=0, atol=1e-5)
+    hidden, pieces = torch.zeros(2, 1, 256), []
+    for chunk in found.split(7, 1):
+        piece, hidden = run(tmp_path / "graphs" / "context.onnx", z=chunk, state=hidden)
+        pieces.append(piece)
+    torch.testing.assert_close(torch.cat(pieces, 1), c.detach(), rtol=0, atol=1e-5)
+    torch.testing.assert_close(hidden, state[0].detach(), rtol=0, atol=1e-5)
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```python\n(encoder, context = .*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    names = {"onnxruntime": onnxruntime, "np": np, "chunks": np.split(x[:1, :4800].numpy(), 3, 1)}
+    exec(block, names)
+    assert names["c"].shape == (1, 10, 256)
+    told = onnxruntime.InferenceSession(tmp_path / "graphs" / "encoder.onnx").get_modelmeta().custom_metadata_map
+    assert (told["cpc.sample_rate_hz"], told["cpc.hop_samples"]) == ("16000", "160")
+    assert (told["cpc.receptive_field_samples"], told["cpc.shortest_samples"]) == ("465", "159")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("encoder", "context", "x", "files"),
+    [
+        (AudioEncoder(8, norm="layer"), LSTM(8, 2), torch.randn(3, 3200), 2),
+        (MelEncoder(8), CausalTransformer(8, num_heads=2), torch.randn(3, 6400), 1),
+        (PatchEncoder(TinyTrunk(8, 1), patch_size=16, stride=8), PixelCNN(6, 2, 6), torch.rand(3, 1, 64, 64), 2),
+        (
+            FrameEncoder((16, 16), 6, widths=(4, 3), kernels=(4, 3), strides=(2, 2)),
+            Identity(),
+            torch.randint(0, 256, (3, 4, 1, 16, 16), dtype=torch.uint8),
+            2,
+        ),
+    ],
+    ids=["layer norm", "mel", "images", "frames"],
+)
+def test_every_kind_of_model(tmp_path: Path, encoder: Any, context: Any, x: torch.Tensor, files: int) -> None:
+    model = saved(tmp_path / "model", encoder, context, x)
+    assert exported(tmp_path).count("written") == files
+    (found,) = run(tmp_path / "graphs" / "encoder.onnx", x=x[:1])
+    torch.testing.assert_close(found, model.encoder(x[:1]).detach(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_an_opset_that_nobody_writes_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path / "model", AudioEncoder(4), GRU(4), torch.randn(2, 3200))
+    command = [sys.executable, "-m", "cpc.cli", "export", str(tmp_path / "model"), "--out", str(tmp_path / "graphs")]
+    done = subprocess.run([*command, "--opset", "99"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert re.search(r"--opset 99: torch .* writes these graphs in opset \d+; choose another", done.stderr)
+    assert not (tmp_path / "graphs").exists()
+
+
+@pytest.mark.parametrize(
+    ("encoder", "told"),
+    [  # 465 = 10 + 7 * 5 + 3 * 20 + 3 * 40 + 3 * 80 samples; of Mel 25 ms
+        (AudioEncoder(8), {"receptive_field_samples": 465, "shortest_samples": 159, "hop_samples": 160}),
+        (MelEncoder(8), {"receptive_field_samples": 400, "shortest_samples": 160, "hop_samples": 160}),
+    ],
+)
+@torch.no_grad()
+def test_what_chunks_need_is_told(encoder: Any, told: dict[str, int]) -> None:
+    """As docs/library.md says: at least so many samples, and half of the receptive field on either side."""
+    model = CPC(encoder, GRU(4), Bilinear(1)).eval()
+    model.initialise_from(torch.randn(2, 3200))
+    found = encoder_graph(model).told
+    assert told.items() <= found.items()
+    assert model.encode(torch.randn(1, found["shortest_samples"]))[0].shape[1] == 1
+    with pytest.raises(ValueError, match="too few"):
+        model.encode(torch.randn(1, found["shortest_samples"] - 1))
+    x, hop = torch.randn(1, 8000), found["hop_samples"]
+    num_more = math.ceil(found["receptive_field_samples"] / 2 / hop)
+    chunk = x[:, (20 - num_more) * hop : (27 + num_more) * hop]
+    torch.testing.assert_close(encoder(chunk)[:, num_more : num_more + 7], encoder(x)[:, 20:27], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda x: x * torch.nan, lambda x: x[:2], lambda x: x + 1e-4], ids=["NaN", "a shape", "a value"]
+)
+def test_graphs_that_compute_something_else_are_refused(wrong: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def draw(draws: torch.Generator) -> list[torch.Tensor]:
+        return [torch.rand(3, generator=draws)]
+
+    graph = Graph(torch.nn.Identity(), {"x": torch.zeros(3)}, {"x": {0: "length"}}, draw, {})
+    _check("encoder.onnx", graph, lambda x: [x.clone()])
+    with pytest.raises(
+        ValueError, match=r"encoder.onnx computes something else than the model: (nan|inf|1.0e-04) away"
+    ):
+        _check("encoder.onnx", graph, lambda x: [wrong(x)])
+
+
+def test_refusals(tmp_path: Path) -> None:
+    saved(tmp_path / "model", AudioEncoder(4), GRU(4), torch.randn(2, 3200))
+    with pytest.raises(ValueError, match="exists already"):
+        export(tmp_path / "model", tmp_path)
+    with pytest.raises(ValueError, match="at least 18"):
+        export(tmp_path / "model", tmp_path / "graphs", opset=11)
+    saved(tmp_path / "words", TokenEncoder(5, 4), GRU(4), torch.zeros(1, 3, dtype=torch.long))
+    with pytest.raises(ValueError, match="no graph of an encoder of text"):
+        export(tmp_path / "words", tmp_path / "graphs")
+    assert not (tmp_path / "graphs").exists()

@@ -1,0 +1,283 @@
+"""Datasets of Hugging Face, in folders as its package writes them and from a Hub, against the files that went in."""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import numpy as np
+import pytest
+from hub_server import serve_hub
+from PIL import Image
+
+from cpc import cli
+from cpc.data import read_image_source, read_manifest
+from cpc.data.audio.index import index_folder
+from cpc.interop.hub_datasets import _known_split, download_dataset, file_of
+
+library: Any = pytest.importorskip("datasets")
+assert library is import_module("datasets")
+
+
+def of_rows(rows: list[dict[str, Any]], **features: Any) -> Any:
+    """A dataset with a column `audio`, whose own encoder would need a package."""
+    plain = {"audio": {"bytes": library.Value("binary"), "path": library.Value("string")}}
+    table = library.Dataset.from_list(rows, features=library.Features(plain | features))
+    return table.cast(library.Features({"audio": library.Audio()} | features))
+
+
+def flac(write_audio: Callable[..., Path], folder: Path, number: int) -> bytes:
+    return write_audio(folder / f"{number}.flac", seconds=0.1, seed=number).read_bytes()
+
+
+def png(picture: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(picture).save(stream, "png")
+    return stream.getvalue()
+
+
+@pytest.fixture
+def speech(tmp_path: Path, write_audio: Callable[..., Path]) -> tuple[Path, list[bytes]]:
+    """Parquet files by split, as datasets of the Hub have them."""
+    files = [flac(write_audio, tmp_path / "made", number) for number in range(6)]
+    features = {
+        "speaker_id": library.Value("int64"),
+        "text": library.Value("string"),
+        "emotion": library.ClassLabel(names=["calm", "glad"]),
+        "words": library.List(library.Value("string")),
+    }
+    rows = [
+        {
+            "audio": {"bytes": content, "path": None if number % 2 else f"x/{number}.flac"},
+            "speaker_id": number % 3,
+            "text": f"a, {number}",
+            "emotion": number % 2,
+            "words": ["a"],
+        }
+        for number, content in enumerate(files)
+    ]
+    (tmp_path / "source").mkdir()
+    for split, chosen in {"train": rows[:4], "validation": rows[4:]}.items():
+        of_rows(chosen, **features).to_parquet(tmp_path / "source" / f"{split}-00000-of-00001.parquet")
+    return tmp_path / "source", files
+
+
+def test_audio_comes_with_its_labels_and_is_indexed(
+    speech: tuple[Path, list[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    source, files = speech
+    out = tmp_path / "out"
+    cli.main(["data", "download", str(source), "--out", str(out)])
+    assert f"cpc data index {out} --labels {out / 'labels.csv'}" in capsys.readouterr().out
+    index_folder(out, labels=out / "labels.csv", progress=False)
+    manifest = read_manifest(out)
+    assert [file.read_bytes() for file in manifest.files] == files
+    assert manifest.column("split") == ["train"] * 4 + ["valid"] * 2
+    assert manifest.column("speaker") == ["0", "1", "2", "0", "1", "2"]
+    assert manifest.column("emotion") == ["calm", "glad"] * 3
+    assert manifest.column("text")[5] == "a, 5"
+    assert "words" not in manifest.columns
+    download_dataset(str(source), out=tmp_path / "one", splits=["validation"])
+    assert len(list((tmp_path / "one").rglob("*.flac"))) == 2
+
+
+def test_images_lie_by_split_and_class(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pictures = [rng.integers(0, 256, (8, 8, 3), np.uint8) for _ in range(8)]
+    names = ["<", "../dog", ">"]
+    features = library.Features({"image": library.Image(), "label": library.ClassLabel(names=names)})
+    data = {}
+    for split, chosen in {"train": range(6), "test": range(6, 8)}.items():
+        rows = [
+            {"image": {"bytes": png(pictures[number]), "path": None}, "label": number % 3 if number else -1}
+            for number in chosen
+        ]
+        data[split] = library.Dataset.from_list(rows, features=features)
+    library.DatasetDict(data).save_to_disk(tmp_path / "source")
+    download_dataset(str(tmp_path / "source"), out=tmp_path / "out")
+    table = read_image_source(tmp_path / "out", valid_share=0.0)
+    assert table.classes == ["%2E.%2Fdog", "%3C", "%3E"]
+    assert Counter(table.splits) == {"train": 5, "test": 2, "unlabelled": 1}
+    for row, name in enumerate(table.names):
+        with table.open(row) as found:
+            number = int(Path(name).stem.rpartition("-")[2]) + 6 * (table.splits[row] == "test")
+            assert found.tobytes() == pictures[number].tobytes()
+            assert number == 0 or table.classes[table.labels[row]] == ["%3C", "%2E.%2Fdog", "%3E"][number % 3]
+
+
+def test_minus_one_is_a_number_but_no_class(tmp_path: Path, write_audio: Callable[..., Path]) -> None:
+    feeling, mood = library.Value("int64"), library.ClassLabel(names=["calm", "glad"])
+    rows = [
+        {
+            "audio": {"bytes": flac(write_audio, tmp_path, number), "path": None},
+            "feeling": number - 1,
+            "mood": number - 1,
+        }
+        for number in range(3)
+    ]
+    table = of_rows(rows, feeling=feeling, mood=mood)
+    library.DatasetDict({"train": table}).save_to_disk(tmp_path / "source")
+    out = download_dataset(str(tmp_path / "source"), out=tmp_path / "out")
+    with (out / "labels.csv").open(newline="") as stream:
+        assert [(row["feeling"], row["mood"]) for row in csv.DictReader(stream)] == [
+            ("-1", ""),
+            ("0", "calm"),
+            ("1", "glad"),
+        ]
+    picture = {"image": {"bytes": png(np.zeros((2, 2), np.uint8)), "path": None}}
+    features = library.Features({"image": library.Image(), "feeling": feeling})
+    pictures = library.Dataset.from_list([picture | {"feeling": value} for value in (-1, 0, 1)], features=features)
+    library.DatasetDict({"train": pictures}).save_to_disk(tmp_path / "pictures")
+    out = download_dataset(str(tmp_path / "pictures"), out=tmp_path / "classes", label="feeling")
+    assert sorted(file.parent.name for file in out.rglob("*.png")) == ["-1", "0", "1"]
+    assert [folder.name for folder in out.iterdir()] == ["train"]
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("train", "train"),
+        ("train.clean.100", "train"),
+        ("training_2", "train"),
+        ("validation", "valid"),
+        ("Valid", "valid"),
+        ("val2014", "valid"),
+        ("dev-other", "valid"),
+        ("testing", "test"),
+        ("test_matched", "test"),
+        ("unlabeled", "unlabelled"),
+        ("unsupervised", "unlabelled"),
+        ("validated", None),
+        ("devices", None),
+        ("trainval", None),
+        ("testimonials", None),
+        ("", None),
+    ],
+)
+def test_a_split_is_known_by_its_first_word(name: str, split: str | None) -> None:
+    if split is not None:
+        assert _known_split(name, "org/words") == split
+        return
+    with pytest.raises(ValueError, match=f"org/words: split '{name}' is none of train"):
+        _known_split(name, "org/words")
+
+
+def test_empty_splits_are_skipped_and_configurations_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    features = library.Features({"image": library.Image(), "label": library.ClassLabel(names=["a"])})
+    row = {"image": {"bytes": png(np.zeros((2, 2), np.uint8)), "path": None}, "label": 0}
+    full = library.Dataset.from_list([row], features=features)
+    empty = full.select([])
+    library.DatasetDict({"train": full, "test": empty}).save_to_disk(tmp_path / "saved")
+    for folder in ("tables", "named/small", "named/large"):
+        (tmp_path / folder).mkdir(parents=True)
+        full.to_parquet(tmp_path / folder / "train-00000-of-00001.parquet")
+    empty.to_parquet(tmp_path / "tables" / "test-00000-of-00001.parquet")
+    for source in ("saved", "tables"):
+        out = download_dataset(str(tmp_path / source), out=tmp_path / f"{source} written")
+        assert [path.relative_to(out).as_posix() for path in out.rglob("*.png")] == ["train/a/train-00000000.png"]
+        assert capsys.readouterr().err.endswith(f"{source}: split 'test' is empty, and skipped\n")
+    with pytest.raises(ValueError, match="has no rows in test: choose others by `splits`"):
+        download_dataset(str(tmp_path / "tables"), out=tmp_path / "out", splits=["test"])
+    configs = "".join(f"- config_name: {name}\n  data_files: {name}/*\n" for name in ("small", "large"))
+    (tmp_path / "named" / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
+    for config, words in ((None, "has several configurations"), ("huge", "has no configuration 'huge'")):
+        with pytest.raises(ValueError, match=rf"{words}: choose by `config` NAME one of \['small', 'large'\]$"):
+            download_dataset(str(tmp_path / "named"), out=tmp_path / "out", config=config)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_read_is_named_and_leaves_nothing(speech: tuple[Path, list[bytes]], tmp_path: Path) -> None:
+    source, _ = speech
+    out = tmp_path / "out"
+    with pytest.raises(ValueError, match=r"`splits` dev: .* has train, validation"):
+        download_dataset(str(source), out=out, splits=["dev"])
+    with pytest.raises(ValueError, match=r"audio \(Audio\), speaker_id \(Value\).*`column` must be one of"):
+        download_dataset(str(source), out=out, column="text")
+    with pytest.raises(ValueError, match="there is no dataset"):
+        download_dataset(str(tmp_path / "none"), out=out)
+    (tmp_path / "secret.wav").write_bytes(b"RIFF")
+    table = of_rows([{"audio": {"bytes": b"text", "path": None}}])
+    library.DatasetDict({"train": table}).save_to_disk(tmp_path / "text")
+    with pytest.raises(ValueError, match="train, row 0 holds no audio file that is known: it begins with b'text'"):
+        download_dataset(str(tmp_path / "text"), out=out)
+    with pytest.raises(ValueError, match="row 0 holds no file"):
+        file_of({"bytes": None, "path": None}, "Audio", str(source), "row 0")
+    secret = tmp_path / "secret.wav"
+    for elsewhere in (
+        *(str(secret), f"{source}/../secret.wav", f"file://{secret}", f"simplecache::file://{secret}"),
+        *("http://127.0.0.1:9/x.wav", "hf://buckets/x.wav", "hf://datasets/org/wordsmith/x.wav"),
+        *("hf://datasets/org/words@main/../../x.wav", f"zip://a.wav::{secret}", f"filecache::{source}/a.wav"),
+    ):
+        for of in (str(source), "org/words", "."):
+            with pytest.raises(ValueError, match="outside of the dataset: refused"):
+                file_of({"bytes": None, "path": elsewhere}, "Audio", of, "row 0")
+    with pytest.raises(ValueError, match=r"`label` text: .* holds audio, whose labels all go to labels.csv"):
+        download_dataset(str(source), out=out, label="text")
+    with pytest.raises(ValueError, match=r"`revision` v9: .* is a folder"):
+        download_dataset(str(source), out=out, revision="v9")
+    with pytest.raises(ValueError, match=r"`config` small: .* is a saved dataset"):
+        download_dataset(str(tmp_path / "text"), out=out, config="small")
+    library.DatasetDict({"holdout": table}).save_to_disk(tmp_path / "odd")
+    with pytest.raises(ValueError, match="split 'holdout' is none of train"):
+        download_dataset(str(tmp_path / "odd"), out=out)
+    assert not out.exists()
+    out.mkdir()
+    with pytest.raises(ValueError, match="is there already"):
+        download_dataset(str(source), out=out)
+
+
+def test_a_dataset_comes_from_the_hub(speech: tuple[Path, list[bytes]], tmp_path: Path) -> None:
+    """Of the named commit; pictures in folders and in a zip; nothing where there is none; no code of its own."""
+    source, files = speech
+    tables = {f"data/{each.name}": each.read_bytes() for each in source.iterdir()}
+    loose = {"train/ann/1.flac": files[1], "train/bob/2.flac": files[2]}
+    pictures = {f"train/{name}/1.png": png(np.full((2, 2), shade, np.uint8)) for shade, name in enumerate("ab")}
+    packed = io.BytesIO()
+    with ZipFile(packed, "w") as archive:
+        archive.writestr("metadata.csv", "file_name,word\n0.png,a\n1.png,b\n")
+        for number, content in enumerate(pictures.values()):
+            archive.writestr(f"{number}.png", content)
+    with serve_hub() as hub:
+        hub.repositories = {
+            "datasets/org/words": [tables, loose],
+            "datasets/org/pictures": [pictures, {"train.zip": packed.getvalue()}],
+            "datasets/org/damaged": [{"train.zip": packed.getvalue()[:50]}],
+            "datasets/org/code": [{"code.py": b"open('ran', 'w')", **tables}],
+        }
+        asked = {
+            "words": ("org/words", hub.commit("datasets/org/words", 0)),
+            "folders": ("org/pictures", hub.commit("datasets/org/pictures", 0)),
+            "zip": ("org/pictures", "main"),
+            "nowhere": ("org/nowhere", "main"),
+            "no revision": ("org/words", "v9"),
+            "loose": ("org/words", "main"),
+            "damaged": ("org/damaged", "main"),
+            "code": ("org/code", "main"),
+        }
+        told = hub.call(
+            [f"download({name!r}, out={out!r}, revision={at!r})" for out, (name, at) in asked.items()], tmp_path
+        )
+    assert told[:3] == ["words", "folders", "zip"]
+    index_folder(tmp_path / "words", labels=tmp_path / "words/labels.csv", progress=False)
+    assert [file.read_bytes() for file in read_manifest(tmp_path / "words").files] == files
+    for out, folders in {"folders": ["a", "b"], "zip": ["train", "train"]}.items():
+        found = sorted((tmp_path / out / "train").rglob("*.png"))
+        assert [file.read_bytes() for file in found] == list(pictures.values())
+        assert [file.parent.name for file in found] == folders
+    messages = {
+        "nowhere": "ValueError: there is no dataset 'org/nowhere'",
+        "no revision": "ValueError: there is no dataset 'org/words'",
+        "damaged": "OSError: org/damaged cannot be read: BadZipFile",
+        "code": "OSError: org/code cannot be read: RuntimeError: Dataset scripts are no longer supported",
+    }
+    if find_spec("torchcodec") is None:
+        messages["loose"] = "ValueError: org/words holds loose files"
+    for out, message in messages.items():
+        assert told[list(asked).index(out)].startswith(message)
+        assert not (tmp_path / out).exists()
+    assert not (tmp_path / "ran").exists()

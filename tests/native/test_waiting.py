@@ -1,0 +1,109 @@
+import itertools
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cpc.native import waiting
+
+NUM_THREADS = 2
+needs_two_cores = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < NUM_THREADS, reason="threads have no cores"
+)
+
+SWITCHES = """
+import os, resource, torch
+from cpc.native.waiting import idle_threads
+
+net = torch.nn.Sequential(*(torch.nn.Conv1d(64, 64, 3, padding=1) for _ in range(8)))
+x = torch.randn(8, 64, 400, generator=torch.Generator().manual_seed(0))
+
+def work():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    for _ in range(10):
+        net.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+    gradients = torch.cat([parameter.grad.flatten() for parameter in net.parameters()])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before, loss.detach(), gradients
+
+work()
+spinning, loss, gradients = work()
+num_threads = len(os.listdir("/proc/self/task"))
+with idle_threads():
+    asleep, same_loss, same_gradients = work()
+spinning_again, _, _ = work()
+assert torch.equal(loss, same_loss) and torch.equal(gradients, same_gradients)
+assert len(os.listdir("/proc/self/task")) == num_threads, "idle threads have ended"
+print(spinning, asleep, spinning_again)
+"""
+
+UNTIL_ASLEEP = """
+import time, torch
+from cpc.native.waiting import threads_sleep, watch_cores
+
+assert watch_cores() and watch_cores(), "the second call finds the first one's thread"
+x, end = torch.ones(2**18), time.monotonic() + 100
+while not threads_sleep() and time.monotonic() < end:
+    x.neg_()
+print(threads_sleep())
+"""
+
+
+def run(program: str, **environment: str) -> str:
+    told = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(NUM_THREADS))
+    environment = told | threads | environment
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    return done.stdout
+
+
+@needs_two_cores
+def test_idle_threads_let_the_others_sleep_and_change_no_number() -> None:
+    """A thread that sleeps gives its core up at every wait; one that spins does so hardly ever."""
+    spinning, asleep, spinning_again = (int(count) for count in run(SWITCHES).split())
+    assert asleep > 3 * max(spinning, spinning_again), (spinning, asleep, spinning_again)
+
+
+@needs_two_cores
+def test_threads_sleep_beside_busy_processes() -> None:
+    num_processes = 2 * len(os.sched_getaffinity(0))
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(num_processes)]
+    try:
+        assert run(UNTIL_ASLEEP).strip() == "True"
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def test_looks_end_with_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks a second apart; thread 7 waits as listed, thread 8 has ended or is new, which says nothing."""
+    waits = iter(itertools.accumulate([0.0, 0.5, 0.4, 0.36, 0.34, 0.1, 0.2, 0.36]))
+    clock = itertools.count()
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    others = itertools.cycle([{8: 99.0}, {}])
+    monkeypatch.setattr(waiting, "seconds_without_core", lambda: {7: next(waits)} | next(others))
+    waiting._wait_while(busy=True)  # 0.5, 0.4 and 0.36 are busy; ends at 0.34
+    assert next(clock) == 5
+    waiting._wait_while(busy=False)  # from here on: 0.2, then 0.36
+    assert next(clock) == 9
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"OMP_WAIT_POLICY": "PASSIVE"}, {"GOMP_SPINCOUNT": "10"}, {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}],
+)
+def test_nothing_is_watched_where_the_environment_decides(environment: dict[str, str]) -> None:
+    program = "import threading\nfrom cpc.native import waiting\nprint(waiting.watch_cores(), threading.active_count())"
+    assert run(program, **environment).split() == ["False", "1"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
+def test_a_wait_for_a_core_is_counted() -> None:
+    counted = waiting.seconds_without_core()
+    assert counted[os.getpid()] >= 0
