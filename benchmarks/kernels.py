@@ -84,13 +84,13 @@ def kernel_errors() -> dict[str, dict[str, float]]:
     return found
 
 
-def gradient_bias(scores: Tensor, target: int, law: Tensor, num: int) -> dict[str, float]:
+def gradient_bias(scores: Tensor, target: int, proposal: Tensor, num: int) -> dict[str, float]:
     """The largest component of the bias in the logits, by enumeration, and what bounds it.
 
     Args:
         scores: [n] logits.
         target: its index.
-        law: [n] of each draw, zero at the target.
+        proposal: [n] of each draw, zero at the target.
         num: m.
     """
     num_classes = len(scores)
@@ -98,7 +98,7 @@ def gradient_bias(scores: Tensor, target: int, law: Tensor, num: int) -> dict[st
     exp_scores = scores.exp()
     total = exp_scores.sum()
     softmax = exp_scores / total
-    weights = torch.where(law > 0, exp_scores / law.clamp(min=1e-300), 0.0)  # w_j
+    weights = torch.where(proposal > 0, exp_scores / proposal.clamp(min=1e-300), 0.0)  # w_j
 
     mean_gradient = torch.zeros(num_classes, dtype=torch.float64)  # of log Z': E[p']
     for outcome in itertools.product(others, repeat=num):
@@ -106,7 +106,7 @@ def gradient_bias(scores: Tensor, target: int, law: Tensor, num: int) -> dict[st
         estimate = torch.zeros(num_classes, dtype=torch.float64)
         estimate[target] = exp_scores[target]
         estimate.index_add_(0, torch.tensor(drawn), weights[drawn] / num)
-        mean_gradient += law[drawn].prod() * estimate / estimate.sum()
+        mean_gradient += proposal[drawn].prod() * estimate / estimate.sum()
     bias = mean_gradient - softmax
 
     gradient = torch.eye(num_classes, dtype=torch.float64)  # of o_j in the logits
@@ -116,10 +116,10 @@ def gradient_bias(scores: Tensor, target: int, law: Tensor, num: int) -> dict[st
     of_others[target] = 0
     first_order = -(of_others[:, None] * deviation).sum(0) / (num * total**2)
     # With one draw, e = e^{o_t} (grad o_t - g) + w_j (grad o_j - g); its mean is zero.
-    variance_e = (law[:, None] * (weights[:, None] * deviation) ** 2).sum(0) - (
-        (law * weights)[:, None] * deviation
+    variance_e = (proposal[:, None] * (weights[:, None] * deviation) ** 2).sum(0) - (
+        (proposal * weights)[:, None] * deviation
     ).sum(0) ** 2
-    variance_z = (law * weights**2).sum() - others_total**2
+    variance_z = (proposal * weights**2).sum() - others_total**2
     smallest = exp_scores[target] + weights[others].min()
     bound = (variance_e.clamp(min=0) * variance_z.clamp(min=0)).sqrt() / (num * total * smallest)
     return {
@@ -150,11 +150,11 @@ def gradient_biases() -> dict[str, dict[str, float]]:
         sampler.refresh(classes)
         laws[name] = sampler.log_prob(query)[0].double().exp()
     found = {}
-    print(f"{'law':24}{'largest bias':>14}{'first order':>14}{'bound':>14}")
-    for name, law in laws.items():
-        law = law.clone()
-        law[target] = 0
-        found[name] = gradient_bias(scores, target, law / law.sum(), NUM_SAMPLED)
+    print(f"{'proposal':24}{'largest bias':>14}{'first order':>14}{'bound':>14}")
+    for name, proposal in laws.items():
+        proposal = proposal.clone()
+        proposal[target] = 0
+        found[name] = gradient_bias(scores, target, proposal / proposal.sum(), NUM_SAMPLED)
         assert found[name]["least_slack"] > -1e-6, "the bound does not hold"
         print(
             f"{name:24}" + "".join(f"{found[name][key]:14.2e}" for key in ("bias", "first_order", "bound")), flush=True

@@ -14,13 +14,13 @@ from cpc.contexts import GRU
 from cpc.data.batch import Batch
 from cpc.encoders import VectorEncoder
 from cpc.evaluation import READABLE, HeldOutReadings
-from cpc.losses import Contrastive, Measure
+from cpc.losses import Contrastive, EvalProtocol
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 
 PROCESS = VectorAR1(coefficient=0.8, dim=4)
 NUM_STEPS, BATCH_SIZE, NUM_LATENTS = 4, 32, 32
-MEASURE = Measure("mixed_excluding", None)
+MEASURE = EvalProtocol("mixed_excluding", None)
 
 
 def trained(num_train_steps: int) -> CPC:

@@ -119,7 +119,7 @@ def sampler(path: str, **init_args: Any) -> dict[str, Any]:
 
 
 def softmax_with(
-    law: dict[str, Any] | None, class_path: str = "cpc.losses.ClassTableLoss", refresh_every: int = 1, **table: Any
+    proposal: dict[str, Any] | None, class_path: str = "cpc.losses.ClassTableLoss", refresh_every: int = 1, **table: Any
 ) -> dict[str, Any]:
     """The model's `loss`, with candidates from a law; None: all classes."""
     # all of it, since what is left out would be the base config's
@@ -128,11 +128,11 @@ def softmax_with(
         "table": sampler("cpc.candidates.ClassTable", **plain | {"temperature": TEMPERATURE} | table),
         "objective": "full_softmax",
         "correction": None,
-        "sampler": law,
+        "sampler": proposal,
         "num_sampled": None,
         "refresh_every": refresh_every,
     }
-    if law is not None:
+    if proposal is not None:
         classes |= {"objective": "sampled_softmax", "correction": "importance", "num_sampled": NUM_SAMPLED}
     return {"class_path": class_path, "init_args": classes}
 
@@ -164,7 +164,7 @@ def variants() -> dict[str, dict[str, Any]]:
         "log_uniform": softmax_with(static("LogUniform")),
         "quadratic": softmax_with(quadratic),
         "quadratic_absolute": softmax_with(quadratic, absolute),
-        **{name: softmax_with(law, refresh_every=REFRESH_EVERY) for name, law in frequencies.items()},
+        **{name: softmax_with(proposal, refresh_every=REFRESH_EVERY) for name, proposal in frequencies.items()},
         "two_level": softmax_with(sampler("cpc.candidates.samplers.TwoLevel", **of_query), refresh_every=REFRESH_EVERY),
     }
 

@@ -39,7 +39,7 @@ def overview(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -
     from cpc.monitor.app import build_app
     from cpc.monitor.charts import charts
     from cpc.monitor.library import Library
-    from cpc.monitor.metrics import exposition
+    from cpc.monitor.metrics import prometheus_text
     from cpc.monitor.view import View
 
     gc.freeze()  # as the command does
@@ -69,7 +69,7 @@ def overview(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -
             "close_seconds": closed - read,
             "draw_seconds": drawn - begun,
             "look_microseconds_a_run": 1e6 * seconds(lambda: [run.refresh() for run in runs]) / len(runs),
-            "metrics_milliseconds": 1e3 * seconds(lambda: exposition(library)),
+            "metrics_milliseconds": 1e3 * seconds(lambda: prometheus_text(library)),
             "figures_mb": len(text) / 1e6,
             "num_rows": len(rows),
             "resident_mib": _resident_mib(),

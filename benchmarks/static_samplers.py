@@ -15,7 +15,15 @@ import time
 import torch
 
 from benchmarks.machine import machine_state
-from cpc.candidates.samplers import COUNTS, LawSampler, LearnedUnigram, LogUniform, Uniform, UniformMixture, Unigram
+from cpc.candidates.samplers import (
+    COUNTS,
+    LearnedUnigram,
+    LogUniform,
+    ProposalSampler,
+    Uniform,
+    UniformMixture,
+    Unigram,
+)
 from cpc.native.allocator import keep_freed_memory
 
 NUM_CLASSES, NUM_QUERIES = 793_471, 640
@@ -31,7 +39,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     zipf = LogUniform(NUM_CLASSES).probabilities()
     targets = torch.multinomial(zipf, NUM_QUERIES, replacement=True, generator=generator)
-    samplers: dict[str, LawSampler] = {
+    samplers: dict[str, ProposalSampler] = {
         "log_uniform": LogUniform(NUM_CLASSES),
         "log_uniform_replacement": LogUniform(NUM_CLASSES, replacement=True),
         "uniform": Uniform(NUM_CLASSES),

@@ -142,7 +142,7 @@ def load_pretrained(
     if differing:
         raise ValueError(f"{weights} does not fit its architecture: {'; '.join(differing[:5])}")
     model.load_state_dict(found)
-    broken = not_finite(model)
+    broken = nonfinite_names(model)
     if broken:
         raise ValueError(f"{weights} holds values that are not finite, in {', '.join(broken[:5])}: export again")
     try:
@@ -297,7 +297,7 @@ def read_torch_archive(path: str | Path, written_by: str) -> Any:
     return found
 
 
-def not_finite(model: nn.Module) -> list[str]:
+def nonfinite_names(model: nn.Module) -> list[str]:
     """The names of the weights and statistics that are infinite or not a number.
 
     The laws of samplers may hold the logarithm of a probability of zero.

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from cpc.contexts.context import check_latents
 from cpc.data.batch import Batch
 from cpc.losses.contrastive import Contrastive
-from cpc.losses.loss_part import LossPart, Measure
-from cpc.losses.result import Contrast
+from cpc.losses.loss import EvalProtocol, Loss
+from cpc.losses.result import ContrastiveOutput
 from cpc.predictors import Output, Step
 
 _PROTOCOL = {  # what each part must have; `cpc.encoders` and so on hold parts that do
     "encoder": ("dim", "num_latents", "initialise_from"),
-    "context": ("directions", "connect", "by_direction"),
+    "context": ("directions", "connect", "split_directions"),
     "predictor": ("num_steps", "connect"),
     "loss": ("connect", "encode", "training_strategies"),
 }
@@ -46,7 +46,7 @@ class CPC(nn.Module):
     loss_part: Any
     predictors: Any
 
-    def __init__(self, encoder: Any, context: Any, predictor: Any, loss: LossPart | None = None) -> None:
+    def __init__(self, encoder: Any, context: Any, predictor: Any, loss: Loss | None = None) -> None:
         super().__init__()
         _check_parts(encoder=encoder, context=context, predictor=predictor, loss=loss)
         check_latents(encoder, context)
@@ -71,7 +71,7 @@ class CPC(nn.Module):
         """Encode observations and predict; pass the last `state` on to continue sequences rather than begin them."""
         latents, targets = self.loss_part.encode(self.encoder, x)
         contexts, state = self.context(latents, state)
-        of_directions = zip(self.predictors, self.context.by_direction(contexts).items(), strict=True)
+        of_directions = zip(self.predictors, self.context.split_directions(contexts).items(), strict=True)
         queries = {direction: predict(c) for predict, (direction, c) in of_directions}  # q = W_k c: [K, B, T, D]
         return Output(latents, contexts, queries, state, targets)
 
@@ -79,15 +79,19 @@ class CPC(nn.Module):
         self,
         batch: Batch | Num[Tensor, "B ..."],
         generator: torch.Generator | None = None,
-        measure: Measure | None = None,
-    ) -> Contrast:
+        measure: EvalProtocol | None = None,
+    ) -> ContrastiveOutput:
         """The loss of a batch, or of observations alone: whole, all of different sequences. As for `contrast`."""
         batch = batch if isinstance(batch, Batch) else Batch.of(batch)
         return self.contrast(self(batch.x), batch, generator, measure)
 
     def contrast(
-        self, output: Output, batch: Batch, generator: torch.Generator | None = None, measure: Measure | None = None
-    ) -> Contrast:
+        self,
+        output: Output,
+        batch: Batch,
+        generator: torch.Generator | None = None,
+        measure: EvalProtocol | None = None,
+    ) -> ContrastiveOutput:
         """The loss of an output of the model.
 
         Args:

@@ -42,7 +42,7 @@ class Output(NamedTuple):
         queries: W_k c_t by direction of time, `[K, S, T, D]`: under an empty name where latents are sequences (S = B);
             for grids S counts the columns of all images as `cpc.contexts.grid.columns` puts them.
         state: from which encoding goes on.
-        targets: the latents that queries find, where a loss compares others than contexts read (`LossPart.encode`);
+        targets: the latents that queries find, where a loss compares others than contexts read (`Loss.encode`);
             None: z.
     """
 

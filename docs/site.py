@@ -24,6 +24,7 @@ PUBLIC = (
     "cpc.probes.abx",
     "cpc.interop.export",
     "cpc.interop.hub",
+    "cpc.interop.hub_datasets",
     "cpc.interop.share",
     "cpc.interop.cpc_audio",
     "cpc.sklearn",

@@ -301,12 +301,12 @@ def test_weights_of_another_precision_are_cast(tmp_path: Path) -> None:
 
 
 def test_a_law_may_know_the_logarithm_of_zero(tmp_path: Path) -> None:
-    law = Unigram(torch.arange(9))
-    classes = ClassTableLoss(ClassTable(9, 4), "sampled_softmax", law, 3)
+    proposal = Unigram(torch.arange(9))
+    classes = ClassTableLoss(ClassTable(9, 4), "sampled_softmax", proposal, 3)
     cpc.save_pretrained(CPC(TokenEncoder(9, 4), GRU(4), Bilinear(1), classes), tmp_path)
     back = cpc.load_pretrained(tmp_path).loss_part.sampler
     assert back.log_q[0] == -torch.inf
-    assert torch.equal(back.log_q, law.log_q)
+    assert torch.equal(back.log_q, proposal.log_q)
 
 
 @pytest.mark.parametrize(

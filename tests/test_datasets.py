@@ -155,9 +155,11 @@ def test_speech_commands(monkeypatch: pytest.MonkeyPatch, speech_commands: Path)
     prepare(monkeypatch, "speech_commands", speech_commands)
     written = rows(speech_commands / "manifest.csv")
     assert len(written) == 12, "background noise is no word"
-    of_split = {split: {name for name, row in written.items() if row["split"] == split} for split in ("valid", "test")}
-    assert of_split["valid"] == {"yes/ffff0000_nohash_0.wav", "stop/ffff0000_nohash_1.wav"}
-    assert of_split["test"] == {"yes/12345678_nohash_0.wav"}
+    split_items = {
+        split: {name for name, row in written.items() if row["split"] == split} for split in ("valid", "test")
+    }
+    assert split_items["valid"] == {"yes/ffff0000_nohash_0.wav", "stop/ffff0000_nohash_1.wav"}
+    assert split_items["test"] == {"yes/12345678_nohash_0.wav"}
     row = written["stop/0a1b2c3d_nohash_1.wav"]
     assert (row["word"], row["speaker"], row["split"]) == ("stop", "0a1b2c3d", "train")
 

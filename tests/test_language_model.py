@@ -14,7 +14,7 @@ from cpc.checkpoint import load_pretrained, save_pretrained
 from cpc.contexts import GRU, PixelCNN
 from cpc.data.batch import Batch
 from cpc.encoders import TokenEncoder
-from cpc.losses import ClassTableLoss, Measure
+from cpc.losses import ClassTableLoss, EvalProtocol
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 
@@ -158,7 +158,7 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match="3 places and 1 steps ahead need 3 labels, got 0"):
         model.loss(x)
     with pytest.raises(ValueError, match="strategy='mixed': classes are found by full_softmax or full_softmax"):
-        model.loss(labelled(x, x), measure=Measure("mixed", None))
+        model.loss(labelled(x, x), measure=EvalProtocol("mixed", None))
     with pytest.raises(ValueError, match="refresh_every=0"):
         ClassTableLoss(ClassTable(9, 4), "full_softmax", refresh_every=0)
     for sampler, refresh_every, message in (

@@ -9,7 +9,7 @@ from cpc.candidates import STRATEGIES
 from cpc.contexts import GRU
 from cpc.data.batch import Batch
 from cpc.encoders import AudioEncoder
-from cpc.losses import Contrastive, Measure
+from cpc.losses import Contrastive, EvalProtocol
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 
@@ -105,7 +105,7 @@ def test_auxiliary_strategies_share_the_training_loss_and_leave_the_bound_alone(
         gradient = sum(dict(one.named_parameters())[name].grad for one in alone.values())
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-4)
     assert torch.equal(together.loss_nats, alone["mixed"].loss(x).loss_nats)
-    assert torch.equal(model.loss(x, measure=Measure("mixed", None)).loss, alone["mixed"].loss(x).loss)
+    assert torch.equal(model.loss(x, measure=EvalProtocol("mixed", None)).loss, alone["mixed"].loss(x).loss)
 
 
 def test_a_step_that_is_not_finite_with_an_auxiliary_strategy_shows() -> None:
@@ -117,7 +117,7 @@ def test_a_step_that_is_not_finite_with_an_auxiliary_strategy_shows() -> None:
     broken[0, 0] = torch.inf  # never a positive, and a candidate of its own sequence
     output = output._replace(latents=broken)
     result = model.contrast(output, batch)
-    alone = model.contrast(output, batch, measure=Measure("mixed_excluding", None))
+    alone = model.contrast(output, batch, measure=EvalProtocol("mixed_excluding", None))
     assert torch.isfinite(alone.loss_nats[:, 0]).all()
     assert not torch.isfinite(result.loss_nats[:, 0]).any()
 

@@ -19,10 +19,10 @@ from cpc.cli import main
 from cpc.data.batch import Batch
 from cpc.data.drawn import Drawn, DrawnCorpus
 from cpc.data.modality import Modality, Training
-from cpc.data.readouts import FrontEnd, Labels, Readouts
+from cpc.data.probe_data import FeatureExtractor, Labels, ProbeData
 from cpc.data.store.folders import find_files
 from cpc.data.store.records import read_records
-from cpc.data.streams.resuming import Order
+from cpc.data.streams.resumable_index import ResumableIndex
 from cpc.evaluation import recorded_data
 
 PACKAGE = __name__.partition(".")[0]
@@ -54,9 +54,9 @@ class Walks(Drawn):
         """Whether a walk drifts up or down."""
         return ["down", "up"]
 
-    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> "WalkReadouts":
+    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> "WalkProbeData":
         """Every step of a walk."""
-        return WalkReadouts(corpus, **where)
+        return WalkProbeData(corpus, **where)
 
 
 class WalkCorpus(DrawnCorpus):
@@ -117,7 +117,7 @@ class WalkWindows:
         return self.noise * torch.randn(LENGTH, DIM, generator=torch.Generator().manual_seed(key))
 
 
-class WalkFeatures(FrontEnd):
+class WalkFeatures(FeatureExtractor):
     """Latents and contexts of whole walks."""
 
     def __init__(self, features: Sequence[str], model: Any, corpus: WalkCorpus) -> None:
@@ -133,7 +133,7 @@ class WalkFeatures(FrontEnd):
         for row in rows.tolist():
             yield row, self._features(self.corpus.walks[row])
 
-    def of_file(self, path: Path) -> np.ndarray:
+    def file_features(self, path: Path) -> np.ndarray:
         """Of a walk in a file."""
         return next(iter(self._features(np.load(path)).values()))
 
@@ -143,7 +143,7 @@ class WalkFeatures(FrontEnd):
         return {name: {"z": latents, "c": contexts}[name][0].numpy() for name in self.dims}
 
 
-class WalkReadouts(Readouts):
+class WalkProbeData(ProbeData):
     """Features of walks, probed for their drift."""
 
     unit, several_vectors = "walk", True
@@ -161,7 +161,7 @@ class WalkReadouts(Readouts):
         """The drift of each walk, whatever the task is called."""
         return Labels({row: ["down", "up"][self.corpus.drift[row]] for row in rows.tolist()})
 
-    def front_end(self, features: Sequence[str], model: Any = None) -> FrontEnd:
+    def front_end(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
         """Of a model."""
         return WalkFeatures(features, model, self.corpus)
 
@@ -198,7 +198,7 @@ class WalksInOrder(Modality):
     def training(self, corpus: "OrderedCorpus", model: Any, rank: int = 0, world_size: int = 1) -> Training:
         """Round and round."""
         batches = OrderedBatches(corpus, self.train_split, self.batch_size)
-        return Training(batches, Order({"batch_size": self.batch_size}))
+        return Training(batches, ResumableIndex({"batch_size": self.batch_size}))
 
     def held_out(self, corpus: "OrderedCorpus", model: Any, **how: Any) -> "OrderedBatches":
         """The first batch of the split."""
@@ -227,7 +227,7 @@ class OrderedBatches:
         rows = indices[0] * self.batch_size + np.arange(self.batch_size)
         return self._windows.__getitems__([(row % len(self._windows.sequence_ids), 0) for row in rows.tolist()])
 
-    def drawn_as(self, strategy: str) -> tuple[str, bool]:
+    def sampler_for(self, strategy: str) -> tuple[str, bool]:
         """One way for every strategy."""
         return "in order", False
 

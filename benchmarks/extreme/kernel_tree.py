@@ -81,7 +81,7 @@ class KernelTree(QuerySampler):
 
     def _log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
         """O(n F) a query."""
-        features = self.kernel.of_queries(queries)
+        features = self.kernel.query_features(queries)
         probability = torch.ones(len(queries), 1, dtype=torch.float64, device=features.device)
         for level in range(1, self.num_levels + 1):
             nodes = torch.arange(2**level, 2 ** (level + 1), device=features.device)
@@ -105,7 +105,7 @@ class KernelTree(QuerySampler):
         self.check_values(queries, targets)
         excluded = distinct(targets) if hits == "exclude" else torch.full_like(targets, NO_TARGET)
         uniform = torch.rand(self.num_levels + 2, len(queries), num, generator=generator, dtype=torch.float64)
-        features = self.kernel.of_queries(queries)
+        features = self.kernel.query_features(queries)
         drawn = self._draw_compiled(features, targets, excluded, uniform) if queries.device.type == "cpu" else None
         if drawn is None:
             drawn = self._draw(features, targets, excluded, uniform.to(queries.device))

@@ -48,7 +48,7 @@ class PositiveRandomFeatures(KernelMap):
         """No exponent exceeds |w|^2 / (2 nu), about D / 2, whatever x is."""
         return self._exponents(x).exp() / math.sqrt(self.num_features)
 
-    def of_queries(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
+    def query_features(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
         """Divided by the largest feature of each x: a long x would have underflowed in all of them."""
         exponents = self._exponents(x)
         return (exponents - exponents.amax(-1, keepdim=True)).exp()

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from cpc.data.batch import Batch
-from cpc.losses.result import Contrast
+from cpc.losses.result import ContrastiveOutput
 from cpc.model import CPC
 from cpc.predictors import Output
 
@@ -74,7 +74,7 @@ class ActorCritic(nn.Module):
             state,
         )
 
-    def contrast(self, played: Played, begins: Bool[Tensor, "B T"], generator: torch.Generator) -> Contrast:
+    def contrast(self, played: Played, begins: Bool[Tensor, "B T"], generator: torch.Generator) -> ContrastiveOutput:
         """The CPC loss of a rollout: every piece of an episode is a sequence, and no prediction leaves it.
 
         Raises:

@@ -16,7 +16,7 @@ from cpc.data.figure_text import figure_text
 from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.records import read_records
 from cpc.data.store.untrusted import read_limited_yaml
-from cpc.pretraining.run_folder import only_one_process
+from cpc.pretraining.run_folder import lock_run
 
 SCHEMA = 1
 FINAL_SHARE = 0.1  # of the steps, whose mean return is the final one
@@ -63,7 +63,7 @@ def train_agents(
     folders = {
         weight: [run_dir / f"cpc_{weight:g}" / f"seed_{seed}" for seed in range(num_seeds)] for weight in weights
     }
-    with only_one_process(run_dir):
+    with lock_run(run_dir):
         for seed in range(num_seeds):
             for weight in weights:
                 of_arm = replace(a2c, cpc_weight=weight)

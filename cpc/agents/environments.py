@@ -11,7 +11,7 @@ import numpy as np
 from einops import rearrange, reduce
 
 from cpc.config.argument_rules import Count, check_fields
-from cpc.data.frames.environments import open_environment, picture_in, to_frame
+from cpc.data.frames.environments import open_environment, picture_in, resize_frame
 
 
 class Transition(NamedTuple):
@@ -80,7 +80,7 @@ class Environment:
         key = picture_in(space)
         picture = np.asarray(found if key is None else found[key])
         if self.is_grey:
-            return rearrange(to_frame(picture, self.shrink), "h w s -> s h w")
+            return rearrange(resize_frame(picture, self.shrink), "h w s -> s h w")
         size = {"p": self.shrink, "q": self.shrink}
         means = reduce(picture.astype(np.float32), "(h p) (w q) s -> s h w", "mean", **size)
         return np.rint(means).astype(np.uint8)

@@ -16,7 +16,7 @@ from cpc.bounds.gaussian import advice, information_at_reading_nats, is_biased, 
 from cpc.candidates import MOST_DRAW_EXCESS_NATS, bounds_information, reading_of
 from cpc.data.store.atomic import finite
 from cpc.losses.objectives import FULL_SOFTMAX, OBJECTIVES
-from cpc.losses.result import Contrast
+from cpc.losses.result import ContrastiveOutput
 from cpc.predictors import Step
 
 SCHEMA = 1
@@ -140,7 +140,7 @@ class Bound:
 
 
 class BoundTally:
-    """Adds up `Contrast`s, batch by batch, into a `Bound`.
+    """Adds up `ContrastiveOutput`s, batch by batch, into a `Bound`.
 
     Sums and counts are added, never means: a ragged last batch weighs what it holds. The standard error takes batches
     as independent units, since the rows of one batch share candidates. Of a single batch its sequences are the units,
@@ -165,7 +165,7 @@ class BoundTally:
     def sums(self, sums: Sequence[Tensor]) -> None:
         self._sums = list(sums)
 
-    def update(self, contrast: Contrast) -> None:
+    def update(self, contrast: ContrastiveOutput) -> None:
         """Add a batch."""
         self._sums.append(torch.stack(contrast[1:]).detach())
 

@@ -56,7 +56,7 @@ class CorrelatedGaussians:
     dim: int
 
     @classmethod
-    def with_information(cls, information_nats: int | float, dim: int) -> "CorrelatedGaussians":
+    def make(cls, information_nats: int | float, dim: int) -> "CorrelatedGaussians":
         """The rho, positive, that gives this information; a ValueError if it is not positive."""
         _check_reach("gaussian", information_nats, dim, 0, _MOST_NATS_PER_DIM * dim)
         return cls(math.sqrt(-math.expm1(-2 * information_nats / dim)), dim)
@@ -99,11 +99,11 @@ class StudentT:
     freedom: float = DEFAULT_FREEDOM
 
     @classmethod
-    def with_information(cls, information_nats: int | float, dim: int) -> "StudentT":
+    def make(cls, information_nats: int | float, dim: int) -> "StudentT":
         """The correlation, not negative, that gives this information; a ValueError if the divisor alone gives more."""
         of_divisor = cls(0.0, dim).mutual_information_nats
         _check_reach("student", information_nats, dim, of_divisor, of_divisor + _MOST_NATS_PER_DIM * dim)
-        return cls(CorrelatedGaussians.with_information(information_nats - of_divisor, dim).correlation, dim)
+        return cls(CorrelatedGaussians.make(information_nats - of_divisor, dim).correlation, dim)
 
     @property
     def mutual_information_nats(self) -> float:
@@ -150,7 +150,7 @@ class AdditiveUniform:
     dim: int
 
     @classmethod
-    def with_information(cls, information_nats: int | float, dim: int) -> "AdditiveUniform":
+    def make(cls, information_nats: int | float, dim: int) -> "AdditiveUniform":
         """The noise that gives this information; a ValueError if it is not positive."""
         _check_reach("uniform", information_nats, dim, 0, _MOST_NATS_PER_DIM * dim)
         each = information_nats / dim
@@ -195,7 +195,7 @@ class DiscreteChannel:
     num_letters: int = NUM_LETTERS
 
     @classmethod
-    def with_information(cls, information_nats: int | float, dim: int) -> "DiscreteChannel":
+    def make(cls, information_nats: int | float, dim: int) -> "DiscreteChannel":
         """The error that gives this information; a ValueError if D letters do not hold it."""
         _check_reach("discrete", information_nats, dim, 0, dim * math.log(NUM_LETTERS))
         without_any = 1 - 1 / NUM_LETTERS
@@ -304,14 +304,14 @@ def _bent(make: Callable[[int | float, int], Task], of_x: Bend, of_y: Bend) -> C
 
 
 TASKS: dict[str, Callable[[int | float, int], Task]] = {
-    "gaussian": CorrelatedGaussians.with_information,
-    "cubic": _bent(CorrelatedGaussians.with_information, STRAIGHT, signed_power(3)),
-    "half_cube": _bent(CorrelatedGaussians.with_information, signed_power(1.5), signed_power(1.5)),
-    "spiral": _bent(CorrelatedGaussians.with_information, spiral(), spiral()),
-    "student": StudentT.with_information,
-    "student_asinh": _bent(StudentT.with_information, INVERSE_SINH, INVERSE_SINH),
-    "uniform": AdditiveUniform.with_information,
-    "discrete": DiscreteChannel.with_information,
+    "gaussian": CorrelatedGaussians.make,
+    "cubic": _bent(CorrelatedGaussians.make, STRAIGHT, signed_power(3)),
+    "half_cube": _bent(CorrelatedGaussians.make, signed_power(1.5), signed_power(1.5)),
+    "spiral": _bent(CorrelatedGaussians.make, spiral(), spiral()),
+    "student": StudentT.make,
+    "student_asinh": _bent(StudentT.make, INVERSE_SINH, INVERSE_SINH),
+    "uniform": AdditiveUniform.make,
+    "discrete": DiscreteChannel.make,
 }
 
 

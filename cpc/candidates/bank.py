@@ -60,7 +60,7 @@ class LatentBank:
         self.facts = dict(facts or {})
 
     @classmethod
-    def of_embeddings(cls, folder: str | Path, out: str | Path | None = None) -> "LatentBank":
+    def load_embeddings(cls, folder: str | Path, out: str | Path | None = None) -> "LatentBank":
         """Gather the output of `cpc embed --features z`; sequences are its files, in the order of `facts["sources"]`.
 
         Args:

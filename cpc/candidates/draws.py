@@ -60,11 +60,11 @@ def draw_negatives(
         check_range("positives", positives, 0, pool.shape[1], "candidates")
     if num_negatives < 1:
         raise ValueError(f"num_negatives={num_negatives} must be at least 1")
-    eligible = Eligible.of(pool, query_sequence, positives)
+    eligible = NegativePool.of(pool, query_sequence, positives)
     return eligible.draw(num_negatives, generator, pool.device if device is None else device, num_before)
 
 
-class Eligible(NamedTuple):
+class NegativePool(NamedTuple):
     """What each row may draw: all that does not change from step to step.
 
     Attributes:
@@ -82,7 +82,7 @@ class Eligible(NamedTuple):
     @classmethod
     def of(
         cls, pool: Bool[Tensor, "B N"], query_sequence: Int[Tensor, " M"], positives: Int[Tensor, " M"] | None
-    ) -> "Eligible":
+    ) -> "NegativePool":
         """See `draw_negatives`."""
         pool, query_sequence = one_pool(pool, query_sequence)
         places, num_members = pool.flatten().nonzero()[:, 0], pool.sum(1)
@@ -104,7 +104,7 @@ class Eligible(NamedTuple):
     ) -> Int[Tensor, "M R"]:
         """See `draw_negatives`."""
         key = int(torch.randint(2**63 - 1, (), generator=generator))
-        rows = Eligible(*(each.to(device, non_blocking=True) for each in self))
+        rows = NegativePool(*(each.to(device, non_blocking=True) for each in self))
         if device.type == "cpu" and compiled(SOURCE) is not None:
             drawn = torch.empty(len(rows.first), num_negatives, dtype=torch.int64)
             call(SOURCE, "draw", (*drawn.shape, num_before, key), (*(each.contiguous() for each in rows), drawn))

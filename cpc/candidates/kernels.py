@@ -48,7 +48,7 @@ class KernelMap(FixedDtype, ABC):
     def forward(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
         """phi(x)."""
 
-    def of_queries(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
+    def query_features(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
         """phi(x) times a positive number for each x, chosen so that nothing over- or underflows."""
         return self(x)
 
@@ -106,9 +106,9 @@ class RandomFourier(KernelMap):
 
     def forward(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
         """Cosines, then sines."""
-        return self.of_queries(x) / math.sqrt(self.num_frequencies)
+        return self.query_features(x) / math.sqrt(self.num_frequencies)
 
-    def of_queries(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
+    def query_features(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
         """The same times sqrt(D)."""
         return F.linear(x, self.frequencies, self.phases).cos()
 

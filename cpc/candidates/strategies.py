@@ -63,7 +63,7 @@ def allowed_matrix(
     return _RULES[strategy](torch.ones_like(same), same, speaker, same * speaker).bool()
 
 
-def num_lent(
+def num_candidates_of(
     strategy: str,
     num_valid: Int[Tensor, " B"],
     sequence_id: Int[Tensor, " B"],
@@ -99,7 +99,7 @@ def identities_read(
     return sequence_id, group_id if reads_speakers else None
 
 
-def lends_to_itself(strategy: str) -> bool:
+def includes_own_sequence(strategy: str) -> bool:
     """Whether a sequence's own latents are among its candidates."""
     return bool(_RULES[strategy](1, 1, 1, 1))
 

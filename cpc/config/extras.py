@@ -3,7 +3,7 @@
 DISTRIBUTION = "contrastive-predictive-coding"  # `cpc` is another project's on the package index
 
 
-def to_install(extra: str) -> str:
+def install_hint(extra: str) -> str:
     """What to type for an extra, for the messages about one that is missing."""
     return f"install it with `uv sync --extra {extra}` or `{pip_install(extra)}`"
 

@@ -84,7 +84,7 @@ class Context(nn.Module):
             return z.new_zeros(*z.shape[:-1], self.dim), state
         return self._encode(z, state)
 
-    def by_direction(self, contexts: Float[Tensor, "B ... C"]) -> dict[str, Float[Tensor, "S T c"]]:
+    def split_directions(self, contexts: Float[Tensor, "B ... C"]) -> dict[str, Float[Tensor, "S T c"]]:
         """Contexts as sequences over time, for each of `directions` those that predict along it."""
         return {"": contexts}
 

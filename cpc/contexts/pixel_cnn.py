@@ -63,7 +63,7 @@ class PixelCNN(Context):
         self.directions = directions
         self.dim = width * len(directions)
 
-    def by_direction(self, contexts: Float[Tensor, "B H W C"]) -> dict[str, Float[Tensor, "S T c"]]:
+    def split_directions(self, contexts: Float[Tensor, "B H W C"]) -> dict[str, Float[Tensor, "S T c"]]:
         """The columns of each direction's own contexts."""
         of_directions = rearrange(contexts, "b h w (v c) -> v b h w c", v=len(self.directions))
         return {direction: columns(c, direction) for direction, c in zip(self.directions, of_directions, strict=True)}

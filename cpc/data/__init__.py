@@ -27,7 +27,6 @@ _HOME_OF = {
     "Text": "text.modality",
     "UniformBatches": "streams.uniform",
     "WindowDataset": "audio.windows",
-    "download_dataset": "hub_datasets",
     "index_folder": "audio.index",
     "initialisation_windows": "audio.windows",
     "pack_images": "images.pack",

@@ -17,7 +17,7 @@ from cpc.config.argument_rules import Count, Natural, Seed
 from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training
 from cpc.data.streams.in_turn import BatchesInTurn, DataSetsInTurn, First
-from cpc.data.streams.resuming import ENDLESS
+from cpc.data.streams.resumable_index import ENDLESS
 from cpc.data.streams.same_group import SameGroupBatches
 from cpc.data.streams.stream import BatchStream, Draw, naming
 from cpc.data.streams.uniform import UniformBatches
@@ -289,7 +289,7 @@ class HeldOut:
         self._rank, self._world_size = rank, world_size
         self._drawn: dict[tuple[str, bool], list[list[Draw]]] = {}
 
-    def drawn_as(self, strategy: str) -> tuple[str, bool]:
+    def sampler_for(self, strategy: str) -> tuple[str, bool]:
         """The sampler of a strategy's batches, and whether each speaker's part of one must hold two files."""
         return self._options.sampler_for(strategy, self.negatives), strategy == "same_speaker_excluding"
 
@@ -310,9 +310,9 @@ class HeldOut:
         Raises:
             ValueError: if the corpus has no such batches: unknown speakers, or too few.
         """
-        drawn_as = self.drawn_as(strategy)
-        if drawn_as not in self._drawn:
-            sampler, require_distinct_files = drawn_as
+        sampler_for = self.sampler_for(strategy)
+        if sampler_for not in self._drawn:
+            sampler, require_distinct_files = sampler_for
             size = self._corpus.held_out_batch_size(self.windows, self._options.batch_size, self._world_size)
             stream = self._corpus.batches(
                 self.windows,
@@ -330,8 +330,8 @@ class HeldOut:
                     f"pass over split {self.split!r}, {self.num_batches} were asked for",
                     flush=True,
                 )
-            self._drawn[drawn_as] = [stream.batch(index) for index in range(min(of_one_pass, self.num_batches))]
-        return self._drawn[drawn_as]
+            self._drawn[sampler_for] = [stream.batch(index) for index in range(min(of_one_pass, self.num_batches))]
+        return self._drawn[sampler_for]
 
 
 def identities(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cpc.config.argument_rules import Count, check_fields
 from cpc.data.batch import Batch
-from cpc.data.readouts import Readouts
+from cpc.data.probe_data import ProbeData
 
 EVALUATION_SEED = 0
 
@@ -72,14 +72,14 @@ class Modality(ABC):
         return asdict(self)
 
     @property
-    def noted(self) -> dict[str, Any]:
+    def saved_settings(self) -> dict[str, Any]:
         """What a run notes beside its model, as `cpc.config.description.build` takes it."""
         kind = type(self)
         kept = {name: value for name, value in self.options.items() if name not in self.local_options}
         return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": kept}
 
     @property
-    def held_out_by(self) -> dict[str, Any]:
+    def held_out_protocol(self) -> dict[str, Any]:
         """What makes two measured bounds comparable: the split, and how its batches are made."""
         return {"split": self.eval_split} | {name: getattr(self, name) for name in self.held_out_options}
 
@@ -150,13 +150,13 @@ class Modality(ABC):
     def initialisation_batch(self, corpus: Any) -> Tensor:
         """Observations for the data-dependent initialisation: the same on every rank."""
 
-    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> Readouts:
+    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> ProbeData:
         """Features, tasks and baselines for probes and embeddings; by default there are none.
 
         Args:
             encoder: of the model.
             corpus: opened; None: only files outside a corpus are read.
-            where: as `Readouts` takes it.
+            where: as `ProbeData` takes it.
 
         Raises:
             ValueError: if there are none.
@@ -261,7 +261,7 @@ class HeldOutBatches(Protocol):
         """Of the classes predicted; None where latents are."""
         ...
 
-    def drawn_as(self, strategy: str) -> tuple[str, bool]:
+    def sampler_for(self, strategy: str) -> tuple[str, bool]:
         """What decides which batches a strategy is measured on: equal values share batches."""
         ...
 

@@ -93,9 +93,9 @@ class FrameEncoder(nn.Module):
         Raises:
             ValueError: on stacks or frames of another size.
         """
-        return self.with_places(x)[0]
+        return self.latents_and_places(x)[0]
 
-    def with_places(self, x: Num[Tensor, "B T S H W"]) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T _"]]:
+    def latents_and_places(self, x: Num[Tensor, "B T S H W"]) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T _"]]:
         """Latents, and the last layer's outputs at the P places that they are projected from, row by row."""
         hidden = self._pixels(x)
         for layer in self.layers:

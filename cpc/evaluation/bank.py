@@ -13,7 +13,7 @@ from cpc.candidates import LatentBank
 from cpc.contexts.grid import is_signal
 from cpc.data.drawn import DrawnCorpus
 from cpc.data.modality import HeldOutBatches
-from cpc.losses import Contrast, bank_loss
+from cpc.losses import ContrastiveOutput, bank_loss
 from cpc.losses.contrastive import Predictions, predictions
 from cpc.losses.plan import rows_of
 from cpc.losses.result import side_by_side
@@ -82,7 +82,7 @@ def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundT
     return tally
 
 
-def bank_contrast(predicted: Predictions, bank: LatentBank, skip_steps: int = 0) -> Contrast:
+def bank_contrast(predicted: Predictions, bank: LatentBank, skip_steps: int = 0) -> ContrastiveOutput:
     """`cpc.losses.contrast` with a bank instead of the batch: no gradients, and no draws."""
     queries, latents, sequences = predicted
     num_steps, num_sequences, num_latents, _ = queries.shape
@@ -100,4 +100,4 @@ def bank_contrast(predicted: Predictions, bank: LatentBank, skip_steps: int = 0)
         of_rows = torch.stack([ones, found.loss_nats.float(), counts.log(), counts, found.accuracy, zeros])
         sums[:, place].index_add_(1, of_row.to(latents.device), of_rows.to(sums))
         losses.append(found.loss)
-    return Contrast(torch.stack(losses).mean() if losses else sums.new_zeros(()), *sums)
+    return ContrastiveOutput(torch.stack(losses).mean() if losses else sums.new_zeros(()), *sums)

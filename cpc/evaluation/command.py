@@ -18,7 +18,7 @@ from cpc.evaluation.bank import bank_of_split, bank_tally
 from cpc.evaluation.held_out import check_memory, held_out_bound, measured_tallies
 from cpc.evaluation.readings import HeldOutReadings, check_readable, readings_table
 from cpc.evaluation.recorded import recorded_data
-from cpc.losses import Measure
+from cpc.losses import EvalProtocol
 from cpc.losses.objectives import FULL_SOFTMAX
 from cpc.model import CPC
 from cpc.predictors import Step
@@ -128,7 +128,7 @@ def evaluate(
     if bank is not None:
         num_latents = _BANK_LATENTS if bank_latents is None else bank_latents
         stored = bank_of_split(model, corpus, bank, num_latents, modality.batch_size, held_out.seed)
-    draws = {Measure(name, num): torch.Generator().manual_seed(held_out.seed) for num in nums for name in asked}
+    draws = {EvalProtocol(name, num): torch.Generator().manual_seed(held_out.seed) for num in nums for name in asked}
     readings = HeldOutReadings(model, others, draws)
     tallies = measured_tallies(model, held_out, draws, on_measure=readings if others else None)
     bounds: list[dict[str, Any]] = []
@@ -144,7 +144,7 @@ def evaluate(
             bound.record(step)
             | {
                 "num_negatives": measure.num_negatives,
-                "sampler": held_out.drawn_as(measure.strategy)[0],
+                "sampler": held_out.sampler_for(measure.strategy)[0],
                 "advice": bound.advice(change),
             }
         )
@@ -156,7 +156,7 @@ def evaluate(
             bound.record(step)
             | {
                 "num_negatives": None,
-                "sampler": held_out.drawn_as("mixed_excluding")[0],
+                "sampler": held_out.sampler_for("mixed_excluding")[0],
                 "bank": bank,
                 "bank_latents": len(stored),
                 "advice": bound.advice("bank_latents"),
@@ -170,7 +170,7 @@ def evaluate(
         "model": str(model_folder),
         "model_sha256": config["sha256"],
         "source": str(data),
-        **modality.held_out_by,
+        **modality.held_out_protocol,
         "training_strategy": own,
         "num_negatives": loss.num_negatives,
         "seed": held_out.seed,

@@ -12,25 +12,25 @@ from cpc.bounds import Bound, BoundTally
 from cpc.data.batch import Batch
 from cpc.data.drawn import identities
 from cpc.data.modality import HeldOutBatches
-from cpc.losses import Measure
+from cpc.losses import EvalProtocol
 from cpc.model import CPC
 from cpc.predictors import Output
 
 BYTES_PER_NEGATIVE = 16
 OnBatch = Callable[[Batch, Tensor, Tensor], None]
-OnMeasure = Callable[[Measure, Output, Batch], None]
+OnMeasure = Callable[[EvalProtocol, Output, Batch], None]
 
 
 @torch.no_grad()
 def measured_tallies(
     model: CPC,
     held_out: HeldOutBatches,
-    measures: Iterable[Measure],
+    measures: Iterable[EvalProtocol],
     *,
     forward_context: Callable[[], AbstractContextManager[Any]] = nullcontext,
     on_batch: OnBatch | None = None,
     on_measure: OnMeasure | None = None,
-) -> dict[Measure, BoundTally]:
+) -> dict[EvalProtocol, BoundTally]:
     """Measure this rank's held-out batches; measures that share batches share their encoding.
 
     The model is put in eval mode for the duration. Negatives come from generators of their own, the same at each call.
@@ -48,12 +48,12 @@ def measured_tallies(
     """
     tallies = {measure: BoundTally(model.steps) for measure in measures}
     draws = {measure: torch.Generator().manual_seed(held_out.seed) for measure in tallies}
-    own = held_out.drawn_as(model.loss_part.training_strategies[0])
+    own = held_out.sampler_for(model.loss_part.training_strategies[0])
     weights = next(model.parameters())
     was_training = model.training
     model.eval()
-    for drawn_as in dict.fromkeys(held_out.drawn_as(measure.strategy) for measure in tallies):
-        sharing = [measure for measure in tallies if held_out.drawn_as(measure.strategy) == drawn_as]
+    for sampler_for in dict.fromkeys(held_out.sampler_for(measure.strategy) for measure in tallies):
+        sharing = [measure for measure in tallies if held_out.sampler_for(measure.strategy) == sampler_for]
         state = None
         for on_cpu in held_out.batches(sharing[0].strategy):
             batch = on_cpu.beside(weights)
@@ -64,13 +64,13 @@ def measured_tallies(
                     tallies[measure].update(model.contrast(output, batch, draws[measure], measure))
                     if on_measure is not None:
                         on_measure(measure, output, batch)
-            if on_batch is not None and drawn_as == own:
+            if on_batch is not None and sampler_for == own:
                 on_batch(batch, output.latents, output.contexts)
     model.train(was_training)
     return tallies
 
 
-def held_out_bound(tally: BoundTally, measure: Measure, held_out: HeldOutBatches) -> Bound:
+def held_out_bound(tally: BoundTally, measure: EvalProtocol, held_out: HeldOutBatches) -> Bound:
     """The bound of a tally: log N - L, or H - L where classes are predicted."""
     bound = tally.compute(measure.strategy, held_out.split)
     entropy = held_out.class_entropy_nats

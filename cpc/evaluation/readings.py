@@ -15,7 +15,7 @@ from cpc.bounds.sequences import ScoredRows, mean_baseline, scored_rows
 from cpc.candidates import bounds_information, reading_of
 from cpc.data.batch import Batch
 from cpc.data.store.atomic import finite
-from cpc.losses import Measure
+from cpc.losses import EvalProtocol
 from cpc.losses.contrastive import predictions
 from cpc.model import CPC
 from cpc.predictors import Output, Step
@@ -54,13 +54,15 @@ class HeldOutReadings:
         generators: of the negatives' draws, by measure.
     """
 
-    def __init__(self, model: CPC, estimators: Sequence[str], generators: Mapping[Measure, torch.Generator]) -> None:
+    def __init__(
+        self, model: CPC, estimators: Sequence[str], generators: Mapping[EvalProtocol, torch.Generator]
+    ) -> None:
         self.model, self.estimators, self.generators = model, tuple(estimators), generators
         keys = [(measure, name) for measure in generators for name in estimators]
         self.tallies = {key: [ReadingTally() for _ in model.steps] for key in keys}
         self.num_met = {key: [0] * len(model.steps) for key in keys}  # candidates, added up over rows
 
-    def __call__(self, measure: Measure, output: Output, batch: Batch) -> None:
+    def __call__(self, measure: EvalProtocol, output: Output, batch: Batch) -> None:
         """Add a batch."""
         readings: dict[tuple[str, int], list[Reading]] = {}
         kinds = {name: ESTIMATORS[name].needs_baseline for name in self.estimators}
@@ -81,7 +83,7 @@ class HeldOutReadings:
         for (name, step), of_step in readings.items():
             self.tallies[measure, name][step].update(pooled(of_step))
 
-    def record(self, measure: Measure, name: str, split: str) -> dict[str, Any]:
+    def record(self, measure: EvalProtocol, name: str, split: str) -> dict[str, Any]:
         """What an estimator read with a measure, lists over the steps; None where not finite, or without a row.
 
         Args:

@@ -32,7 +32,7 @@ def recorded_data(
     Raises:
         ValueError: as `data_class`; on an option that such data do not have.
     """
-    noted, kind = _noted(config), data_class(config, trusted_packages)
+    saved_settings, kind = _noted(config), data_class(config, trusted_packages)
     given = {
         name: str(value) if isinstance(value, Path) else value for name, value in options.items() if value is not None
     }
@@ -40,9 +40,9 @@ def recorded_data(
     foreign = [name for name in given if name not in legal]
     if foreign:
         raise ValueError(f"`{'`, `'.join(foreign)}`: this is a model of {kind.name}, whose data have no such option")
-    of_the_run = {name: value for name, value in noted["init_args"].items() if name not in kind.local_options}
+    of_the_run = {name: value for name, value in saved_settings["init_args"].items() if name not in kind.local_options}
     init_args = {**of_the_run, kind.source_option: str(source), **given}
-    return build({**noted, "init_args": init_args}, trusted_packages=trusted_packages, kind=Modality)
+    return build({**saved_settings, "init_args": init_args}, trusted_packages=trusted_packages, kind=Modality)
 
 
 def _noted(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpc.checkpoint import not_finite, read_torch_archive, save_pretrained
+from cpc.checkpoint import nonfinite_names, read_torch_archive, save_pretrained
 from cpc.config.argument_rules import OutFolder, checked
 from cpc.contexts import GRU, LSTM
 from cpc.data.store.untrusted import open_regular, read_json
@@ -91,7 +91,7 @@ def import_checkpoint(checkpoint: str | Path, *, out: OutFolder) -> Path:
     else:
         why = "they are no linear maps of c" if criterion else "there are none"
         print(f"{path}: its predictors are left out, {why}; those of the new model are untrained", file=sys.stderr)
-    if broken := not_finite(model):
+    if broken := nonfinite_names(model):
         raise ValueError(f"{path} holds values that are not finite, in {', '.join(broken[:5])}: its training diverged?")
     data = {"manifest": "unknown", "window_samples": arguments["sizeWindow"]}
     plain = {name: value for name, value in arguments.items() if isinstance(value, bool | int | float | str | None)}

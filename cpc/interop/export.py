@@ -20,7 +20,7 @@ from torch.export import Dim
 from cpc import __version__
 from cpc.checkpoint import load_pretrained
 from cpc.config.argument_rules import OutFolder, Range, checked
-from cpc.config.extras import to_install
+from cpc.config.extras import install_hint
 from cpc.contexts import GRU, LSTM, Identity, PixelCNN
 from cpc.data.store.atomic import json_text
 from cpc.data.store.atomic_folder import build_atomically
@@ -86,7 +86,7 @@ def export(
     if out.exists():
         raise ValueError(f"{out} exists already: name another folder")
     if not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
-        raise ValueError(f"`format` onnx needs onnx, onnxscript and onnxruntime: {to_install('onnx')}")
+        raise ValueError(f"`format` onnx needs onnx, onnxscript and onnxruntime: {install_hint('onnx')}")
     model = load_pretrained(model_folder, trusted_packages=tuple(trusted_packages))
     graphs = {"encoder": encoder_graph(model)}
     if isinstance(model.context, GRU | LSTM | PixelCNN | Identity):

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cpc.config.extras import to_install
+from cpc.config.extras import install_hint
 
 MODEL_FILES = ("config.json", "model.safetensors")
 _NAME = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
@@ -47,7 +47,7 @@ def hub() -> Any:
     try:
         import huggingface_hub.errors
     except ImportError as error:
-        raise ValueError(f"the Hub needs huggingface_hub: {to_install('hub')}") from error
+        raise ValueError(f"the Hub needs huggingface_hub: {install_hint('hub')}") from error
     return huggingface_hub
 
 

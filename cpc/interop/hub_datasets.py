@@ -15,7 +15,7 @@ from typing import Any
 import fsspec
 
 from cpc.config.argument_rules import OutFolder, checked
-from cpc.config.extras import to_install
+from cpc.config.extras import install_hint
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS
 from cpc.data.images.folder import IMAGE_SUFFIXES
 from cpc.data.store.atomic_folder import build_atomically
@@ -107,7 +107,7 @@ def _open(source: str, config: str | None, revision: str | None) -> Mapping[str,
     try:
         library = import_module("datasets")
     except ImportError as error:
-        raise ValueError(f"Hugging Face's datasets need the package `datasets`: {to_install('datasets')}") from error
+        raise ValueError(f"Hugging Face's datasets need the package `datasets`: {install_hint('datasets')}") from error
     if revision is not None and Path(source).is_dir():
         raise ValueError(f"`revision` {revision}: {source} is a folder, and the Hub's datasets alone have revisions")
     if (Path(source) / "dataset_dict.json").is_file():

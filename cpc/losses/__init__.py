@@ -11,18 +11,18 @@ from cpc.losses.class_table_loss import ClassTableLoss
 from cpc.losses.contrastive import Contrastive, contrast
 from cpc.losses.info_nce import info_nce
 from cpc.losses.local_contrastive import LocalContrastive
-from cpc.losses.loss_part import LossPart, Measure
+from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.objectives import OBJECTIVES, Objective
-from cpc.losses.result import Contrast, RowLosses
+from cpc.losses.result import ContrastiveOutput, RowLosses
 
 __all__ = [
     "OBJECTIVES",
     "ClassTableLoss",
-    "Contrast",
     "Contrastive",
+    "ContrastiveOutput",
+    "EvalProtocol",
     "LocalContrastive",
-    "LossPart",
-    "Measure",
+    "Loss",
     "Objective",
     "RowLosses",
     "bank_loss",

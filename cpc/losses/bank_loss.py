@@ -14,8 +14,8 @@ from cpc.data.tensors import check_precision, check_range, check_tensor
 from cpc.losses.class_loss import candidate_loss, check_places
 from cpc.losses.partition import partition
 from cpc.losses.result import RowLosses
-from cpc.losses.slopes import Shifts, accuracy_of, loss_and_factor, tie_width
-from cpc.losses.tiled_loss import scaled, score_dtype, with_gradients
+from cpc.losses.slopes import ScoreCorrections, accuracy_of, loss_and_factor, tie_width
+from cpc.losses.tiled_loss import attach_gradients, scaled, score_dtype
 
 
 def bank_loss(
@@ -74,7 +74,7 @@ def bank_loss(
     if sequence_id is not None:
         own, of_drawn = rearrange(sequence_id, "q -> q 1"), bank.sequence_id[draw.ids.to(bank.sequence_id.device)]
         log_count = torch.where((own == of_drawn.to(own.device)) & (own >= 0), torch.inf, log_count)
-    shifts = Shifts(log_count, queries.new_zeros(len(queries), 1))
+    shifts = ScoreCorrections(log_count, queries.new_zeros(len(queries), 1))
     drawn = bank.latents[draw.ids.to(bank.latents.device)].to(queries.device)
     found = candidate_loss(queries, drawn, None, (rearrange(positives, "m d -> m 1 d"), None), shifts)
     num_met = found.num_candidates - 1
@@ -92,8 +92,8 @@ def _exact(
     loss_nats, factor = loss_and_factor(found.log_odds)  # log(1 + Z / exp s+), precise also where the loss is tiny
     accuracy = accuracy_of(positive_scores, found.highest, found.num_ties, width)
     slopes = factor / len(queries)  # of log Z, and minus those of the positives
-    of_queries = None if found.mean_latent is None else found.mean_latent * rearrange(slopes, "m -> m 1")
-    loss = with_gradients(loss_nats.mean(), (queries, positive_scores), (of_queries, -slopes))
+    queries_grad = None if found.mean_latent is None else found.mean_latent * rearrange(slopes, "m -> m 1")
+    loss = attach_gradients(loss_nats.mean(), (queries, positive_scores), (queries_grad, -slopes))
     return RowLosses(loss, loss_nats, num_negatives + 1, accuracy)
 
 

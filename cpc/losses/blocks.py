@@ -110,9 +110,9 @@ def blocks(
     meets = allowed.clone()
     meets[sequence, of_candidate[positives]] = True
     patterns, pattern = torch.unique(meets, dim=0, return_inverse=True)
-    num_lent = torch.bincount(of_candidate[pool.any(0)], minlength=meets.shape[1])
+    num_candidates_of = torch.bincount(of_candidate[pool.any(0)], minlength=meets.shape[1])
     num_rows = torch.bincount(pattern[sequence], minlength=len(patterns))
-    if int(num_rows @ (patterns.long() @ num_lent)) >= _WORTHWHILE_SHARE * len(positives) * pool.shape[1]:
+    if int(num_rows @ (patterns.long() @ num_candidates_of)) >= _WORTHWHILE_SHARE * len(positives) * pool.shape[1]:
         return Blocks.of([whole])
     numbers = torch.unique(pattern[sequence]).tolist()
     return Blocks.of([_block(pool, pattern == each, sequence, positives) for each in numbers])

@@ -15,8 +15,8 @@ from cpc.data.tensors import check_finite, check_precision, check_range, check_t
 from cpc.losses.blocks import Block, Blocks
 from cpc.losses.objectives import correction_of, objective_of
 from cpc.losses.result import RowLosses
-from cpc.losses.slopes import Shifts, tie_width
-from cpc.losses.tiled_loss import only_met, scaled, score_dtype, tiled_loss
+from cpc.losses.slopes import ScoreCorrections, tie_width
+from cpc.losses.tiled_loss import mask_unused, scaled, score_dtype, tiled_loss
 
 
 def class_loss(
@@ -108,7 +108,7 @@ def loss_on_table(
     of_targets = torch.where(is_target, 0.0, torch.inf)
     form = form or objective_of(objective).form
     of_present: tuple[Tensor, Tensor | None] | Tensor = present
-    ids, shifts = None, Shifts(None, of_targets)
+    ids, shifts = None, ScoreCorrections(None, of_targets)
     if draw is not None:
         log_count, term_weight = draw.log_count_sampled, None
         if correction == "posterior":
@@ -119,7 +119,7 @@ def loss_on_table(
             log_count = torch.where(log_count < torch.inf, 0.0, torch.inf)
         hits = hits_among(draw.ids, targets) if "keep" in objective_of(objective).hits else None
         ids, of_present = draw.ids, (vectors(present), biases(present))
-        shifts = Shifts(log_count, of_targets, term_weight, hits)
+        shifts = ScoreCorrections(log_count, of_targets, term_weight, hits)
     found = candidate_loss(queries, vectors(ids), biases(ids), of_present, shifts, form, weight)
     return found._replace(objective=objective)
 
@@ -129,7 +129,7 @@ def candidate_loss(
     candidates: Float[Tensor, "N D"] | Float[Tensor, "M N D"],
     bias: Float[Tensor, " N"] | Float[Tensor, "M N"] | None,
     targets: tuple[Float[Tensor, "M T D"], Float[Tensor, "M T"] | None] | Int[Tensor, "M T"],
-    shifts: Shifts,
+    shifts: ScoreCorrections,
     form: str = "softmax",
     weight: Float[Tensor, " M"] | None = None,
 ) -> RowLosses:
@@ -158,15 +158,17 @@ def candidate_loss(
     else:
         vectors, target_bias = targets
         assert log_count is not None
-        own, vectors, is_met = None, only_met(vectors.to(dtype), lambda: is_target), log_count < torch.inf
+        own, vectors, is_met = None, mask_unused(vectors.to(dtype), lambda: is_target), log_count < torch.inf
         shared = is_met.ndim == candidates.ndim  # [M, N] with [N, D]
-        candidates = only_met(candidates, lambda: is_met.any(0) if shared else is_met)
+        candidates = mask_unused(candidates, lambda: is_met.any(0) if shared else is_met)
         width = tie_width(queries, vectors.norm(dim=-1), target_bias)
         num_candidates = is_target.sum(1) + is_met.sum(-1)
         with torch.autocast(queries.device.type, enabled=False):
             target_scores = torch.einsum("md,mtd->mt", queries, vectors)
         target_scores = target_scores if target_bias is None else target_scores + target_bias
-    shifts = Shifts(*(each if each is None or each.dtype == torch.bool else each.to(dtype) for each in shifts))
+    shifts = ScoreCorrections(
+        *(each if each is None or each.dtype == torch.bool else each.to(dtype) for each in shifts)
+    )
     shifts = shifts._replace(tie_width=width)
     weight = queries.new_full((len(queries),), 1 / len(queries)) if weight is None else weight.to(dtype)
     own_block = Blocks.of([Block(positives=own)])

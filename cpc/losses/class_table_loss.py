@@ -17,17 +17,17 @@ from cpc.candidates.samplers import NO_TARGET, Hits, QuerySampler, Sampler
 from cpc.data.batch import Batch
 from cpc.losses.class_loss import as_sets, check_draw, loss_on_table
 from cpc.losses.gathered import rows_of_all_ranks
-from cpc.losses.loss_part import LossPart, Measure
+from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.objectives import FULL_SOFTMAX, correction_of, hits_of, learns_log_odds, objective_of
 from cpc.losses.plan import Sequences, weight_of
-from cpc.losses.result import Contrast, RowLosses, summed
+from cpc.losses.result import ContrastiveOutput, RowLosses, summed
 from cpc.losses.tiled_loss import scaled
 from cpc.predictors import Output
 
 _log = logging.getLogger(__name__)
 
 
-class ClassTableLoss(LossPart):
+class ClassTableLoss(Loss):
     """Finds the class of what follows, which comes as `Batch.labels`, among those of a table.
 
     Draws candidates, asks for hits as the objective demands, and gathers no more of the table than it needs.
@@ -52,7 +52,7 @@ class ClassTableLoss(LossPart):
         skip_steps: places between a context and the first one whose class is predicted.
 
     A model with it is measured by the full softmax, whatever it trains with. Of several processes all draw by rank 0's
-    law: its sampler's buffers go to the others at every step, and resume.
+    proposal: its sampler's buffers go to the others at every step, and resume.
 
     Raises:
         ValueError: if objective, sampler, correction, hits and table do not go together, or so many cannot be drawn.
@@ -155,8 +155,12 @@ class ClassTableLoss(LossPart):
         return self.table.dim
 
     def forward(
-        self, output: Output, batch: Batch, generator: torch.Generator | None = None, measure: Measure | None = None
-    ) -> Contrast:
+        self,
+        output: Output,
+        batch: Batch,
+        generator: torch.Generator | None = None,
+        measure: EvalProtocol | None = None,
+    ) -> ContrastiveOutput:
         """Find the class of what follows k steps later with the query W_k c_t, for every step k and every t.
 
         A row is a t that is valid and whose class k steps later is known: `labels[:, t + k - 1]`, negative where
@@ -234,10 +238,10 @@ class ClassTableLoss(LossPart):
         of_table = (self._divided(queries), self.table.vectors, self.table.biases)
         return loss_on_table(*of_table, targets, draw, self.objective, self.correction, weight)
 
-    def move_to(self, batch: int) -> None:
+    def set_step(self, batch: int) -> None:
         """Say which training batch comes next, by its number, to a sampler whose law depends on it."""
         if self.sampler is not None:
-            self.sampler.move_to(batch)
+            self.sampler.set_step(batch)
 
     def _refresh(self) -> None:
         """Show the sampler the table, or what has moved of it, where it looks at it and its turn has come."""

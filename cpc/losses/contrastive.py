@@ -16,11 +16,11 @@ from cpc.candidates.strategies import STRATEGIES
 from cpc.contexts.grid import columns
 from cpc.data.batch import Batch
 from cpc.data.tensors import check_count, check_precision, check_tensor
-from cpc.losses.gathered import OfAllRanks, of_all_ranks
+from cpc.losses.gathered import GatheredBatch, of_all_ranks
 from cpc.losses.info_nce import loss_of_rows
-from cpc.losses.loss_part import LossPart, Measure
+from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.plan import Plan, Sequences, check_identities, on_host, plan
-from cpc.losses.result import Contrast, RowLosses, side_by_side, summed
+from cpc.losses.result import ContrastiveOutput, RowLosses, side_by_side, summed
 from cpc.losses.ring import Passing, ring_loss
 from cpc.losses.tiles import COMPUTE
 from cpc.predictors import Output
@@ -81,7 +81,7 @@ class Meeting(NamedTuple):
     passing: Passing | None
 
 
-class Contrastive(LossPart):
+class Contrastive(Loss):
     """InfoNCE against latents of the batch (eq. 4 of arXiv:1807.03748).
 
     In a process group the batch is that of all ranks, and every rank calls the loss at the same time. Each computes
@@ -156,8 +156,12 @@ class Contrastive(LossPart):
         return tuple(dict.fromkeys((self.negatives, *extra)))
 
     def forward(
-        self, output: Output, batch: Batch, generator: torch.Generator | None = None, measure: Measure | None = None
-    ) -> Contrast:
+        self,
+        output: Output,
+        batch: Batch,
+        generator: torch.Generator | None = None,
+        measure: EvalProtocol | None = None,
+    ) -> ContrastiveOutput:
         """Contrast every z_{t+k} with its candidates.
 
         With auxiliary strategies `.loss` is the mean of all, weighted by their shares; all else is of `negatives`.
@@ -167,7 +171,7 @@ class Contrastive(LossPart):
         return self.of_meetings(everyone.output, self.meetings(everyone, generator, measure))
 
     def meetings(
-        self, everyone: OfAllRanks, generator: torch.Generator | None = None, measure: Measure | None = None
+        self, everyone: GatheredBatch, generator: torch.Generator | None = None, measure: EvalProtocol | None = None
     ) -> list[list[Meeting]]:
         """Who meets whom, of each direction of time and each strategy: all of `forward` that the host does.
 
@@ -193,10 +197,10 @@ class Contrastive(LossPart):
             of_directions.append(of_strategies)
         return of_directions
 
-    def _strategies(self, measure: Measure | None) -> tuple[str, ...]:
+    def _strategies(self, measure: EvalProtocol | None) -> tuple[str, ...]:
         return self.training_strategies if measure is None else (measure.strategy,)
 
-    def of_meetings(self, output: Output, meetings: list[list[Meeting]]) -> Contrast:
+    def of_meetings(self, output: Output, meetings: list[list[Meeting]]) -> ContrastiveOutput:
         """The loss of rows that are known: nothing here depends on values, so compilers take it whole."""
         of_directions = []
         for (queries, latents), of_strategies in zip(_by_direction(output), meetings, strict=True):
@@ -220,7 +224,7 @@ class Contrastive(LossPart):
             return ring_loss(queries, candidates, planned, passing, self.compute)
         return loss_of_rows(queries, candidates, planned, negatives, self.compute)
 
-    def _shared(self, of_bound: Contrast, *auxiliary: Contrast) -> Contrast:
+    def _shared(self, of_bound: ContrastiveOutput, *auxiliary: ContrastiveOutput) -> ContrastiveOutput:
         if not auxiliary:
             return of_bound
         loss, loss_nats = (1 - sum(self.auxiliary_negatives.values())) * of_bound.loss, of_bound.loss_nats
@@ -256,7 +260,7 @@ def contrast(
     group_id: Int[Tensor, " B"] | None = None,
     generator: torch.Generator | None = None,
     **options: Any,
-) -> Contrast:
+) -> ContrastiveOutput:
     """`Contrastive` on tensors: score z_{t+k} against the row's candidates with the query W_k c_t, for every k and t.
 
     Candidates are all valid latents of the allowed sequences, the same set for every k, plus the positive.

@@ -22,7 +22,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cpc.candidates.strategies import num_lent
+from cpc.candidates.strategies import num_candidates_of
 from cpc.data.batch import Batch
 from cpc.losses.plan import Part
 from cpc.losses.tiled_loss import score_dtype
@@ -32,7 +32,7 @@ _NUM_AT_ONCE = 256  # observations of a rank whose identities travel in one mess
 _UNKNOWN = {"num_valid": None, "sequence_id": -1, "group_id": -1}  # where only other ranks know; None: whole sequences
 
 
-class OfAllRanks(NamedTuple):
+class GatheredBatch(NamedTuple):
     """What this rank predicts, and what all ranks lend.
 
     Attributes:
@@ -59,7 +59,7 @@ class OfAllRanks(NamedTuple):
 
 def of_all_ranks(
     output: Output, batch: Batch, strategies: tuple[str, ...] = ("mixed",), exchange: str = "gather"
-) -> OfAllRanks:
+) -> GatheredBatch:
     """Gather targets and identities, the ranks' one after the other; as they are without other ranks.
 
     Identities alone where no sequence meets those of another rank by these strategies, and with `exchange="ring"`,
@@ -73,7 +73,7 @@ def of_all_ranks(
             speakers that are unknown.
     """
     if not _has_other_ranks():
-        return OfAllRanks(output, batch, 0, [len(output.latents)])
+        return GatheredBatch(output, batch, 0, [len(output.latents)])
     targets = output.latents if output.targets is None else output.targets
     shapes, is_known, of_all = _announced(targets.shape, [getattr(batch, name) for name in _UNKNOWN])
     _check(shapes, is_known[:, 1])
@@ -84,7 +84,7 @@ def of_all_ranks(
     is_apart = not any(_meet(strategy, nums, ids["sequence_id"], ids["group_id"]) for strategy in strategies)
     if exchange == "gather" and not is_apart:
         output = output._replace(targets=_in_order(_Gather.apply(_padded(targets, max(nums))), nums))
-    return OfAllRanks(output, batch._replace(**ids), sum(nums[: dist.get_rank()]), nums, is_apart)
+    return GatheredBatch(output, batch._replace(**ids), sum(nums[: dist.get_rank()]), nums, is_apart)
 
 
 def _announced(size: torch.Size, ids: list[Tensor | None]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
@@ -163,7 +163,7 @@ def _meet(strategy: str, nums: list[int], sequence_id: Tensor | None, group_id: 
     rank = torch.arange(len(nums)).repeat_interleave(torch.tensor(nums))
     one_each, sequence_id = torch.ones_like(rank), torch.arange(len(rank)) if sequence_id is None else sequence_id
     ids = (strategy, one_each, sequence_id, group_id)
-    return not torch.equal(num_lent(*ids), num_lent(*ids, within=rank))
+    return not torch.equal(num_candidates_of(*ids), num_candidates_of(*ids, within=rank))
 
 
 def _padded(own: Tensor, num: int) -> Tensor:

@@ -12,7 +12,7 @@ from cpc.data.tensors import check_count, check_precision, check_range, check_te
 from cpc.losses.blocks import Block, Blocks, blocks
 from cpc.losses.plan import Plan, plan_of_blocks
 from cpc.losses.result import RowLosses
-from cpc.losses.tiled_loss import only_met, scaled, score_dtype, tiled_loss
+from cpc.losses.tiled_loss import mask_unused, scaled, score_dtype, tiled_loss
 from cpc.losses.tiles import COMPUTE
 
 
@@ -140,7 +140,7 @@ def loss_of_rows(
         num_negatives = torch.full_like(num_negatives, negatives.shape[1])
     loss, loss_nats, accuracy = tiled_loss(
         queries,
-        only_met(candidates.to(dtype), is_met),
+        mask_unused(candidates.to(dtype), is_met),
         planned.blocks,
         planned.weight.to(dtype),
         query=planned.query,

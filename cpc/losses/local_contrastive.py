@@ -24,7 +24,7 @@ class LocalContrastive(Contrastive):
     arXiv:1906.08226, eq. 1, after Hjelm et al. 2019, arXiv:1808.06670; they have no contexts: `cpc.contexts.Identity`).
     Loss, accuracy and log N - L are means over places: log N - L is of one place, not of a frame.
 
-    The encoder gives places by `with_places`, as `cpc.encoders.FrameEncoder` does. Options are those of `Contrastive`.
+    The encoder gives places by `latents_and_places`, as `cpc.encoders.FrameEncoder` does. Options: see `Contrastive`.
     """
 
     num_places: int
@@ -35,7 +35,7 @@ class LocalContrastive(Contrastive):
         Raises:
             ValueError: if the encoder has none.
         """
-        if not hasattr(encoder, "with_places"):
+        if not hasattr(encoder, "latents_and_places"):
             raise ValueError(
                 f"model.loss is {type(self).__name__}, which predicts places of frames, but {type(encoder).__name__} "
                 "has none: choose cpc.encoders.FrameEncoder, or cpc.losses.Contrastive"
@@ -46,7 +46,7 @@ class LocalContrastive(Contrastive):
 
     def encode(self, encoder: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         """The latents that contexts read, and the places that queries find."""
-        latents, places = encoder.with_places(x)
+        latents, places = encoder.latents_and_places(x)
         return latents, places
 
     def _rows(

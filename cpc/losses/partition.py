@@ -15,8 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.bank import LatentBank
-from cpc.losses.slopes import log_odds_against, without_denormals
-from cpc.losses.tiled_loss import only_met
+from cpc.losses.slopes import flush_denormals, log_odds_against
+from cpc.losses.tiled_loss import mask_unused
 from cpc.losses.tiles import slices
 
 TILE_ROWS, TILE_LATENTS = 1024, 4096  # 16 MiB of float32 scores
@@ -86,7 +86,7 @@ def _of_rows(
             is_own = (own == bank.sequence_id[places].to(queries.device)) & (own >= 0)
             if bool(is_own.any()):
                 is_met = ~is_own.all(0)
-                latents = only_met(latents, lambda is_met=is_met: is_met)
+                latents = mask_unused(latents, lambda is_met=is_met: is_met)
                 scores.masked_fill_(is_own, -torch.inf)
         best = scores.amax(1)
         can_tie = best >= lowest_tie  # few rows of a trained critic
@@ -94,7 +94,7 @@ def _of_rows(
             num_ties[can_tie] += (scores[can_tie] >= rearrange(lowest_tie[can_tie], "m -> m 1")).sum(1)
         before, highest = highest, torch.maximum(highest, best)
         finite = highest.clamp(min=torch.finfo(scores.dtype).min)  # as long as a row has no negative: no inf - inf
-        weights = without_denormals(scores.sub_(rearrange(finite, "m -> m 1")).exp_())
+        weights = flush_denormals(scores.sub_(rearrange(finite, "m -> m 1")).exp_())
         shrink = (before - finite).exp()
         total = total * shrink + weights.sum(1)
         if mean_latent is not None:

@@ -16,8 +16,14 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.candidates.draws import Eligible, one_pool
-from cpc.candidates.strategies import allowed_matrix, check_num_valid, identities_read, lends_to_itself, num_lent
+from cpc.candidates.draws import NegativePool, one_pool
+from cpc.candidates.strategies import (
+    allowed_matrix,
+    check_num_valid,
+    identities_read,
+    includes_own_sequence,
+    num_candidates_of,
+)
 from cpc.data.tensors import check_tensor
 from cpc.losses.blocks import Blocks, blocks
 
@@ -119,7 +125,7 @@ class Plan(NamedTuple):
     size: tuple[int, int, int]
     num_rows_before: int = 0
     num_times_before: int = 0
-    eligible: Eligible | None = None
+    eligible: NegativePool | None = None
 
     def on(self, device: torch.device) -> "Plan":
         """The same on a device, without waiting for it."""
@@ -149,14 +155,14 @@ class Plan(NamedTuple):
             device: where the draws go; None: they stay.
         """
         device = self.pool.device if device is None else device
-        eligible = self.eligible or Eligible.of(self.pool, self.sequence, self.positives)
+        eligible = self.eligible or NegativePool.of(self.pool, self.sequence, self.positives)
         drawn = eligible.draw(num, generator, device, self.num_rows_before)
         if not shared_across_steps:
             return drawn
         assert self.query is not None
         num_steps, _, num_latents = self.size
         time, place = torch.unique_consecutive(self.query // num_steps, return_inverse=True)
-        of_times = Eligible.of(self.pool, time // num_latents, None)
+        of_times = NegativePool.of(self.pool, time // num_latents, None)
         shared = of_times.draw(num, generator, device, self.num_times_before)[place.to(drawn.device)]
         positives = rearrange(self.positives, "m -> m 1").to(drawn.device, non_blocking=True)
         return torch.where(shared == positives, drawn, shared)
@@ -217,7 +223,7 @@ def _plan(
     size = (num_steps, len(own.num_valid), num_latents)
     planned = plan_of_blocks(query, step, sequence, positives, pool, of_blocks, size)
     if has_draws:
-        planned = planned._replace(eligible=Eligible.of(pool, sequence, positives))
+        planned = planned._replace(eligible=NegativePool.of(pool, sequence, positives))
     return planned if part is None else _among_all_ranks(planned, part, sequences.num_valid, skip_steps)
 
 
@@ -293,7 +299,7 @@ def check_rows(
             f"{2 + skip_steps}: use longer windows (data.window_samples) or larger images (data.image_size), or leave "
             "such short files out"
         )
-    num_negatives = num_lent(strategy, num_valid, sequence_id, group_id) - int(lends_to_itself(strategy))
+    num_negatives = num_candidates_of(strategy, num_valid, sequence_id, group_id) - int(includes_own_sequence(strategy))
     alone = (num_negatives < 1) & (num_valid > 1 + skip_steps)
     if bool(alone.any()):
         raise ValueError(

@@ -62,7 +62,7 @@ class RowLosses(NamedTuple):
         return f"estimate from {self.num_sampled} draws{left_out}, too high in the mean, not a bound on I(z; c)"
 
 
-class Contrast(NamedTuple):
+class ContrastiveOutput(NamedTuple):
     """The loss of a batch, and per step and sequence the sums from which every mean follows.
 
     Attributes:
@@ -91,7 +91,7 @@ def summed(
     num_steps: int,
     num_sequences: int,
     draw_excess_nats: Float[Tensor, " M"] | None = None,
-) -> Contrast:
+) -> ContrastiveOutput:
     """Add rows up by step and sequence; `.loss` is passed on."""
     losses = row.loss_nats  # float32 also in pure bfloat16
     counts = row.num_candidates.to(losses)
@@ -99,10 +99,10 @@ def summed(
     per_row = torch.stack([torch.ones_like(counts), losses, counts.log(), counts, row.accuracy.to(losses), excess])
     sums = losses.new_zeros(6, num_steps * num_sequences)
     sums.index_add_(1, step * num_sequences + sequence, per_row)
-    return Contrast(row.loss, *rearrange(sums, "n (k b) -> n k b", k=num_steps))
+    return ContrastiveOutput(row.loss, *rearrange(sums, "n (k b) -> n k b", k=num_steps))
 
 
-def side_by_side(contrasts: Sequence[Contrast], num_images: int) -> Contrast:
+def side_by_side(contrasts: Sequence[ContrastiveOutput], num_images: int) -> ContrastiveOutput:
     """One contrast of several directions of the same images: steps one direction after the other, sums per image.
 
     Args:
@@ -111,6 +111,6 @@ def side_by_side(contrasts: Sequence[Contrast], num_images: int) -> Contrast:
     """
     loss = torch.stack([one.loss for one in contrasts]).mean()
     sums = zip(*(one[1:] for one in contrasts), strict=True)
-    return Contrast(
+    return ContrastiveOutput(
         loss, *(torch.cat([reduce(part, "k (b s) -> k b", "sum", b=num_images) for part in field]) for field in sums)
     )

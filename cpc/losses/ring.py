@@ -19,8 +19,8 @@ from torch import Tensor
 from cpc.losses.blocks import Block, Blocks
 from cpc.losses.plan import Plan
 from cpc.losses.result import RowLosses
-from cpc.losses.slopes import OF_TWO, accuracy_of, log_odds_against, loss_and_factor, tie_width, without_denormals
-from cpc.losses.tiled_loss import only_met, score_dtype, with_gradients
+from cpc.losses.slopes import OF_TWO, accuracy_of, flush_denormals, log_odds_against, loss_and_factor, tie_width
+from cpc.losses.tiled_loss import attach_gradients, mask_unused, score_dtype
 from cpc.losses.tiles import SharedTiles, tiles_of
 
 
@@ -72,7 +72,7 @@ def ring_loss(
     # Either alone is enough: a frozen encoder's latents need no gradient, and its predictor still learns.
     needs = [torch.is_grad_enabled() and each.requires_grad for each in (queries, latents)]
     gradients: list[Tensor | None] = [None, None]
-    own = only_met(latents.detach().to(dtype), lambda: passing.is_valid)
+    own = mask_unused(latents.detach().to(dtype), lambda: passing.is_valid)
     held = torch.cat([own, own.new_zeros(max(nums) - len(own), own.shape[1])])
     weight = planned.weight.to(dtype)
     with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
@@ -82,14 +82,14 @@ def ring_loss(
                 rows.sum_up(block, lent[: nums[rank]])
         loss_nats, accuracy = rows.read()
         if any(needs):
-            of_queries = torch.zeros_like(rows.queries)
+            queries_grad = torch.zeros_like(rows.queries)
             for rank, (lent, of_lent) in _round(held, torch.zeros_like(held)):
                 for block in passing.blocks[rank]:
-                    rows.add_gradients(block, lent[: nums[rank]], weight, of_queries, of_lent[: nums[rank]])
+                    rows.add_gradients(block, lent[: nums[rank]], weight, queries_grad, of_lent[: nums[rank]])
             of_latents = _passed_on([of_lent]).arrived()[0][: len(latents)]
-            gradients = [each if has else None for each, has in zip((of_queries, of_latents), needs, strict=True)]
+            gradients = [each if has else None for each, has in zip((queries_grad, of_latents), needs, strict=True)]
         loss = torch.dot(weight, loss_nats)
-    loss = with_gradients(loss, (queries, latents), gradients)
+    loss = attach_gradients(loss, (queries, latents), gradients)
     return RowLosses(loss, loss_nats, planned.num_negatives + 1, accuracy)
 
 
@@ -124,7 +124,7 @@ class _Rows:
             self.num_ties[rows] += (scores >= self.target[rows] - self.width[rows]).sum(1, keepdim=True)
             best = torch.maximum(before, scores.amax(1, keepdim=True))
             finite = best.clamp(min=torch.finfo(best.dtype).min)  # where no negative was met yet: no inf - inf
-            added = without_denormals(scores.sub_(finite).exp_()).sum(1, keepdim=True)
+            added = flush_denormals(scores.sub_(finite).exp_()).sum(1, keepdim=True)
             self.total[rows] = self.total[rows] * (before - finite).exp() + added
             self.best[rows] = best
 
@@ -136,18 +136,18 @@ class _Rows:
         return loss_nats[:, 0], accuracy[:, 0]
 
     def add_gradients(
-        self, block: Block, latents: Tensor, weight: Tensor, of_queries: Tensor, of_latents: Tensor
+        self, block: Block, latents: Tensor, weight: Tensor, queries_grad: Tensor, of_latents: Tensor
     ) -> None:
         """Add those of the queries and of one rank's latents; `weight` is the rows'."""
         columns = block.columns
         total = of_latents if columns is None else torch.zeros_like(latents[columns])
         for rows, scores, own, tiles in self._tiles(block, latents):
-            slopes = without_denormals(scores.sub_(self.log_total[rows]).exp_(), OF_TWO)
+            slopes = flush_denormals(scores.sub_(self.log_total[rows]).exp_(), OF_TWO)
             if own is not None:
                 slopes.scatter_(1, own, -1.0)
             row_weight = rearrange(weight[rows], "m -> m 1") * self.factor[rows]
             query = self.query[rows]
-            of_queries[query] += tiles.query_gradient(slopes) * row_weight
+            queries_grad[query] += tiles.query_gradient(slopes) * row_weight
             tiles.add_candidate_gradient(slopes, self.queries[query] * row_weight, total)
         if columns is not None:
             of_latents.index_add_(0, columns, total)

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
-class Shifts(NamedTuple):
+class ScoreCorrections(NamedTuple):
     """How scores F become what a loss sees, G = F - log count, and which count; nothing in here gets a gradient.
 
     Attributes:
@@ -36,9 +36,11 @@ class Shifts(NamedTuple):
     hits: Tensor | None = None
     tie_width: Tensor | None = None
 
-    def of(self, rows: Any) -> "Shifts":
+    def of(self, rows: Any) -> "ScoreCorrections":
         """Those of some rows, with `[1, N]` for what all rows share."""
-        return Shifts(*(each if each is None else each[None] if each.ndim == 1 else each[rows] for each in self))
+        return ScoreCorrections(
+            *(each if each is None else each[None] if each.ndim == 1 else each[rows] for each in self)
+        )
 
 
 class Terms(NamedTuple):
@@ -55,7 +57,7 @@ class Terms(NamedTuple):
 def tile_terms(
     form: str,
     scores: Float[Tensor, "M N"],
-    shifts: Shifts,
+    shifts: ScoreCorrections,
     own: Int[Tensor, "M T"] | None = None,
     targets: Float[Tensor, "M T"] | None = None,
     is_met: Bool[Tensor, "M N"] | None = None,
@@ -144,7 +146,7 @@ def logistic_terms(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor
     if weight is not None:
         slopes *= weight
     of_targets = torch.where(is_target, -torch.sigmoid(-targets), 0)
-    return Terms(loss, torch.ones_like(loss), without_denormals(slopes), of_targets)
+    return Terms(loss, torch.ones_like(loss), flush_denormals(slopes), of_targets)
 
 
 TERMS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor | None], Terms]] = {
@@ -166,7 +168,7 @@ def log_odds_against(
 
 def loss_and_factor(log_odds: Float[Tensor, "*M"]) -> tuple[Float[Tensor, "*M"], Float[Tensor, "*M"]]:
     """-log p and 1 - p, the factor of a row's slopes."""
-    return softplus(log_odds), without_denormals(log_odds.sigmoid(), OF_TWO)
+    return softplus(log_odds), flush_denormals(log_odds.sigmoid(), OF_TWO)
 
 
 def softplus(x: Float[Tensor, "*M"]) -> Float[Tensor, "*M"]:
@@ -232,13 +234,13 @@ def softmax_in_place(scores: Float[Tensor, "M N"]) -> tuple[Float[Tensor, "M N"]
     """
     probabilities = torch.softmax(scores, 1, out=scores if scores.device.type == "cpu" else None)
     log_total = -probabilities.amax(1, keepdim=True).log()
-    return without_denormals(probabilities, OF_TWO), log_total
+    return flush_denormals(probabilities, OF_TWO), log_total
 
 
 OF_ONE, OF_TWO = 0.7, 0.35  # a slope comes alone, e^-61 in float32, or as a share times 1 - p, e^-30 each
 
 
-def without_denormals(slopes: Float[Tensor, "*M"], power: float = OF_ONE) -> Float[Tensor, "*M"]:
+def flush_denormals(slopes: Float[Tensor, "*M"], power: float = OF_ONE) -> Float[Tensor, "*M"]:
     """Slopes so small that products with them would be denormal become exact zeros, in place.
 
     Denormal operands slow a CPU's matrix products down up to a hundredfold, and a trained critic makes many; e^-30 of

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cpc.losses.blocks import Blocks
-from cpc.losses.slopes import Shifts, tie_width, tile_terms
+from cpc.losses.slopes import ScoreCorrections, tie_width, tile_terms
 from cpc.losses.tiles import tiles_of
 
 
@@ -32,7 +32,7 @@ def tiled_loss(
     negatives: Tensor | None = None,
     bias: Tensor | None = None,
     target_scores: Float[Tensor, "M T"] | None = None,
-    shifts: Shifts | None = None,
+    shifts: ScoreCorrections | None = None,
     compute: str = "float32",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Weighted mean, row losses and accuracy; the mean alone carries gradients.
@@ -53,12 +53,12 @@ def tiled_loss(
     """
     inputs = (queries, candidates, bias, target_scores)
     needs = [each is not None and each.requires_grad and torch.is_grad_enabled() for each in inputs]
-    given = (query, negatives, *blocks, *(Shifts() if shifts is None else shifts))
+    given = (query, negatives, *blocks, *(ScoreCorrections() if shifts is None else shifts))
     if torch.compiler.is_compiling():
         loss, loss_nats, accuracy, *_ = _operator(*inputs, weight, given, form, compute, needs)
         return loss, loss_nats, accuracy
     loss, loss_nats, accuracy, gradients = _losses_and_gradients(inputs, weight, given, form, compute, needs)
-    return with_gradients(loss, inputs, gradients), loss_nats, accuracy
+    return attach_gradients(loss, inputs, gradients), loss_nats, accuracy
 
 
 def _losses_and_gradients(
@@ -74,7 +74,7 @@ def _losses_and_gradients(
     Args:
         inputs: queries, candidates, bias and target_scores.
         weight: of each row.
-        given: query, negatives, the fields of `Blocks` and those of `Shifts`.
+        given: query, negatives, the fields of `Blocks` and those of `ScoreCorrections`.
         form: of the loss.
         compute: of the products.
         needs: whether each of the inputs needs a gradient.
@@ -84,8 +84,8 @@ def _losses_and_gradients(
     assert candidates is not None
     query, negatives, numbers, pools, sizes, *rest = given
     blocks: Any = Blocks(numbers, pools, sizes)  # type: ignore[arg-type]
-    shifts = Shifts(*rest)
-    of_queries, of_candidates, of_bias, of_targets = gradients = [
+    shifts = ScoreCorrections(*rest)
+    queries_grad, of_candidates, of_bias, of_targets = gradients = [
         each.new_zeros(each.shape, dtype=_gradient_dtype(each, candidates)) if each is not None and has else None
         for each, has in zip(inputs, needs, strict=True)
     ]
@@ -128,8 +128,8 @@ def _losses_and_gradients(
                     continue
                 row_weight = rearrange(weight[rows], "m -> m 1") * terms.factor
                 slopes = tiles.spread(terms.slopes, tile)
-                if of_queries is not None:
-                    of_queries[of_rows] = (tiles.query_gradient(slopes) * row_weight).to(of_queries.dtype)
+                if queries_grad is not None:
+                    queries_grad[of_rows] = (tiles.query_gradient(slopes) * row_weight).to(queries_grad.dtype)
                 if of_bias is not None:
                     tiles.add_bias_gradient(slopes, row_weight, of_bias)
                 if block_gradient is not None:
@@ -201,7 +201,7 @@ def _gradient_dtype(of: Tensor, candidates: Tensor) -> torch.dtype:
     return candidates.dtype if of.dtype == torch.float16 else of.dtype
 
 
-def only_met(vectors: Float[Tensor, "*N D"], is_met: Callable[[], Bool[Tensor, "..."]]) -> Float[Tensor, "*N D"]:
+def mask_unused(vectors: Float[Tensor, "*N D"], is_met: Callable[[], Bool[Tensor, "..."]]) -> Float[Tensor, "*N D"]:
     """Zeros for the vectors that no row is scored against, where any of all is not finite; their gradients are 0.
 
     Padding may hold anything, and its slope of 0 times nan is nan. The others stay as they are. A CPU looks first; a
@@ -235,7 +235,7 @@ def scaled(queries: Tensor, temperature: float | Tensor) -> Tensor:
     return queries.to(score_dtype(queries)) / temperature.to(score_dtype(queries))
 
 
-def with_gradients(loss: Tensor, inputs: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> Tensor:
+def attach_gradients(loss: Tensor, inputs: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> Tensor:
     """A scalar whose gradients by the inputs are known already; None: of an input that needs none."""
     return _WithGradients.apply(loss, gradients, *inputs)
 

@@ -263,14 +263,14 @@ def _draw_charts(app: Dash, library: Library) -> None:
             "hidden": Input("hidden", "data"),
             "in_view": Input("in-view", "data"),
             "zoom": Input("zoom", "data"),
-            "drawn_as": State("drawn", "data"),
+            "states": State("drawn", "data"),
             "settings": {name: Input(name.replace("_", "-"), "value") for name in SETTINGS},
             "theme": Input("theme-now", "data"),
         },
         prevent_initial_call=True,
     )
     def draw(
-        hidden: list[str], in_view: list[str], zoom: Any, drawn_as: dict[str, str], settings: Any, **now: Any
+        hidden: list[str], in_view: list[str], zoom: Any, states: dict[str, str], settings: Any, **now: Any
     ) -> Any:
         nothing = [no_update] * len(drawn.NAMES), no_update, no_update
         if None in now.values():  # the page has only begun
@@ -280,19 +280,19 @@ def _draw_charts(app: Dash, library: Library) -> None:
             runs = [run for name, run in library.runs.items() if name not in hidden]
             # A browser needs a sixth of a second for a chart of a hundred runs: those out of sight can wait.
             wanted = [
-                name for name in drawn.NAMES if (name in in_view or len(runs) <= MANY) and drawn_as.get(name) != asked
+                name for name in drawn.NAMES if (name in in_view or len(runs) <= MANY) and states.get(name) != asked
             ]
             if not wanted:
                 return nothing
             settings |= {"log_x": bool(settings["log_x"]), "log_y": bool(settings["log_y"])}
             x_range = (float(zoom[0]), float(zoom[1])) if zoom else None
             view = View(**settings, theme=now["theme"], x_range=x_range)
-            found = library.of_sound(runs, functools.partial(drawn.charts, view=view))
+            found = library.skip_unreadable(runs, functools.partial(drawn.charts, view=view))
             configs = _configs(runs)
         markup = {f"words-{chart.name}": words(chart, chart.name) for chart in found}
         markup |= {f"values-{chart.name}": table(chart.header, chart.rows) for chart in found}
         figures = [chart.figure if chart.name in wanted else no_update for chart in found]
-        return figures, markup | {"configs": configs}, drawn_as | dict.fromkeys(wanted, asked)
+        return figures, markup | {"configs": configs}, states | dict.fromkeys(wanted, asked)
 
 
 def _notice(library: Library, rows: Sequence[Row]) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 from cpc.data.store.atomic import json_text
 from cpc.monitor.kinds import KINDS, Kind
 from cpc.monitor.legible import legible
-from cpc.monitor.parse import DRAWN_BY_STEP, as_typed, key_of
+from cpc.monitor.parse import DRAWN_BY_STEP, cast_value, key_of
 from cpc.monitor.run import RecordsFile, Run
 from cpc.monitor.table import Key, Table
 
@@ -120,7 +120,7 @@ def _file(header: dict[str, Any], folder: Path, kind: Kind, content: bytes, at: 
     for each in header["tables"]:
         names, steps, directions = each["key"]
         key = key_of(tuple(steps), tuple(directions), len(steps) if kind.per_step else None, *names)
-        table, length = Table(key, {}, {}, as_typed(each["last"], key, kind)), int(each["length"])
+        table, length = Table(key, {}, {}, cast_value(each["last"], key, kind)), int(each["length"])
         if length < 1 or len(names) != len(kind.key):
             raise ValueError("a table without records, or of another kind")
         for name, dtype, shape in _columns(kind, key):

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 from cpc.config.argument_rules import Range, Writable, checked
-from cpc.config.extras import to_install
+from cpc.config.extras import install_hint
 
-NEEDS = f"needs the extra 'dashboard': {to_install('dashboard')}"
+NEEDS = f"needs the extra 'dashboard': {install_hint('dashboard')}"
 
 
 @checked
@@ -63,9 +63,9 @@ def monitor(
         return
     app = build_app(library).server
     if prometheus:
-        from cpc.monitor.metrics import exposition
+        from cpc.monitor.metrics import prometheus_text
 
-        app.add_url_rule("/metrics", "metrics", lambda: (exposition(library), {"Content-Type": "text/plain"}))
+        app.add_url_rule("/metrics", "metrics", lambda: (prometheus_text(library), {"Content-Type": "text/plain"}))
     server = Server(app, host or "127.0.0.1", 8050 if port is None else port, os.environ.get(TOKEN_VARIABLE) or None)
     library.start()
     print(f"watching {legible(', '.join(map(str, runs)))} at {server.url}, until Ctrl-C", flush=True)

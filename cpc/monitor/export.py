@@ -90,7 +90,7 @@ def _records(library: Library, heading: str, name: str, view: View, names: Seque
 
 
 def _grid(library: Library, runs: Sequence[Run], view: View, names: Sequence[str], records: str) -> str:
-    found = library.of_sound(runs, partial(charts, view=view, names=names))
+    found = library.skip_unreadable(runs, partial(charts, view=view, names=names))
     drawn = [_section(chart, f"{chart.name}-{records}") for chart in found if not chart.is_empty]
     return f"<div class='grid'>{''.join(drawn)}</div>" if drawn else ""
 

@@ -88,7 +88,7 @@ class Library:
             if self._elsewhere:
                 time.sleep(0.01)
 
-    def of_sound(self, runs: Sequence[Run], use: Callable[[Sequence[Run]], Found]) -> Found:
+    def skip_unreadable(self, runs: Sequence[Run], use: Callable[[Sequence[Run]], Found]) -> Found:
         """What `use` makes of runs; should it fail, what it makes of those that it can use. The others say why not."""
         try:
             return use(runs)

@@ -13,10 +13,10 @@ from cpc.monitor.library import Library
 from cpc.monitor.run import Run
 
 
-def exposition(library: Library) -> bytes:
+def prometheus_text(library: Library) -> bytes:
     """Prometheus' text format: gauges `cpc_*`, labelled by run; unknown values are left out."""
     with library.lock:
-        families = library.of_sound(list(library.runs.values()), _families)
+        families = library.skip_unreadable(list(library.runs.values()), _families)
     return generate_latest(_Collected(families))
 
 

@@ -84,7 +84,7 @@ def key_of(steps: tuple[Any, ...], directions: tuple[Any, ...], width: int | Non
 @np.errstate(over="ignore")  # what float32 cannot hold is drawn as a gap
 def _table(records: list[dict[str, Any]], key: Key, kind: Kind) -> Table:
     steps = {"step": np.array([record["step"] for record in records], np.float64)}
-    last = as_typed(records[-1], key, kind)
+    last = cast_value(records[-1], key, kind)
     if not kind.per_step:
         rows = [[record.get(name) for name in kind.numbers] for record in records]
         values = dict(zip(kind.numbers, _numbers(rows, len(kind.numbers), np.float64).T, strict=True))
@@ -120,7 +120,7 @@ def _gaps(values: np.ndarray) -> np.ndarray:
     return values
 
 
-def as_typed(record: dict[str, Any], key: Key, kind: Kind) -> dict[str, Any]:
+def cast_value(record: dict[str, Any], key: Key, kind: Kind) -> dict[str, Any]:
     """The fields of a record that have the type of docs/records.md, so that whoever shows them can trust it.
 
     Numbers are finite or None. A field of another type, as a newer schema may have, is left out like a missing one.

@@ -203,10 +203,10 @@ class _Watch:
         """The exit code of each rank."""
         hearing = {rank.heard.remote(): number for number, rank in enumerate(self._ranks)}
         until = float("inf")
-        with _signals_noted() as noted:
+        with _signals_noted() as saved_settings:
             while hearing:
-                while noted:
-                    noted.clear()
+                while saved_settings:
+                    saved_settings.clear()
                     self._send(signal.SIGTERM)  # SIGINT is blocked below Ray's own processes
                 ready, _ = self._ray.wait(list(hearing), timeout=_LISTEN_SECONDS)
                 for result in ready:
@@ -259,16 +259,16 @@ class _Watch:
 @contextmanager
 def _signals_noted() -> Iterator[list[int]]:
     """Signals that ask for an end, in a list; after the first Ctrl-C another one interrupts."""
-    noted: list[int] = []
+    saved_settings: list[int] = []
 
     def note(number: int, _: Any) -> None:
-        noted.append(number)
+        saved_settings.append(number)
         if number == signal.SIGINT:
             signal.signal(number, signal.default_int_handler)
 
     former = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
-        yield noted
+        yield saved_settings
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)

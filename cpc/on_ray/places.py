@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from cpc.config.extras import to_install
+from cpc.config.extras import install_hint
 
 _PATIENCE_SECONDS = 30.0  # for places that others are just leaving
 _SETTINGS = {  # of Ray, read when it is imported; the user's own count
@@ -26,7 +26,7 @@ def import_ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ValueError(f"a Ray cluster needs ray: {to_install('ray')}") from error
+        raise ValueError(f"a Ray cluster needs ray: {install_hint('ray')}") from error
     return ray
 
 

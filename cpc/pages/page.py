@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from cpc.config.extras import to_install
+from cpc.config.extras import install_hint
 from cpc.data.store.atomic import write_atomically
 from cpc.pages.charts import Chart, Table
 
@@ -76,7 +76,7 @@ def write_sections(path: Path, parts: Iterable[str], reading: Iterable[str], tit
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
-        raise ValueError(f"{path.name} needs plotly: {to_install('dashboard')}") from error
+        raise ValueError(f"{path.name} needs plotly: {install_hint('dashboard')}") from error
     head = HEAD.replace("{title}", escape(title))
     with write_atomically(path) as new:
         new.write_text(

@@ -7,14 +7,14 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from cpc.data.batch import Batch
-from cpc.losses.result import Contrast
+from cpc.losses.result import ContrastiveOutput
 from cpc.model import CPC
 from cpc.predictors import Output
 
 
 def contrast_in_chunks(
     model: CPC, batch: Batch, num_chunks: int, generator: torch.Generator | None = None
-) -> tuple[Output, Contrast]:
+) -> tuple[Output, ContrastiveOutput]:
     """The output and the loss of a batch, those of `model(batch.x)` and `model.contrast`.
 
     Latents, contexts and queries of all sequences are kept. What lies between x and them is computed again chunk by

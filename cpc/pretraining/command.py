@@ -26,7 +26,7 @@ from cpc.data.modality import Modality
 from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.progress import Progress
-from cpc.pretraining.run_folder import STOP_SIGNALS, RunFolder, how_to_continue, only_one_process, step_of
+from cpc.pretraining.run_folder import STOP_SIGNALS, RunFolder, how_to_continue, lock_run, step_of
 from cpc.pretraining.trainer import make_trainer
 from cpc.pretraining.transfer import start_from
 from cpc.probes.tracker import Tracker
@@ -106,7 +106,7 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
     if config.run_dir is None:
         raise ValueError("--run_dir must name the run's folder")
     run_dir = Path(config.run_dir)
-    with only_one_process(run_dir) if trainer.is_global_zero else nullcontext():
+    with lock_run(run_dir) if trainer.is_global_zero else nullcontext():
         checkpoint, begin = _checkpoint_to_continue(run_dir, config.ckpt_path)
         if checkpoint is None and trainer.is_global_zero and _holds_run(run_dir):  # rank 0 may just have begun it
             raise ValueError(f"{run_dir} already holds a run: {how_to_continue(run_dir)}, or name another --run_dir")

@@ -14,7 +14,7 @@ from cpc.data.drawn import Drawn, HeldOut
 from cpc.data.modality import HeldOutBatches, Modality, Training
 from cpc.data.store.atomic import json_text
 from cpc.data.store.contents import say
-from cpc.data.streams.resuming import check_same_batches, is_of_files
+from cpc.data.streams.resumable_index import check_same_batches, is_of_files
 from cpc.model import CPC
 from cpc.pretraining.batch_checks import check_batches
 from cpc.pretraining.ranks import Ranks
@@ -48,7 +48,7 @@ class PretrainingData(pl.LightningDataModule):
                 "on can exceed the truth; hold a part out"
             )
         try:
-            json_text(modality.noted)
+            json_text(modality.saved_settings)
         except (TypeError, ValueError) as error:
             raise ValueError(f"an option of data cannot be noted beside the model as JSON: {error}") from error
         self.modality = modality

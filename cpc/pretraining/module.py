@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from cpc.bounds import Bound, BoundTally
-from cpc.checkpoint import not_finite
+from cpc.checkpoint import nonfinite_names
 from cpc.config.argument_rules import Count, Natural, NonNegative, Positive, Seed, Share, check_values
 from cpc.config.description import describe
 from cpc.data.batch import Batch
 from cpc.data.modality import HeldOutBatches, Modality
 from cpc.evaluation import OnBatch, held_out_bound, measured_tallies
-from cpc.losses.loss_part import LossPart, Measure
+from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.objectives import FULL_SOFTMAX
-from cpc.losses.result import Contrast
+from cpc.losses.result import ContrastiveOutput
 from cpc.model import CPC
 from cpc.pretraining.chunks import contrast_in_chunks
 
@@ -55,7 +55,7 @@ class Pretraining(pl.LightningModule):
         encoder: nn.Module,
         context: nn.Module,
         predictor: nn.Module,
-        loss: LossPart | None = None,
+        loss: Loss | None = None,
         optimiser: Literal["adam", "adamw"] = "adam",
         learning_rate: Positive = 2e-4,
         betas: tuple[Share, Share] = (0.9, 0.999),
@@ -92,7 +92,9 @@ class Pretraining(pl.LightningModule):
         self.draws_seed = seed
         self.tally = BoundTally(self.model.steps)  # of training, since the last record
         self.context_state: tuple[Tensor, ...] | None = None  # after the last batch, of data that go on with the next
-        self._unread: tuple[int, Contrast, Tensor | None] | None = None  # a step whose loss is not known to be finite
+        self._unread: tuple[int, ContrastiveOutput, Tensor | None] | None = (
+            None  # a step whose loss is not known to be finite
+        )
         self._restored: dict[str, Any] | None = None  # this rank's part of a checkpoint
         self._has_other_settings = False  # than the checkpoint
 
@@ -118,7 +120,7 @@ class Pretraining(pl.LightningModule):
 
     def training_step(self, batch: Batch, batch_index: int) -> dict[str, Tensor]:
         """The contrastive loss; latents and contexts go to the online probe, detached."""
-        self.model.loss_part.move_to(batch_index)
+        self.model.loss_part.set_step(batch_index)
         if self.num_chunks > 1:
             output, contrast = contrast_in_chunks(self.model, batch, self.num_chunks, self.draws)
         else:
@@ -147,7 +149,7 @@ class Pretraining(pl.LightningModule):
             on_batch: called with each batch of the training strategy, its latents and its contexts.
         """
         forward_context = self.trainer.precision_plugin.forward_context
-        measures = [Measure(name, self.model.loss_part.num_negatives) for name in self.strategies]
+        measures = [EvalProtocol(name, self.model.loss_part.num_negatives) for name in self.strategies]
         tallies = measured_tallies(self.model, held_out, measures, forward_context=forward_context, on_batch=on_batch)
         return [held_out_bound(self._gathered(tally), measure, held_out) for measure, tally in tallies.items()]
 
@@ -179,7 +181,7 @@ class Pretraining(pl.LightningModule):
             FloatingPointError: as `require_finite_loss`, or if a weight or a statistic is infinite or not a number.
         """
         self.require_finite_loss()
-        broken = not_finite(self.model)
+        broken = nonfinite_names(self.model)
         if broken:
             raise FloatingPointError(
                 f"{', '.join(broken[:3])} {'is' if len(broken) == 1 else 'are'} not finite after step "

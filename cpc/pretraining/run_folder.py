@@ -125,7 +125,7 @@ class RunFolder(Checkpoint):
         self._last_step = trainer.global_step
         held_out = trainer.datamodule.held_out
         measured_on = {
-            **pl_module.data.of_all_ranks(trainer.world_size).held_out_by,
+            **pl_module.data.of_all_ranks(trainer.world_size).held_out_protocol,
             "num_batches": held_out.num_batches,
         }
         if any(self._measured_on.get(name, value) != value for name, value in measured_on.items()):
@@ -321,7 +321,7 @@ class RunFolder(Checkpoint):
         if trainer.is_global_zero:
             provenance = {
                 "step": trainer.global_step,
-                "data": module.data.of_all_ranks(trainer.world_size).noted,
+                "data": module.data.of_all_ranks(trainer.world_size).saved_settings,
                 "held_out": [bound.record(trainer.global_step) for bound in bounds],
             }
             if self.init_from is not None:
@@ -347,7 +347,7 @@ def how_to_continue(folder: Path) -> str:
 
 
 @contextmanager
-def only_one_process(folder: Path) -> Iterator[None]:
+def lock_run(folder: Path) -> Iterator[None]:
     """Keep a run's folder to this process while the block lasts: two would mix their records.
 
     The lock is the system's and ends with the process, however that ends; the file `lock` says whose it is. It is not

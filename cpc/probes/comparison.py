@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cpc.data.readouts import FrontEnd, Readouts
+from cpc.data.probe_data import FeatureExtractor, ProbeData
 from cpc.model import CPC
 from cpc.probes.baselines import answer_by_frequency, answer_by_neighbours
 from cpc.probes.classifier import ProbeProtocol
@@ -42,7 +42,7 @@ class Comparison:
 
     def __init__(
         self,
-        readouts: Readouts,
+        readouts: ProbeData,
         tasks: Sequence[Task],
         learnt: Sequence[Task],
         protocol: ProbeProtocol,
@@ -53,7 +53,7 @@ class Comparison:
         self.tasks, self.learnt = tasks, learnt
         self.protocol = protocol
         self.extraction = extraction
-        self.by_share = {task.name: [task.with_share(share) for share in shares] for task in learnt}
+        self.by_share = {task.name: [task.subset(share) for share in shares] for task in learnt}
         self.results: dict[str, dict[str, ProbeResult]] = {task.name: {} for task in tasks}
         self.curves: dict[str, dict[str, Any]] = {
             name: {
@@ -70,7 +70,7 @@ class Comparison:
     def probe(
         self,
         names: Mapping[str, str],
-        front_ends: Iterable[FrontEnd],
+        front_ends: Iterable[FeatureExtractor],
         num_seeds: int,
         *,
         with_shares: bool = False,
@@ -154,5 +154,5 @@ class Comparison:
     def _title(self, name: str, task: Task) -> str | None:
         return f"probe {name}: {task.name}" if self.extraction.progress else None
 
-    def _store(self, front_end: FrontEnd, rows: np.ndarray) -> FeatureStore:
+    def _store(self, front_end: FeatureExtractor, rows: np.ndarray) -> FeatureStore:
         return FeatureStore.extract(front_end, rows, self.readouts.name, self.extraction)

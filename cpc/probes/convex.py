@@ -47,7 +47,7 @@ class Coordinates:
     With fewer examples than dimensions the problem lives in the rows' space: x = s B with an orthonormal B `[n, D]`,
     and s `[n, n]` takes the place of the features; the penalty is the same. Otherwise coordinates are the features.
     Where the covariance has at most `MOST_WHITENED_DIMS` dimensions its eigenvectors precondition the solver. Sparse
-    features (`FrontEnd.sparse`) stay as they are, and `columns` is their transpose.
+    features (`FeatureExtractor.sparse`) stay as they are, and `columns` is their transpose.
 
     Args:
         x: features, standardised by `mean` and `scale` when read.
@@ -179,7 +179,7 @@ def solve(
         start = Solution(torch.zeros(num_classes, coordinates.dim), torch.from_numpy(frequencies).log())
     objective = _Objective(coordinates, labels, num_classes, l2)
     flat = objective.flat(start)
-    loss, gradient = objective.move_to(flat)
+    loss, gradient = objective.set_step(flat)
     while True:
         scale = objective.diagonal().rsqrt()
         size = (gradient * scale).abs().max().item()
@@ -198,7 +198,7 @@ def solve(
         slope = (gradient * step).sum().item()
         fraction, before, size_before = 1.0, loss, size
         while True:
-            loss, gradient = objective.move_to(flat + fraction * step)
+            loss, gradient = objective.set_step(flat + fraction * step)
             # A convex function that still falls here has fallen all the way, also where rounding hides by how much.
             if loss <= before + 1e-4 * fraction * slope or (gradient * step).sum() <= 0 or fraction < 1e-6:
                 break
@@ -256,7 +256,7 @@ class _Objective:
         """h_y s + l2 at the point."""
         return rearrange(self._spread, "y -> y 1") * self._moments + self._l2 + 1e-9
 
-    def move_to(self, flat: Float[Tensor, "Y R_1"]) -> tuple[float, Float[Tensor, "Y R_1"]]:
+    def set_step(self, flat: Float[Tensor, "Y R_1"]) -> tuple[float, Float[Tensor, "Y R_1"]]:
         """The objective and its gradient at a point, which stays the one that the Hessian is of."""
         self.num_passes += 1
         self._point = flat

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.config.argument_rules import Count, OutFolder, checked
-from cpc.data.readouts import Precision
+from cpc.data.probe_data import Precision
 from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.untrusted import reading
@@ -133,7 +133,7 @@ class _Embedding:
         target, path = pair
         try:
             with reading(path, "its features cannot be computed"):
-                values = self._front_end.of_file(path)
+                values = self._front_end.file_features(path)
             if not np.isfinite(values).all():
                 raise ValueError(f"{path}: its features are not finite, the model's products overflow")
         except ValueError as error:

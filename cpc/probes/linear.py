@@ -36,7 +36,7 @@ def fit_probe(
         seed: of the initial weights and the order of the examples, with a hidden layer.
         device: where to compute.
         title: of a progress bar; None: none.
-        penalty_chosen_by: as `cpc.data.readouts.Readouts` has it.
+        penalty_chosen_by: as `cpc.data.probe_data.ProbeData` has it.
     """
     if protocol.hidden:
         return fit_hidden(train, num_classes, protocol, seed, device, title)

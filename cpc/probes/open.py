@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from cpc.config.description import build
-from cpc.data.readouts import Readouts
+from cpc.data.probe_data import ProbeData
 from cpc.evaluation import recorded_data
 from cpc.model import CPC
 
@@ -22,7 +22,7 @@ def open_readouts(
     trusted_packages: tuple[str, ...] = ("cpc",),
     data_options: Mapping[str, Any] | None = None,
     **where: Any,
-) -> Readouts:
+) -> ProbeData:
     """The readouts of the data that a model was trained on, over a source of such data.
 
     Args:
@@ -33,7 +33,7 @@ def open_readouts(
         skip_bad: go on without files that cannot be used.
         trusted_packages: packages whose classes config.json may name.
         data_options: fields of the data, in place of the run's.
-        where: `train_split`, `device` and `precision` of `Readouts`.
+        where: `train_split`, `device` and `precision` of `ProbeData`.
 
     Raises:
         ValueError: if config.json does not say what the data were, they have no readouts, or the source cannot be read.
@@ -45,7 +45,9 @@ def open_readouts(
     return outside if source is None else data.readouts(model.encoder, data.open(model.encoder), **where)
 
 
-def build_untrained(config: Mapping[str, Any], readouts: Readouts, trusted_packages: tuple[str, ...], seed: int) -> CPC:
+def build_untrained(
+    config: Mapping[str, Any], readouts: ProbeData, trusted_packages: tuple[str, ...], seed: int
+) -> CPC:
     """The architecture of a model with other weights, initialised as training would, in eval mode.
 
     Args:

@@ -13,7 +13,7 @@ import numpy as np
 from cpc.bounds.bound import record_table
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.config.argument_rules import Count, OutFile, Positive, Range, checked
-from cpc.data.readouts import Pool
+from cpc.data.probe_data import Pool
 from cpc.data.store.atomic import finite, write_atomically, write_json
 from cpc.probes.classifier import ProbeProtocol
 from cpc.probes.clock import Clock
@@ -146,7 +146,7 @@ def probe(
                 "`pool` to mean, or leave them out"
             )
         for share in label_shares or ():
-            each.with_share(share)
+            each.subset(share)
     num_random_models = num_random_models or 1
     budget = {"seconds": supervised_seconds or DEFAULT_SECONDS, **(supervised or {})}
     recipe = SupervisedProtocol(**{**(readouts.supervised or {}), **budget})
@@ -173,7 +173,7 @@ def probe(
         with clock(name):
             comparison.probe({name: name}, [front_end], num_seeds)
     if "random" in baselines:
-        read = readouts.of_untrained(of_model)
+        read = readouts.untrained_names(of_model)
         with clock("random"):
             names = {name: f"random{readouts.features[name]}" for name in read}
             seeds = range(num_random_models)

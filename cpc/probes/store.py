@@ -15,7 +15,7 @@ import torch
 from tqdm import tqdm
 
 from cpc.config.argument_rules import NonNegative, check_fields
-from cpc.data.readouts import FrontEnd, Precision
+from cpc.data.probe_data import FeatureExtractor, Precision
 from cpc.data.store.parallel import map_in_order
 
 
@@ -67,7 +67,7 @@ class FeatureStore:
     """
 
     def __init__(
-        self, front_end: FrontEnd, rows: np.ndarray, num_vectors: np.ndarray, values: Mapping[str, Any]
+        self, front_end: FeatureExtractor, rows: np.ndarray, num_vectors: np.ndarray, values: Mapping[str, Any]
     ) -> None:
         self.front_end = front_end
         self.values = values
@@ -79,7 +79,7 @@ class FeatureStore:
     @classmethod
     def extract(
         cls,
-        front_end: FrontEnd,
+        front_end: FeatureExtractor,
         rows: np.ndarray,
         name: Callable[[int], str],
         extraction: Extraction,

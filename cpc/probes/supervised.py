@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from cpc.config.argument_rules import Seed, check_fields
 from cpc.data.batch import Batch
-from cpc.data.readouts import UNLABELLED, Readouts
+from cpc.data.probe_data import UNLABELLED, ProbeData
 from cpc.model import CPC
 from cpc.probes.classifier import Probe
 from cpc.probes.task import Task
@@ -30,7 +30,7 @@ _PRETRAINED_RATE = 0.1  # of the softmax's
 
 @dataclass(frozen=True)
 class SupervisedProtocol:
-    """How a network is trained for labels; a modality's recipe is in its `Readouts.supervised`.
+    """How a network is trained for labels; a modality's recipe is in its `ProbeData.supervised`.
 
     The schedule follows whichever budget is spent first.
 
@@ -121,7 +121,7 @@ class Head(Probe):
 
 def train_supervised(
     model: CPC,
-    readouts: Readouts,
+    readouts: ProbeData,
     task: Task,
     protocol: SupervisedProtocol,
     *,

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from cpc.data.readouts import UNLABELLED, Pool, Readouts
+from cpc.data.probe_data import UNLABELLED, Pool, ProbeData
 from cpc.probes.store import FeatureStore
 
 UNSEEN = -1  # a label of the test part that the training part does not have
@@ -21,7 +21,7 @@ class Examples:
     """Feature vectors with their labels.
 
     Attributes:
-        values: `[R, D]` feature vectors, labelled and others; an array, or what `FrontEnd.sparse` gives.
+        values: `[R, D]` feature vectors, labelled and others; an array, or what `FeatureExtractor.sparse` gives.
         rows: `[n]` which of them are examples, ascending.
         labels: `[n]` int64, the class of each; `UNSEEN` where the training part has no such class.
         clusters: `[n]` int64, what is independent of what: the file, or the speaker.
@@ -42,7 +42,7 @@ class Task:
     """Something to predict from features, and where it is learnt and tested.
 
     Args:
-        name: as the modality's `Readouts.labels` knows it.
+        name: as the modality's `ProbeData.labels` knows it.
         readouts: of the corpus.
         pool: `frames` labels every vector of an observation, `mean` the mean of them; as the modality has it unless
             given. Where an observation gives one vector there is nothing to choose.
@@ -67,7 +67,7 @@ class Task:
     def __init__(
         self,
         name: str,
-        readouts: Readouts,
+        readouts: ProbeData,
         *,
         pool: Pool | None = None,
         test_split: str | None = None,
@@ -155,7 +155,7 @@ class Task:
             )
         return task
 
-    def with_share(self, share: float, seed: int = 0) -> "Task":
+    def subset(self, share: float, seed: int = 0) -> "Task":
         """The task with this share of the training labels of each class, at least one; larger shares hold the smaller.
 
         Raises:

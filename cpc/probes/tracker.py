@@ -141,7 +141,7 @@ def event_record(step: int, event: str, message: str = "") -> dict[str, Any]:
 
     Args:
         step: of training.
-        event: `started`, `resumed`, `finished`, `interrupted`, `not_finite` or `failed`.
+        event: `started`, `resumed`, `finished`, `interrupted`, `nonfinite_names` or `failed`.
         message: of an error.
     """
     return {"schema": SCHEMA, "step": step, "time_unix_seconds": time.time(), "event": event, "message": message}

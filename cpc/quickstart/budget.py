@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from cpc.config.extras import to_install
+from cpc.config.extras import install_hint
 from cpc.data.batch import Batch
-from cpc.data.readouts import Precision as ProbePrecision
+from cpc.data.probe_data import Precision as ProbePrecision
 
 FEWEST_STEPS, MOST_STEPS = 300, 3000
 MEASURING_SECONDS = 2.0
@@ -60,7 +60,7 @@ def require_extras(extras: Mapping[str, str]) -> None:
             importlib.import_module(module)
         except ImportError as error:
             raise ValueError(
-                f"the quickstart needs {module.partition('.')[0]}: {to_install(extra)} ({error})"
+                f"the quickstart needs {module.partition('.')[0]}: {install_hint(extra)} ({error})"
             ) from error
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from cpc.bounds import BoundTally
-from cpc.losses import Contrast, contrast
+from cpc.losses import ContrastiveOutput, contrast
 
 
-def a_contrast(num_sequences: int, seed: int, num_valid: int = 6) -> Contrast:
+def a_contrast(num_sequences: int, seed: int, num_valid: int = 6) -> ContrastiveOutput:
     generator = torch.Generator().manual_seed(seed)
     queries = torch.randn(2, num_sequences, 6, 4, generator=generator)
     latents = torch.randn(num_sequences, 6, 4, generator=generator)
@@ -51,7 +51,7 @@ def test_standard_error_is_that_of_independent_batches(generator: torch.Generato
     for sums in torch.stack([rows, log_n - gap, log_n, 12 * rows, rows, 0 * rows], 2):
         tally = BoundTally()
         for batch in sums:
-            tally.update(Contrast(batch.sum(), *batch))
+            tally.update(ContrastiveOutput(batch.sum(), *batch))
         bound = tally.compute("mixed", "valid")
         estimates.append(bound.mi_bound_nats[0])
         claimed.append(bound.standard_error_nats[0])

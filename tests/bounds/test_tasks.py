@@ -79,7 +79,7 @@ def test_gaussians_by_integration() -> None:
 )
 def test_correlations_of_the_usual_grid(information_nats: float, rho: float) -> None:
     """Figures of facts.md, section 1."""
-    assert CorrelatedGaussians.with_information(information_nats, 20).correlation == pytest.approx(rho, abs=1e-4)
+    assert CorrelatedGaussians.make(information_nats, 20).correlation == pytest.approx(rho, abs=1e-4)
 
 
 def test_gaussian_scores_against_scipy(generator: torch.Generator) -> None:

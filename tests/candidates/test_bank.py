@@ -36,7 +36,7 @@ def embeddings(tmp_path: Path) -> tuple[Path, np.ndarray]:
 @pytest.mark.parametrize("mapped", [False, True])
 def test_embeddings_become_a_bank(embeddings: tuple[Path, np.ndarray], mapped: bool, tmp_path: Path) -> None:
     folder, values = embeddings
-    bank = LatentBank.of_embeddings(folder, tmp_path / "bank" if mapped else None)
+    bank = LatentBank.load_embeddings(folder, tmp_path / "bank" if mapped else None)
     assert np.array_equal(bank.latents.numpy(), values)
     assert bank.sequence_id.tolist() == [0] * 2 + [1] * 3 + [2] * 6
     assert bank.facts == {"model_sha256": "abc", "sources": ["a.wav", "b.wav", "grid.wav"]}
@@ -78,19 +78,19 @@ def test_embeddings_that_make_no_bank_are_named(values: np.ndarray, facts: dict,
     embed(tmp_path, "a.npy", np.ones((2, 3), np.float32))
     embed(tmp_path, "b.npy", values, **facts)
     with pytest.raises(ValueError, match=message):
-        LatentBank.of_embeddings(tmp_path)
+        LatentBank.load_embeddings(tmp_path)
 
 
 def test_broken_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no embeddings below"):
-        LatentBank.of_embeddings(tmp_path)
+        LatentBank.load_embeddings(tmp_path)
     path = embed(tmp_path, "a.npy", np.ones((2, 3), np.float32))
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(ValueError, match=r"a\.npy: cannot be read"):
-        LatentBank.of_embeddings(tmp_path)
+        LatentBank.load_embeddings(tmp_path)
     path.with_suffix(".json").unlink()
     with pytest.raises(ValueError, match=r"a\.npy has no a\.json beside it"):
-        LatentBank.of_embeddings(tmp_path)
+        LatentBank.load_embeddings(tmp_path)
 
 
 def test_what_is_no_bank_is_refused(tmp_path: Path) -> None:

@@ -28,10 +28,12 @@ def test_the_excess_is_the_mean_over_all_draws(num_negatives: int, pools: tuple[
 def test_the_excess_of_many_draws_follows_the_law_of_their_distinct_ones(num_negatives: int, pool: int) -> None:
     """By the law of D, draw after draw: the next is new with chance 1 - D / P."""
     distinct = torch.arange(min(num_negatives, pool) + 1, dtype=torch.float64)
-    law = (distinct == 0).double()
+    proposal = (distinct == 0).double()
     for _ in range(num_negatives):
-        law = law * distinct / pool + torch.cat([law.new_zeros(1), (law * (1 - distinct / pool))[:-1]])
-    expected = math.log((1 + num_negatives) * float((law / (1 + distinct)).sum()))
+        proposal = proposal * distinct / pool + torch.cat(
+            [proposal.new_zeros(1), (proposal * (1 - distinct / pool))[:-1]]
+        )
+    expected = math.log((1 + num_negatives) * float((proposal / (1 + distinct)).sum()))
     assert draw_excess_nats(num_negatives, torch.tensor([pool])).item() == pytest.approx(expected, abs=1e-9)
 
 

@@ -3,7 +3,7 @@ import torch
 from oracles import is_allowed
 
 from cpc.candidates import STRATEGIES, allowed_matrix, bounds_information
-from cpc.candidates.strategies import lends_to_itself, num_lent
+from cpc.candidates.strategies import includes_own_sequence, num_candidates_of
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -20,10 +20,10 @@ def test_matches_the_definition_pair_by_pair(strategy: str) -> None:
 def test_latents_that_are_lent_are_the_sums_of_the_matrix(strategy: str, within: torch.Tensor | None) -> None:
     ids, groups, num = torch.tensor([0, 1, 1, 2, 1]), torch.tensor([0, 0, 1, 1, 0]), torch.tensor([3, 4, 5, 6, 7])
     allowed = allowed_matrix(strategy, ids, groups)
-    assert (allowed.diagonal() == lends_to_itself(strategy)).all()
+    assert (allowed.diagonal() == includes_own_sequence(strategy)).all()
     if within is not None:
         allowed &= within[:, None] == within
-    assert torch.equal(num_lent(strategy, num, ids, groups, within), (allowed * num).sum(1))
+    assert torch.equal(num_candidates_of(strategy, num, ids, groups, within), (allowed * num).sum(1))
 
 
 def test_unknown_strategy_is_named() -> None:

@@ -101,8 +101,8 @@ def test_sequences_are_columns_with_their_images_side_by_side() -> None:
     assert torch.equal(down.reshape(B, W, H, D)[1, 2], z[1, :, 2])
     assert torch.equal(right.reshape(B, H, W, D)[1, 2], z[1, 2])
     of_right = context(z)[0][..., 8:]
-    torch.testing.assert_close(context.by_direction(context(z)[0])["right"], columns(of_right, "right"))
-    assert context.by_direction(context(z)[0])["right"].shape == (B * H, W, 8)
+    torch.testing.assert_close(context.split_directions(context(z)[0])["right"], columns(of_right, "right"))
+    assert context.split_directions(context(z)[0])["right"].shape == (B * H, W, 8)
 
 
 def model(skip_steps: int, directions: tuple[str, ...] = ALL, num_steps: int = 2, **options: Any) -> CPC:

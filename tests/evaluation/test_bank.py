@@ -84,7 +84,7 @@ def test_a_bank_holds_the_latents_of_one_pass(model: cpc.CPC, manifest: Path) ->
 def test_evaluate_measures_against_a_split_all_at_once(
     model: cpc.CPC, manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save_pretrained(model, tmp_path, provenance={"step": 7, "data": DATA.noted})
+    save_pretrained(model, tmp_path, provenance={"step": 7, "data": DATA.saved_settings})
     main(["evaluate", str(tmp_path), "--data", str(manifest), "--num_batches=2", "--bank=train"])
     bounds = json.loads((tmp_path / "bound.json").read_text())["bounds"]
     assert [bound["strategy"] for bound in bounds] == ["mixed", "mixed_excluding", "bank"]

@@ -20,7 +20,7 @@ from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import read_manifest
 from cpc.data.drawn import HeldOut
 from cpc.evaluation import HeldOutReadings, evaluate, measured_tallies
-from cpc.losses import Measure
+from cpc.losses import EvalProtocol
 
 DATA = Audio(manifest="not there any more", window_samples=1600, batch_size=4)
 
@@ -64,7 +64,7 @@ def test_a_strategy_has_the_batches_it_means(
     corpus: Corpus, trained_with: str, sampler: str, strategy: str, expected: tuple[str, bool]
 ) -> None:
     held_out = HeldOut(corpus, replace(DATA, sampler=sampler), trained_with, num_batches=5)
-    assert held_out.drawn_as(strategy) == expected
+    assert held_out.sampler_for(strategy) == expected
     speakers = [{corpus.group_ids[file] for file, _ in batch} for batch in held_out.draws(strategy)]
     assert all(len(of_batch) == 1 for of_batch in speakers) == (expected[0] == "same_speaker")
 
@@ -77,7 +77,7 @@ def test_a_loss_that_is_not_finite_is_not_written(
     broken = deepcopy(model)
     with torch.no_grad():
         broken.predictor.linear.weight.fill_(3e38)
-    save_pretrained(broken, tmp_path, provenance={"data": DATA.noted})
+    save_pretrained(broken, tmp_path, provenance={"data": DATA.saved_settings})
     with pytest.raises(ValueError, match=r"the loss of mixed is not finite for k = 1, 2: .*nothing is written"):
         evaluate(tmp_path, manifest, num_batches=1, **options)
     assert not (tmp_path / "bound.json").exists()
@@ -113,7 +113,7 @@ def test_shared_batches_are_encoded_once_and_training_mode_returns(
     handle = model.encoder.register_forward_hook(lambda module, *_: modes.append(module.training))
     model.train()
     held_out = HeldOut(corpus, DATA, "mixed", num_batches=3)
-    measures = [Measure(strategy, None) for strategy in ("mixed", "same_speaker", "mixed_excluding")]
+    measures = [EvalProtocol(strategy, None) for strategy in ("mixed", "same_speaker", "mixed_excluding")]
     tallies = measured_tallies(model, held_out, measures, on_batch=lambda batch, *_: seen.append(batch))
     handle.remove()
     assert modes == [False] * 6  # uniform batches for two of them, same-speaker batches for the third
@@ -126,7 +126,7 @@ def test_shared_batches_are_encoded_once_and_training_mode_returns(
 
 def test_evaluate_draws_as_the_run_did_unless_told_otherwise(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
     of_the_run = {"split": "valid", "window_samples": 1600, "batch_size": 4, "sampler": "uniform"}
-    save_pretrained(model, tmp_path, provenance={"step": 70, "data": DATA.noted})
+    save_pretrained(model, tmp_path, provenance={"step": 70, "data": DATA.saved_settings})
     report = evaluate(tmp_path, manifest, num_batches=2)
     assert {name: report[name] for name in of_the_run} == of_the_run
     assert [(bound["step"], bound["num_batches"]) for bound in report["bounds"]] == [(70, 2)] * 2
@@ -143,7 +143,7 @@ def test_a_model_of_unknown_training_must_be_told_how(model: cpc.CPC, manifest: 
     save_pretrained(model, tmp_path)
     with pytest.raises(ValueError, match=r"does not say what data it was trained on.*Write provenance\.data, such as"):
         evaluate(tmp_path, manifest, batch_size=4)
-    save_pretrained(model, tmp_path, provenance={"data": DATA.noted})
+    save_pretrained(model, tmp_path, provenance={"data": DATA.saved_settings})
     report = evaluate(tmp_path, manifest, num_batches=1)
     assert report["bounds"][0]["step"] is None
     with pytest.raises(ValueError, match="`num_batches`=0 must be at least 1"):
@@ -167,13 +167,13 @@ def test_a_model_of_unknown_training_must_be_told_how(model: cpc.CPC, manifest: 
 def test_a_config_cannot_name_any_class(
     model: cpc.CPC, manifest: Path, tmp_path: Path, path: Any, message: str
 ) -> None:
-    save_pretrained(model, tmp_path, provenance={"data": DATA.noted | {"class_path": path}})
+    save_pretrained(model, tmp_path, provenance={"data": DATA.saved_settings | {"class_path": path}})
     with pytest.raises(ValueError, match=message):
         evaluate(tmp_path, manifest)
 
 
 def test_data_of_another_encoder_are_refused(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
-    save_pretrained(model, tmp_path, provenance={"data": Images(source="unknown", image_size=24).noted})
+    save_pretrained(model, tmp_path, provenance={"data": Images(source="unknown", image_size=24).saved_settings})
     with pytest.raises(ValueError, match="AudioEncoder, which encodes audio, but data is Images, of image"):
         evaluate(tmp_path, manifest)
 
@@ -181,8 +181,8 @@ def test_data_of_another_encoder_are_refused(model: cpc.CPC, manifest: Path, tmp
 def test_places_of_another_machine_are_not_taken_up(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
     """A config.json may come from anywhere: it does not say where to write, or what else to read."""
     elsewhere = {"cache_dir": str(tmp_path / "theirs"), "alignments": str(tmp_path / "absent.csv"), "skip_bad": True}
-    noted = DATA.noted | {"init_args": DATA.noted["init_args"] | elsewhere}
-    save_pretrained(model, tmp_path / "model", provenance={"data": noted})
+    saved_settings = DATA.saved_settings | {"init_args": DATA.saved_settings["init_args"] | elsewhere}
+    save_pretrained(model, tmp_path / "model", provenance={"data": saved_settings})
     evaluate(tmp_path / "model", manifest, num_batches=1)
     assert not (tmp_path / "theirs").exists()
 
@@ -190,7 +190,7 @@ def test_places_of_another_machine_are_not_taken_up(model: cpc.CPC, manifest: Pa
 def test_any_strategy_estimator_and_number_of_candidates(
     model: cpc.CPC, manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save_pretrained(model, tmp_path, provenance={"step": 7, "data": DATA.noted})
+    save_pretrained(model, tmp_path, provenance={"step": 7, "data": DATA.saved_settings})
     estimators, strategies = ("info_nce", "tuba", "dv", "smile"), ("mixed", "mixed_excluding")
     encoded = []
     with torch.nn.modules.module.register_module_forward_hook(
@@ -230,7 +230,7 @@ def test_readings_go_through_the_losss_rows(corpus: Corpus, model: cpc.CPC) -> N
     """InfoNCE, read from the scores, is the tally's, batch by batch pooled, with its standard error."""
     held_out = HeldOut(corpus, DATA, "mixed", num_batches=4)
     strategies = ("mixed", "mixed_excluding", "same_speaker")
-    generators = {Measure(strategy, None): torch.Generator() for strategy in strategies}
+    generators = {EvalProtocol(strategy, None): torch.Generator() for strategy in strategies}
     readings = HeldOutReadings(model, ["info_nce"], generators)
     tallies = measured_tallies(model, held_out, generators, on_measure=readings)
     for measure, tally in tallies.items():
@@ -244,7 +244,7 @@ def test_readings_go_through_the_losss_rows(corpus: Corpus, model: cpc.CPC) -> N
 
 
 def test_estimators_and_numbers_that_cannot_be(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
-    save_pretrained(model, tmp_path, provenance={"data": DATA.noted})
+    save_pretrained(model, tmp_path, provenance={"data": DATA.saved_settings})
     with pytest.raises(ValueError, match="estimators names 'leave_one_out': a model is read by one of info_nce, nwj"):
         evaluate(tmp_path, manifest, estimators=["leave_one_out"])
     with pytest.raises(ValueError, match="`num_negatives`=0 must be at least 1"):
@@ -256,7 +256,7 @@ def test_estimators_and_numbers_that_cannot_be(model: cpc.CPC, manifest: Path, t
 
 
 def test_a_number_of_speakers_that_no_batch_has_is_refused(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
-    save_pretrained(model, tmp_path, provenance={"data": DATA.noted})
+    save_pretrained(model, tmp_path, provenance={"data": DATA.saved_settings})
     with pytest.raises(
         ValueError, match=r"batches for mixed, mixed_excluding are .*; set `sampler` to same_speaker, or"
     ):
@@ -264,7 +264,7 @@ def test_a_number_of_speakers_that_no_batch_has_is_refused(model: cpc.CPC, manif
     advised = evaluate(tmp_path, manifest, speakers_per_batch=2, sampler="same_speaker", num_batches=1)
     assert advised["speakers_per_batch"] == 2
     evaluate(tmp_path, manifest, speakers_per_batch=2, negatives=["same_speaker"], num_batches=1)
-    save_pretrained(model, tmp_path, provenance={"data": replace(DATA, sampler="same_speaker").noted})
+    save_pretrained(model, tmp_path, provenance={"data": replace(DATA, sampler="same_speaker").saved_settings})
     with pytest.raises(ValueError, match="batches for sequence_only are drawn from all speakers; leave it out"):
         evaluate(tmp_path, manifest, speakers_per_batch=2, negatives=["sequence_only"])
 
@@ -273,7 +273,7 @@ def test_a_number_of_speakers_that_no_batch_has_is_refused(model: cpc.CPC, manif
 def test_negatives_that_no_memory_holds_are_refused_before_any_draw(
     model: cpc.CPC, manifest: Path, tmp_path: Path, num_negatives: int
 ) -> None:
-    save_pretrained(model, tmp_path, provenance={"data": DATA.noted})
+    save_pretrained(model, tmp_path, provenance={"data": DATA.saved_settings})
     with pytest.raises(ValueError, match=rf"`num_negatives`={num_negatives} for each of \d+ rows .* takes \d+ GB"):
         evaluate(tmp_path, manifest, split="valid", num_negatives=[2, num_negatives])
     assert not (tmp_path / "bound.json").exists()
@@ -285,7 +285,7 @@ def test_a_split_of_one_file_says_what_helps_and_that_helps(
     folder = tmp_path / "corpus"
     for number in range(12):
         write_audio(folder / f"{number}.wav", seconds=0.25, seed=number)
-    save_pretrained(model, tmp_path / "model", provenance={"data": DATA.noted})
+    save_pretrained(model, tmp_path / "model", provenance={"data": DATA.saved_settings})
     index_folder(folder, progress=False)
     assert read_manifest(folder).columns["split"].count("valid") == 1
     with pytest.raises(ValueError, match=r"'valid' has one sequence only .* 'mixed_excluding' .* larger --valid_share"):

@@ -10,11 +10,11 @@ from cpc.data.batch import Batch
 from cpc.encoders import TinyTrunk
 from cpc.encoders.patches import PatchEncoder
 from cpc.evaluation import READABLE, HeldOutReadings, check_readable, reading_by, readings_table
-from cpc.losses import Contrastive, Measure
+from cpc.losses import Contrastive, EvalProtocol
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 
-MEASURE = Measure("mixed_excluding", None)
+MEASURE = EvalProtocol("mixed_excluding", None)
 
 
 def test_directions_of_a_grid_follow_one_another(generator: torch.Generator) -> None:

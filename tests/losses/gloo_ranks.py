@@ -33,7 +33,7 @@ from cpc.encoders import AudioEncoder, FrameEncoder, PatchEncoder, TinyTrunk, To
 from cpc.losses import ClassTableLoss, Contrastive, LocalContrastive
 from cpc.losses.contrastive import EXCHANGES
 from cpc.losses.gathered import of_all_ranks
-from cpc.losses.loss_part import LossPart
+from cpc.losses.loss import Loss
 from cpc.model import CPC
 from cpc.predictors import Bilinear, Output
 
@@ -46,7 +46,7 @@ SPEAKERS = torch.tensor([0, 1, 1, 1, 1, 0, 0, 0])
 class Case(NamedTuple):
     """A loss, the kind of observations, what is known of them, and how long it is trained."""
 
-    loss: LossPart
+    loss: Loss
     kind: str = "audio"
     known: tuple[str, ...] = ("num_valid", "sequence_id", "group_id")
     num_valid: Tensor = LENGTHS

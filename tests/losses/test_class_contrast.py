@@ -11,13 +11,13 @@ from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers import SoftmaxSampler
 from cpc.data.batch import Batch
 from cpc.losses.class_table_loss import ClassTableLoss
-from cpc.losses.result import Contrast
+from cpc.losses.result import ContrastiveOutput
 from cpc.predictors import Output, Step
 
 
 def contrast_of(
     classes: ClassTableLoss, queries: torch.Tensor, labels: torch.Tensor, num_valid: list[int] | None = None
-) -> Contrast:
+) -> ContrastiveOutput:
     """The loss of queries at hand."""
     contexts = torch.zeros(*queries.shape[1:3], 1)
     batch = Batch.of(contexts)._replace(labels=labels, num_valid=None if num_valid is None else torch.tensor(num_valid))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import cpc.losses.tiles as tiles
-from cpc.candidates.samplers import Bernoulli, Draw, Uniform, without_hits
+from cpc.candidates.samplers import Bernoulli, Draw, Uniform, drop_hits
 from cpc.losses import OBJECTIVES, class_loss
 
 N, D = 9, 5
@@ -327,7 +327,7 @@ def test_class_0_removed_from_the_last_shared_place_is_refused(name: str) -> Non
     empty = Draw(ids, torch.tensor([0.0, 0.0, torch.inf]), torch.zeros(4))
     class_loss(queries, classes, targets, empty, objective=name)
     class_loss(queries, classes, targets, empty._replace(log_count_sampled=counts), objective=name)
-    removed = Draw(ids, without_hits(ids, counts[0], targets), torch.zeros(4))
+    removed = Draw(ids, drop_hits(ids, counts[0], targets), torch.zeros(4))
     with pytest.raises(ValueError, match=f"lacks a row's own target.*but {name} accepts only hits=keep"):
         class_loss(queries, classes, targets, removed, objective=name)
 

@@ -20,7 +20,7 @@ from cpc.candidates.samplers import (
     SoftmaxSampler,
     TwoLevel,
     Unigram,
-    without_hits,
+    drop_hits,
 )
 from cpc.losses import OBJECTIVES, ClassTableLoss, class_loss
 
@@ -44,7 +44,7 @@ class Uniform(Sampler):
         ids = torch.randint(self.num_classes, (num,), generator=generator)
         log_count = torch.full((num,), num / self.num_classes).log()
         log_count_targets = torch.full(targets.shape, num / self.num_classes).log()
-        counts = without_hits(ids, log_count, targets) if hits == "remove" else log_count
+        counts = drop_hits(ids, log_count, targets) if hits == "remove" else log_count
         return Draw(ids, counts, log_count_targets)
 
 
@@ -258,7 +258,7 @@ def test_parts_that_do_not_go_together_are_named(arguments: tuple, options: dict
 def test_parts_that_go_together_are_accepted() -> None:
     partition = Partition(NUM_CLASSES, 3)
     partition.look_ahead(lambda _: torch.arange(3), 1)
-    partition.move_to(0)
+    partition.set_step(0)
     for drawing in (
         (LogUniform(NUM_CLASSES, shared=False), 10),
         (LogUniform(NUM_CLASSES, shared=False, replacement=True), 20),

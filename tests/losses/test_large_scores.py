@@ -12,7 +12,7 @@ from cpc.candidates import LatentBank
 from cpc.candidates.samplers import Draw
 from cpc.losses import bank_loss, class_loss, info_nce
 from cpc.losses.class_loss import candidate_loss
-from cpc.losses.slopes import Shifts
+from cpc.losses.slopes import ScoreCorrections
 
 N = 1000
 PLACES = torch.arange(3)
@@ -79,7 +79,7 @@ def test_the_gradient_of_a_tiny_loss_is_the_negatives_and_the_positives() -> Non
 def test_several_targets_at_large_scores() -> None:
     """Two targets and two candidates score 1e4 alike: log 4."""
     vectors = torch.full((1, 2, 1), 100.0)
-    shifts = Shifts(torch.zeros(2), torch.zeros(1, 2))
+    shifts = ScoreCorrections(torch.zeros(2), torch.zeros(1, 2))
     found = candidate_loss(vectors[:, 0], vectors[0], None, (vectors, None), shifts)
     assert found.loss.item() == pytest.approx(math.log(4), rel=1e-6)
 

@@ -26,7 +26,7 @@ def frames(num_windows: int, num_frames: int) -> torch.Tensor:
 def test_equals_a_loop_over_places(strategy: str) -> None:
     model, x = model_with(LocalContrastive(strategy)), frames(3, 5)
     lengths = [5, 4, 5]
-    places = model.encoder.with_places(x)[1].unflatten(-1, (model.encoder.num_places, 3))
+    places = model.encoder.latents_and_places(x)[1].unflatten(-1, (model.encoder.num_places, 3))
     assert model.encoder.num_places == 3 * 3
     queries = model(x).queries[""].unflatten(-1, places.shape[-2:])
     of_steps = []
@@ -56,7 +56,7 @@ def test_a_place_is_the_plain_loss_of_its_part() -> None:
     local = model_with(LocalContrastive(), kernels=(4, 3), strides=(2, 4))
     assert local.encoder.num_places == 4
     x = frames(4, 3)
-    places = local.encoder.with_places(x)[1]
+    places = local.encoder.latents_and_places(x)[1]
     queries = local(x).queries
     quarters = [
         Contrastive()(local(x)._replace(queries={"": q}, targets=z), Batch.of(x)).loss

@@ -11,7 +11,7 @@ from cpc.candidates import LatentBank
 from cpc.candidates.samplers import Draw
 from cpc.losses import bank_loss, contrast, info_nce
 from cpc.losses.class_loss import candidate_loss
-from cpc.losses.slopes import Shifts
+from cpc.losses.slopes import ScoreCorrections
 from cpc.losses.tiles import GATHER_BEYOND
 
 Found = tuple[Tensor, list[Tensor]]
@@ -21,7 +21,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def with_gradients(loss: Callable[..., Tensor], *inputs: Tensor) -> Found:
+def attach_gradients(loss: Callable[..., Tensor], *inputs: Tensor) -> Found:
     leaves = [each.clone().requires_grad_() for each in inputs]
     found = loss(*leaves)
     return found.detach(), list(torch.autograd.grad(found, leaves))
@@ -54,8 +54,8 @@ def test_padding_of_sequences(value: float, strategy: str, num_negatives: int | 
         return contrast(queries, latents, strategy=strategy, num_valid=num_valid, **options).loss
 
     queries, latents = random(2, 3, 12, 4), random(3, 12, 4, seed=1)
-    dirty = with_gradients(loss, filled(queries, has_row, value), filled(latents, is_met, value))
-    check(with_gradients(loss, queries, latents), dirty)
+    dirty = attach_gradients(loss, filled(queries, has_row, value), filled(latents, is_met, value))
+    check(attach_gradients(loss, queries, latents), dirty)
     assert not dirty[1][1][~is_met].any()
 
 
@@ -72,7 +72,7 @@ def test_candidates(value: float, options: dict, num_more: int) -> None:
         return info_nce(queries, candidates, places, valid=is_met, generator=generator, **options).loss
 
     inputs = random(2, 4), random(len(is_met), 4, seed=1)
-    check(with_gradients(loss, *inputs), with_gradients(loss, inputs[0], filled(inputs[1], is_met, value)))
+    check(attach_gradients(loss, *inputs), attach_gradients(loss, inputs[0], filled(inputs[1], is_met, value)))
 
 
 def test_candidates_that_are_valid_and_not_drawn() -> None:
@@ -83,7 +83,7 @@ def test_candidates_that_are_valid_and_not_drawn() -> None:
         return info_nce(queries, candidates, torch.tensor([5, 4]), negatives=negatives).loss
 
     inputs = random(2, 4), random(6, 4, seed=1)
-    check(with_gradients(loss, *inputs), with_gradients(loss, inputs[0], filled(inputs[1], is_met, math.nan)))
+    check(attach_gradients(loss, *inputs), attach_gradients(loss, inputs[0], filled(inputs[1], is_met, math.nan)))
 
 
 @VALUES
@@ -102,7 +102,7 @@ def test_a_bank(value: float, drawn: str | None) -> None:
 
     inputs, latents = (random(2, 4), random(2, 4, seed=1)), random(6, 4, seed=2)
     dirty = filled(latents, sequences != 0, value)
-    check(with_gradients(loss(latents), *inputs), with_gradients(loss(dirty), *inputs))
+    check(attach_gradients(loss(latents), *inputs), attach_gradients(loss(dirty), *inputs))
 
 
 @VALUES
@@ -114,12 +114,14 @@ def test_classes(value: float, form: str, own: bool) -> None:
     shifts = shifts.expand(2, -1) if own else shifts
 
     def loss(queries: Tensor, targets: Tensor, candidates: Tensor) -> Tensor:
-        return candidate_loss(queries, candidates, None, (targets, None), Shifts(shifts, target_shifts), form).loss
+        return candidate_loss(
+            queries, candidates, None, (targets, None), ScoreCorrections(shifts, target_shifts), form
+        ).loss
 
     queries, targets = random(2, 4), random(2, 2, 4, seed=1)
     candidates = random(2, 3, 4, seed=2) if own else random(3, 4, seed=2)
     dirty = filled(targets, target_shifts < torch.inf, value), filled(candidates, shifts < torch.inf, value)
-    check(with_gradients(loss, queries, targets, candidates), with_gradients(loss, queries, *dirty))
+    check(attach_gradients(loss, queries, targets, candidates), attach_gradients(loss, queries, *dirty))
 
 
 @pytest.mark.parametrize("place", [0, 2, 4])

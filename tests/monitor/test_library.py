@@ -23,7 +23,7 @@ from cpc.monitor.export import write_export
 from cpc.monitor.kinds import BOUND, HEALTH, PROBE
 from cpc.monitor.legible import legible
 from cpc.monitor.library import Library
-from cpc.monitor.metrics import exposition
+from cpc.monitor.metrics import prometheus_text
 from cpc.monitor.overview import overview
 from cpc.monitor.run import MOST_TABLES
 
@@ -147,7 +147,7 @@ def test_a_run_that_cannot_be_shown_leaves_the_others(library: Library, monkeypa
     by_name = {row.name: row for row in overview(library)}
     assert "cannot be shown: ZeroDivisionError: unforeseen" in by_name["first"].notes
     assert by_name["deeper/second"].cells["step"][0] == 2000
-    assert b'cpc_step{run="deeper/second"} 2000' in exposition(library)
+    assert b'cpc_step{run="deeper/second"} 2000' in prometheus_text(library)
     assert [run.trouble for run in library.runs.values()] == ["", "cannot be shown: ZeroDivisionError: unforeseen"]
 
 
@@ -172,7 +172,7 @@ def test_types_that_nobody_foresaw_are_left_out_everywhere(runs: Path, tmp_path:
     (of_odd,) = (row for row in rows if row.name == "first")
     assert [badge.name for badge in of_odd.badges] == []
     assert "1 lines could not be used: events.jsonl" in of_odd.notes[-1]
-    text = exposition(library).decode()
+    text = prometheus_text(library).decode()
     assert 'cpc_mi_bound_nats{direction="",k="1",run="first",split="train",strategy="mixed"}' in text
     assert 'cpc_loss_nats{direction="",k="1",run="first",split="train"' not in text
     write_export(tmp_path / "page.html", library)
@@ -188,7 +188,7 @@ def test_names_that_are_not_utf_8_are_names_all_the_same(tmp_path: Path) -> None
     assert "run?" in library.runs
     assert len(set(library.runs)) == 3
     assert all(name == legible(name) and "run?" in name for name in library.runs)
-    exposition(library)
+    prometheus_text(library)
     write_export(tmp_path / "page.html", library)
     library.close()
 
@@ -204,9 +204,9 @@ def test_a_deleted_run_leaves_after_a_day_without_recolouring_others(
     shutil.rmtree(folder)
     library.read_all()
     assert library.runs[first].is_deleted
-    (badge,) = [line for line in exposition(library).decode().splitlines() if f'"deleted",run="{first}"' in line]
+    (badge,) = [line for line in prometheus_text(library).decode().splitlines() if f'"deleted",run="{first}"' in line]
     assert badge.endswith(" 1.0")
-    assert f'cpc_step{{run="{first}"}}' not in exposition(library).decode()
+    assert f'cpc_step{{run="{first}"}}' not in prometheus_text(library).decode()
     monkeypatch.setattr(library_module, "DELETED_SECONDS", -1.0)
     library.read_all()
     assert first not in library.runs

@@ -13,14 +13,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.made_runs import bound_record
 from cpc.data.store.records import append_record, read_records
 from cpc.monitor.library import Library
-from cpc.monitor.metrics import exposition
+from cpc.monitor.metrics import prometheus_text
 from cpc.monitor.view import View
 
 BOARD = Path(__file__).parents[2] / "docs" / "grafana.json"
 
 
 def values(library: Library) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    families = text_string_to_metric_families(exposition(library).decode())
+    families = text_string_to_metric_families(prometheus_text(library).decode())
     return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
 
 
@@ -60,7 +60,7 @@ def test_a_change_of_strategy_or_steps_leaves_one_sample_per_label_set(library: 
     append_record(path, bound_record(2100, num_steps=3, strategy="mixed_excluding"))
     append_record(path, bound_record(2100, "valid", num_steps=3))
     library.read_all()
-    families = text_string_to_metric_families(exposition(library).decode())
+    families = text_string_to_metric_families(prometheus_text(library).decode())
     samples = [(sample.name, frozenset(sample.labels.items())) for family in families for sample in family.samples]
     assert len(samples) == len(set(samples))
     assert values(library)["cpc_step", frozenset({"run": "first"}.items())] == 2100

@@ -63,7 +63,7 @@ def test_bad_files_of_an_index_are_named_or_left_out(
 def test_features_are_those_of_one_process(folder: Path, cluster: Callable[..., dict[str, str]], cpc: Run) -> None:
     torch.manual_seed(0)
     model = CPC(AudioEncoder(dim=12), GRU(dim=10), Bilinear(num_steps=2))
-    save_pretrained(model, folder / "model", provenance={"data": Audio(manifest="unknown").noted})
+    save_pretrained(model, folder / "model", provenance={"data": Audio(manifest="unknown").saved_settings})
     environment = cluster(2)
     for number, more in enumerate(([], ["--skip_bad", "--format", "safetensors"])):
         embed = ["embed", "model", "bad", *more, "--out"]

@@ -34,7 +34,7 @@ from cpc.evaluation import evaluate
 from cpc.pretraining.command import _lost_worker, parse, pretrain
 from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import Pretraining
-from cpc.pretraining.run_folder import only_one_process, step_of
+from cpc.pretraining.run_folder import lock_run, step_of
 from cpc.probes.tracker import Tracker
 
 SMALL = {
@@ -871,7 +871,7 @@ def test_errors_that_cause_each_other_in_a_cycle_have_an_end(num_errors: int) ->
 
 def test_a_lock_whose_folder_is_gone_hides_no_error(tmp_path: Path) -> None:
     def train() -> None:
-        with only_one_process(tmp_path / "run"):
+        with lock_run(tmp_path / "run"):
             shutil.rmtree(tmp_path / "run")
             raise ValueError("the real error")
 

@@ -145,11 +145,11 @@ def test_a_run_leaves_everything_behind(run: Callable[..., Path], source: Path) 
     assert [event.value for event in shown] == pytest.approx(of_the_run, rel=1e-5)
     config = read_config(folder)
     assert (config["modality"], config["patch_size"], config["stride"], config["num_channels"]) == ("image", 16, 8, 3)
-    noted = config["provenance"]["data"]
-    assert noted["class_path"] == "cpc.data.images.modality.Images"
-    assert noted["init_args"] == {name: of_data["init_args"][name] for name in noted["init_args"]}
-    assert noted["init_args"].items() >= {"source": str(source), **SMALL["data"]["init_args"]}.items()
-    assert not noted["init_args"].keys() & {"cache_dir", "skip_bad", "num_workers"}
+    saved_settings = config["provenance"]["data"]
+    assert saved_settings["class_path"] == "cpc.data.images.modality.Images"
+    assert saved_settings["init_args"] == {name: of_data["init_args"][name] for name in saved_settings["init_args"]}
+    assert saved_settings["init_args"].items() >= {"source": str(source), **SMALL["data"]["init_args"]}.items()
+    assert not saved_settings["init_args"].keys() & {"cache_dir", "skip_bad", "num_workers"}
     model = cpc.load_pretrained(folder)
     assert (model.is_initialised, model.loss_part.skip_steps) == (True, 1)
     assert model(torch.rand(2, 3, 40, 40)).contexts.shape == (2, 4, 4, 4 * 8)

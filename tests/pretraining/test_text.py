@@ -102,13 +102,13 @@ def test_samplers_by_frequency_follow_the_training_text(name: str, folder: Path,
         "Unigram": sampler_called("Unigram", counts_of_classes=NUM_TOKENS),
         "Bernoulli": sampler_called("Bernoulli", weights=NUM_TOKENS),
         "UniformMixture": sampler_called(
-            "UniformMixture", law=sampler_called("Unigram", counts_of_classes=NUM_TOKENS), share=0.25
+            "UniformMixture", proposal=sampler_called("Unigram", counts_of_classes=NUM_TOKENS), share=0.25
         ),
     }[name]
     found, counts = law_trained_with(sampler, folder, tmp_path / "run")
-    law = found.q if name == "Bernoulli" else found.probabilities()
+    proposal = found.q if name == "Bernoulli" else found.probabilities()
     expected = counts / counts.sum()
-    torch.testing.assert_close(law, 0.75 * expected + 0.25 / NUM_TOKENS if name == "UniformMixture" else expected)
+    torch.testing.assert_close(proposal, 0.75 * expected + 0.25 / NUM_TOKENS if name == "UniformMixture" else expected)
 
 
 def test_counts_that_were_given_stand(folder: Path, tmp_path: Path) -> None:

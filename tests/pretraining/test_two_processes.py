@@ -128,8 +128,13 @@ def test_one_rank_of_four_windows_and_two_of_two_train_and_measure_the_same(tmp_
         for name, others in (("one", single), ("two", ["--data.batch_size=2", "--model.num_chunks=2"]))
     )
     assert len(one) == len(two) == 8  # train every 2 steps, two strategies of the held-out bound every 4
-    noted = [json.loads((tmp_path / run / "model" / "config.json").read_text())["provenance"] for run in ("one", "two")]
-    assert [each["data"]["init_args"]["batch_size"] for each in noted] == [4, 4]  # by which cpc evaluate measures
+    saved_settings = [
+        json.loads((tmp_path / run / "model" / "config.json").read_text())["provenance"] for run in ("one", "two")
+    ]
+    assert [each["data"]["init_args"]["batch_size"] for each in saved_settings] == [
+        4,
+        4,
+    ]  # by which cpc evaluate measures
     for expected, found in zip(one, two, strict=True):
         for name, value in expected.items():
             assert found[name] == (pytest.approx(value, abs=1e-10) if isinstance(value, list) else value), name
@@ -209,8 +214,8 @@ def test_a_failure_on_one_rank_ends_all_with_its_name_and_the_last_checkpoint(
     num_ranks = 2 if rank < 2 else 4
     run_dir, failed_at = tmp_path / "run", tmp_path / "failed_at"
     is_disk = fault == "disk"
-    noted = f"open({str(failed_at)!r}, 'w').write(str(time.time()))"
-    event = f"if where == ({rank}, 5): {noted}; {'pass' if is_disk else fault}"
+    saved_settings = f"open({str(failed_at)!r}, 'w').write(str(time.time()))"
+    event = f"if where == ({rank}, 5): {saved_settings}; {'pass' if is_disk else fault}"
     options = ["--trainer.max_steps=60", "--trainer.enable_progress_bar=false", f"--trainer.devices={num_ranks}"]
     broken = start(manifest, run_dir, *options, event=event, more=SAVE if is_disk else "")
     ended_at = time.time()

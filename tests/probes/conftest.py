@@ -14,7 +14,7 @@ import cpc
 from cpc.contexts import GRU
 from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.manifest import Manifest, read_manifest
-from cpc.data.audio.readouts import AudioReadouts
+from cpc.data.audio.probe_data import AudioProbeData
 from cpc.encoders import AudioEncoder
 from cpc.predictors import Bilinear
 
@@ -85,13 +85,13 @@ def write_csv(path: Path, rows: list[list[str]]) -> None:
 
 
 @pytest.fixture
-def audio(model: cpc.CPC, manifest: Manifest, cache_dir: Path) -> Callable[..., AudioReadouts]:
+def audio(model: cpc.CPC, manifest: Manifest, cache_dir: Path) -> Callable[..., AudioProbeData]:
     """Readouts of the tones, perhaps with other columns."""
 
-    def readouts(columns: dict[str, list[str]] | None = None, **where: Any) -> AudioReadouts:
+    def readouts(columns: dict[str, list[str]] | None = None, **where: Any) -> AudioProbeData:
         corpus = Corpus(manifest.root, model.encoder, 4_000, cache_dir=cache_dir)
         corpus.manifest = Manifest(manifest.root, manifest.columns | (columns or {}))
         corpus.group_ids, corpus.speakers = corpus.manifest.codes("speaker")
-        return AudioReadouts(corpus, **where)
+        return AudioProbeData(corpus, **where)
 
     return readouts

@@ -25,7 +25,7 @@ TRIPLET = ["0 0.1 mid low high ann", "0.1 0.2 mid low high ann", "0.2 0.3 low lo
 @pytest.fixture
 def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
     cpc.save_pretrained(
-        model, tmp_path / "run" / "model", provenance={"step": 7, "data": Audio(manifest="unknown").noted}
+        model, tmp_path / "run" / "model", provenance={"step": 7, "data": Audio(manifest="unknown").saved_settings}
     )
     return tmp_path / "run"
 
@@ -126,7 +126,9 @@ def test_errors_stand_beside_probes_of_the_same_weights(
     with_other_weights = cpc.CPC(model.encoder, model.context, model.predictor)
     with_other_weights.encoder.set_statistics(0.0, 0.2)
     cpc.save_pretrained(
-        with_other_weights, model_folder / "model", provenance={"step": 8, "data": Audio(manifest="unknown").noted}
+        with_other_weights,
+        model_folder / "model",
+        provenance={"step": 8, "data": Audio(manifest="unknown").saved_settings},
     )
     assert list(run_abx("one")["abx"]) == ["one"]  # type: ignore[call-overload]
     assert run_abx("one")["tasks"] == {}
@@ -251,8 +253,8 @@ def test_models_without_phones_are_refused(
     model: cpc.CPC, model_folder: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     items = write(corpus / "x.item", *[f"test/ann-0 {line}" for line in TRIPLET])
-    noted = {"class_path": "cpc.data.Images", "init_args": {"image_size": 8}}
-    cpc.save_pretrained(model, model_folder / "model", provenance={"data": noted})
+    saved_settings = {"class_path": "cpc.data.Images", "init_args": {"image_size": 8}}
+    cpc.save_pretrained(model, model_folder / "model", provenance={"data": saved_settings})
     message = refusal(["abx", str(model_folder), "--items", str(items)], capsys)
     assert "is a model of image: items are phones of audio" in message
 

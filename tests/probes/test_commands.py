@@ -17,7 +17,7 @@ from cpc.probes import Probe, fit_probe, store
 
 @pytest.fixture
 def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
-    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": Audio(manifest="unknown").noted})
+    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": Audio(manifest="unknown").saved_settings})
     return tmp_path / "model"
 
 

@@ -19,7 +19,7 @@ from cpc.probes.embed import embed
 
 @pytest.fixture
 def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
-    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": Audio(manifest="unknown").noted})
+    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": Audio(manifest="unknown").saved_settings})
     return tmp_path / "model"
 
 
@@ -56,7 +56,7 @@ def test_features_that_are_not_finite_are_not_written(
     with torch.no_grad():
         for layer in model.encoder.layers:
             layer.weight.fill_(3e38)
-    cpc.save_pretrained(model, model_folder, provenance={"data": Audio(manifest="unknown").noted})
+    cpc.save_pretrained(model, model_folder, provenance={"data": Audio(manifest="unknown").saved_settings})
     files = [audio_folder / "bob" / "0.flac"]
     with pytest.raises(ValueError, match=r"bob/0\.flac: its features are not finite"):
         embed(model_folder, files, tmp_path / "out", "z", progress=False)
@@ -97,7 +97,7 @@ def test_whatever_a_reader_raises_is_left_out_when_asked(
             raise error
         return read_blocks(path, sample_rate_hz)
 
-    monkeypatch.setattr("cpc.data.audio.readouts.read_blocks", broken)
+    monkeypatch.setattr("cpc.data.audio.probe_data.read_blocks", broken)
     with pytest.warns(UserWarning, match=r"left out 1 of 12 files:\n.*3\.mp3: its features cannot be"):
         written = embed(model_folder, [audio_folder], tmp_path / "out", skip_bad=True, progress=False)
     assert len(written) == 11

@@ -12,15 +12,15 @@ from sklearn.preprocessing import StandardScaler
 
 import cpc
 from cpc.data import Audio
-from cpc.data.audio.readouts import AudioReadouts
+from cpc.data.audio.probe_data import AudioProbeData
 from cpc.probes import Extraction, ProbeProtocol, Task, probe
 from cpc.probes.comparison import Comparison
 from cpc.probes.store import FeatureStore
 
-Readouts = Callable[..., AudioReadouts]
+ProbeData = Callable[..., AudioProbeData]
 
 
-def test_every_fold_is_answered_by_probes_of_the_others(model: cpc.CPC, audio: Readouts) -> None:
+def test_every_fold_is_answered_by_probes_of_the_others(model: cpc.CPC, audio: ProbeData) -> None:
     readouts = audio(train_split=None)
     task = Task("phones", readouts, folds="speaker", num_folds=3)
     extraction = Extraction(progress=False)
@@ -48,7 +48,7 @@ def test_every_fold_is_answered_by_probes_of_the_others(model: cpc.CPC, audio: R
     assert np.sum(found.confusion) == len(y)
 
 
-def test_groups_are_shared_out_in_their_order(audio: Readouts) -> None:
+def test_groups_are_shared_out_in_their_order(audio: ProbeData) -> None:
     pairs = [f"{number % 4}" for number in range(36)]
     readouts = audio({"pair": pairs}, train_split=None)
     task = Task("first", readouts, folds="pair", num_folds=2)
@@ -61,7 +61,7 @@ def test_groups_are_shared_out_in_their_order(audio: Readouts) -> None:
     assert [len(fold.test) for fold in of_some.folds] == [18, 18]
 
 
-def test_a_class_of_one_fold_alone_is_an_error_there(model: cpc.CPC, audio: Readouts) -> None:
+def test_a_class_of_one_fold_alone_is_an_error_there(model: cpc.CPC, audio: ProbeData) -> None:
     words = ["rare" if number < 4 else "often" if number % 2 else "more" for number in range(36)]
     readouts = audio({"word": words}, train_split=None)  # all of "rare" is ann's, in the split train
     task = Task("word", readouts, folds="speaker", num_folds=3)
@@ -86,7 +86,7 @@ def test_a_class_of_one_fold_alone_is_an_error_there(model: cpc.CPC, audio: Read
 def test_folds_that_cannot_be_are_named(
     model: cpc.CPC, corpus_folder: Path, cache_dir: Path, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
-    cpc.save_pretrained(model, tmp_path, provenance={"data": Audio(manifest="unknown").noted})
+    cpc.save_pretrained(model, tmp_path, provenance={"data": Audio(manifest="unknown").saved_settings})
     options = {"task": "phones", "extraction": Extraction(cache_dir=cache_dir, progress=False), **options}
     with pytest.raises(ValueError, match=message):
         probe(tmp_path, corpus_folder, **options)

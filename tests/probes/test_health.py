@@ -50,13 +50,13 @@ def on_a_line(generator: torch.Generator) -> Tensor:
     return torch.randn(100, 1, generator=generator) * torch.randn(1, 8, generator=generator)
 
 
-def not_finite(generator: torch.Generator) -> Tensor:
+def nonfinite_names(generator: torch.Generator) -> Tensor:
     x = torch.randn(100, 8, generator=generator)
     x[3, 4] = math.inf
     return x
 
 
-@pytest.mark.parametrize("collapsed", [constant, on_a_line, not_finite, lambda _: torch.zeros(100, 8)])
+@pytest.mark.parametrize("collapsed", [constant, on_a_line, nonfinite_names, lambda _: torch.zeros(100, 8)])
 def test_collapse(collapsed: object, generator: torch.Generator) -> None:
     assert callable(collapsed)
     assert health(collapsed(generator)).is_collapsed

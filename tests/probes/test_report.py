@@ -43,7 +43,7 @@ def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
     cpc.save_pretrained(
         model,
         tmp_path / "run" / "model",
-        provenance={"step": 7, "held_out": [BOUND], "data": Audio(manifest="unknown").noted},
+        provenance={"step": 7, "held_out": [BOUND], "data": Audio(manifest="unknown").saved_settings},
     )
     return tmp_path / "run"
 
@@ -170,7 +170,9 @@ def test_untrained_models_are_initialised_as_the_models_own_training_began(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cpc.save_pretrained(model, tmp_path, provenance={"data": Audio(manifest="unknown", window_samples=1_600).noted})
+    cpc.save_pretrained(
+        model, tmp_path, provenance={"data": Audio(manifest="unknown", window_samples=1_600).saved_settings}
+    )
     calls, untrained = [], []
 
     def windows(audio: Any, window_samples: int, num_windows: int, seed: int) -> torch.Tensor:
@@ -181,7 +183,7 @@ def test_untrained_models_are_initialised_as_the_models_own_training_began(
         untrained.append(build(*arguments, **options))
         return untrained[-1]
 
-    monkeypatch.setattr("cpc.data.audio.readouts.initialisation_windows", windows)
+    monkeypatch.setattr("cpc.data.audio.probe_data.initialisation_windows", windows)
     monkeypatch.setattr("cpc.probes.open.build", kept)
     report = probe(
         tmp_path,

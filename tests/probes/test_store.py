@@ -11,7 +11,7 @@ import torch
 import cpc
 from cpc.data.audio import readouts as audio_readouts
 from cpc.data.audio.features import Features
-from cpc.data.audio.readouts import AudioFrontEnd, AudioReadouts
+from cpc.data.audio.probe_data import AudioFrontEnd, AudioProbeData
 from cpc.probes import Extraction, FeatureStore, ProbeProtocol, Task, fit_probe
 from cpc.probes import store as store_module
 
@@ -81,7 +81,7 @@ def test_a_memory_mapped_store_gives_identical_probes(
     hidden: int,
     steps: dict,
     model: cpc.CPC,
-    audio: Callable[..., AudioReadouts],
+    audio: Callable[..., AudioProbeData],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -100,8 +100,8 @@ def test_a_memory_mapped_store_gives_identical_probes(
         assert all(isinstance(values, np.memmap) == (max_ram_gb == 0) for values in store.values.values())
         train = task.examples("train", store, "c")
         probes.append(fit_probe(train, 3, ProbeProtocol(hidden, **steps), seed=1))
-    for weights, of_file in zip(probes[0].weights, probes[1].weights, strict=True):
-        assert torch.equal(weights, of_file)
+    for weights, file_items in zip(probes[0].weights, probes[1].weights, strict=True):
+        assert torch.equal(weights, file_items)
     assert not list(tmp_path.iterdir())  # the file has no name, so nothing can be left behind
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 import cpc
 from cpc.data.audio.manifest import Manifest
-from cpc.data.audio.readouts import AudioReadouts
+from cpc.data.audio.probe_data import AudioProbeData
 from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, initialisation_windows
 from cpc.data.batch import Batch
 from cpc.probes import Extraction, FeatureStore, SupervisedProtocol, Task, train_supervised
@@ -21,7 +21,7 @@ from cpc.probes.classifier import Probe
 from cpc.probes.results import ProbeResult, summarise
 from cpc.probes.supervised import Head, _loss
 
-Open = Callable[..., AudioReadouts]
+Open = Callable[..., AudioProbeData]
 BRIEF = SupervisedProtocol(seconds=None, num_steps=40, batch_size=8, window_latents=16, learning_rate=0.01)
 
 
@@ -95,12 +95,12 @@ def test_a_batch_without_labels_has_no_gradient() -> None:
 
 
 def test_a_loss_that_is_not_finite_stops(audio: Open, model: cpc.CPC, monkeypatch: pytest.MonkeyPatch) -> None:
-    task, batches = Task("phones", audio()), AudioReadouts.batches
+    task, batches = Task("phones", audio()), AudioProbeData.batches
 
     def broken(*arguments: Any) -> Iterator[Batch]:
         return (batch._replace(x=batch.x * np.nan) for batch in batches(*arguments))
 
-    monkeypatch.setattr(AudioReadouts, "batches", broken)
+    monkeypatch.setattr(AudioProbeData, "batches", broken)
     with pytest.raises(FloatingPointError, match=r"network's loss is nan at step 0: lower its learning_rate \(0\.01\)"):
         train_supervised(model, task.readouts, task, BRIEF)
 

@@ -8,14 +8,14 @@ import pytest
 
 import cpc
 from cpc.data.audio.manifest import Manifest
-from cpc.data.audio.readouts import AudioReadouts
+from cpc.data.audio.probe_data import AudioProbeData
 from cpc.probes import Extraction, FeatureStore, Task
 from cpc.probes.task import UNSEEN
 
 HOP = 160 / 16000
 
 
-Open = Callable[..., AudioReadouts]
+Open = Callable[..., AudioProbeData]
 
 
 def stored(task: Task, model: cpc.CPC) -> FeatureStore:

@@ -18,7 +18,7 @@ from cpc.bounds.estimators import DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY, ES
 from cpc.bounds.gaussian import optimal_reading_nats
 from cpc.bounds.tasks import DEFAULT_FREEDOM, TASKS, Task, task_named
 from cpc.config.argument_rules import Count, OutFolder, Positive, Range, Seed, checked
-from cpc.config.extras import to_install
+from cpc.config.extras import install_hint
 from cpc.data.store.atomic import finite, write_json
 
 SCHEMA = 1
@@ -130,7 +130,7 @@ def calibrate(
 
 def _check(grid: dict[str, list[Any]]) -> None:
     if find_spec("plotly") is None:
-        raise ValueError(f"cpc calibrate draws with plotly: {to_install('dashboard')}")
+        raise ValueError(f"cpc calibrate draws with plotly: {install_hint('dashboard')}")
     for kind, legal in (("tasks", TASKS), ("estimators", ESTIMATORS), ("critics", (EXACT, *CRITICS))):
         unknown = [name for name in grid[kind] if name not in legal]
         if unknown:

@@ -26,12 +26,12 @@ depends on the draw:
 from cpc.candidates.samplers.all import All
 from cpc.candidates.samplers.bernoulli import Bernoulli
 from cpc.candidates.samplers.block_mass import BlockMass, CentroidMass, FeatureMass
-from cpc.candidates.samplers.law import COUNTS, LawSampler
 from cpc.candidates.samplers.learned_unigram import LearnedUnigram
 from cpc.candidates.samplers.log_uniform import LogUniform
 from cpc.candidates.samplers.partition import Partition
+from cpc.candidates.samplers.proposal import COUNTS, ProposalSampler
 from cpc.candidates.samplers.query_sampler import QuerySampler
-from cpc.candidates.samplers.sampler import HITS, NO_TARGET, Draw, Hits, Sampler, without_hits
+from cpc.candidates.samplers.sampler import HITS, NO_TARGET, Draw, Hits, Sampler, drop_hits
 from cpc.candidates.samplers.softmax import SoftmaxSampler
 from cpc.candidates.samplers.two_level import TwoLevel
 from cpc.candidates.samplers.uniform import Uniform
@@ -49,10 +49,10 @@ __all__ = [
     "Draw",
     "FeatureMass",
     "Hits",
-    "LawSampler",
     "LearnedUnigram",
     "LogUniform",
     "Partition",
+    "ProposalSampler",
     "QuerySampler",
     "Sampler",
     "SoftmaxSampler",
@@ -60,5 +60,5 @@ __all__ = [
     "Uniform",
     "UniformMixture",
     "Unigram",
-    "without_hits",
+    "drop_hits",
 ]

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.samplers.sampler import Draw, Hits, Sampler, without_hits
+from cpc.candidates.samplers.sampler import Draw, Hits, Sampler, drop_hits
 
 
 class All(Sampler):
@@ -41,5 +41,5 @@ def all_of(ids: Int[Tensor, " m"], targets: Int[Tensor, "M ..."], hits: Hits) ->
     """These classes for every query, each expected once; the targets are among them."""
     log_count = torch.zeros(len(ids), device=ids.device)
     if hits != "keep":
-        log_count = without_hits(ids, log_count, targets)
+        log_count = drop_hits(ids, log_count, targets)
     return Draw(ids, log_count, torch.where(targets < 0, torch.inf, log_count.new_zeros(())))

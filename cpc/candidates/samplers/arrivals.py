@@ -16,7 +16,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 if TYPE_CHECKING:
-    from cpc.candidates.samplers.law import LawSampler
+    from cpc.candidates.samplers.proposal import ProposalSampler
+
+if TYPE_CHECKING:
+    pass
 
 MOST_TABLE_ENTRIES = 2**24  # 64 MiB; beyond, first places are found by sorting
 
@@ -36,7 +39,7 @@ class Arrivals(NamedTuple):
 
 
 def first_arrivals(
-    law: "LawSampler", num: int, excluded: Int[Tensor, "R E"], generator: torch.Generator | None = None
+    proposal: "ProposalSampler", num: int, excluded: Int[Tensor, "R E"], generator: torch.Generator | None = None
 ) -> Arrivals:
     """The first `num` distinct classes of R streams, those excluded crossed out.
 
@@ -45,21 +48,21 @@ def first_arrivals(
     class comes does not depend on how long one has waited.
 
     Args:
-        law: of the draws.
+        proposal: of the draws.
         num: m; every row must have as many classes of positive probability that are not excluded.
         excluded: classes that cannot come, -1 where a row has fewer; its rows are the R streams.
         generator: source of the draws, on the CPU.
     """
-    num_rows, device, num_possible = len(excluded), excluded.device, law.num_possible
+    num_rows, device, num_possible = len(excluded), excluded.device, proposal.num_possible
 
     def more(num_draws: int) -> Tensor:
         uniform = torch.rand(num_rows, num_draws, generator=generator, dtype=torch.float64)
-        return law.from_uniform(uniform.to(device))
+        return proposal.inverse_cdf(uniform.to(device))
 
     stream = more(2 * num + 2)
     while True:
         num_draws = stream.shape[1]
-        is_first = first_places(stream, law.num_classes) == torch.arange(num_draws, device=device)
+        is_first = first_places(stream, proposal.num_classes) == torch.arange(num_draws, device=device)
         is_new = is_first & ~are_among(stream, excluded)
         num_new = is_new.cumsum(1)
         fewest = int(num_new[:, -1].min())
@@ -69,7 +72,7 @@ def first_arrivals(
         stream = torch.cat([stream, more(min(num_possible, 2 * missing * num_draws // max(fewest, 1) + 1))], dim=1)
 
     if fewest <= num:
-        return _by_clocks(stream, law.probabilities(device), num, excluded, generator)
+        return _by_clocks(stream, proposal.probabilities(device), num, excluded, generator)
     # The first m go where they are counted; a column that is cut off takes all others.
     place = (num_new - 1).masked_fill_(~is_new, num).clamp_(max=num)
     reached = torch.tensor([num, num + 1], device=device).expand(num_rows, 2).contiguous()

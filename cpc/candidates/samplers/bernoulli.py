@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.samplers.sampler import Draw, Hits, Sampler, counts_given, without_hits
+from cpc.candidates.samplers.sampler import Draw, Hits, Sampler, counts_given, drop_hits
 
 
 class Bernoulli(Sampler):
@@ -104,5 +104,5 @@ class Bernoulli(Sampler):
         dtype = torch.get_default_dtype()
         ids, log_count = (ids[0], log_count[0].to(dtype)) if self.shared else (ids, log_count.to(dtype))
         if hits != "keep":
-            log_count = without_hits(ids, log_count, targets)
+            log_count = drop_hits(ids, log_count, targets)
         return Draw(ids, log_count, log_count_targets.to(dtype))

@@ -189,7 +189,7 @@ class FeatureMass(BlockMass):
 
     def factors(self, queries: Float[Tensor, "M D"], temperature: float) -> Float[Tensor, "M S"]:
         """The queries' features; the temperature is the kernel's own."""
-        return self.kernel.of_queries(queries)
+        return self.kernel.query_features(queries)
 
     def check(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
         """As the kernel does."""

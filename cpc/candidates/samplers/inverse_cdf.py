@@ -37,6 +37,6 @@ def inverse_cdf_of_many(weights: Float[Tensor, "M K"], uniform: Float[Tensor, "t
         return inverse_cdf(weights, uniform[0])
     chunks = rearrange(F.pad(weights, (0, -weights.shape[1] % CHUNK)), "m (c k) -> m c k", k=CHUNK)
     chunk = inverse_cdf(chunks.sum(-1), uniform[0])  # [M, R]
-    of_chunk = chunks.take_along_dim(rearrange(chunk, "m r -> m r 1"), dim=1)  # [M, R, CHUNK]
-    place = inverse_cdf(of_chunk, rearrange(uniform[1], "m r -> m r 1"))
+    chunk_draws = chunks.take_along_dim(rearrange(chunk, "m r -> m r 1"), dim=1)  # [M, R, CHUNK]
+    place = inverse_cdf(chunk_draws, rearrange(uniform[1], "m r -> m r 1"))
     return chunk * CHUNK + rearrange(place, "m r 1 -> m r")

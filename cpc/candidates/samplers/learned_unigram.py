@@ -4,17 +4,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.samplers.law import LawSampler
+from cpc.candidates.samplers.proposal import ProposalSampler
 
 
-class LearnedUnigram(LawSampler):
+class LearnedUnigram(ProposalSampler):
     """q_i proportional to 1 + the number of times that class i was a target: TensorFlow's `learned_unigram`.
 
     In training mode a draw is made from what was seen before its batch, then the batch's targets are added; after
     `eval()` the law is fixed. Counts are integers in a buffer, so that a checkpoint resumes the law. A draw costs a
     cumulative sum over n, an update only what it adds. Each process of a distributed run learns from its own targets.
 
-    The arguments are those of `LawSampler`.
+    The arguments are those of `ProposalSampler`.
     """
 
     num_seen: Tensor
@@ -30,7 +30,7 @@ class LearnedUnigram(LawSampler):
         seen = targets[targets >= 0]
         self.num_seen.index_add_(0, seen, torch.ones_like(seen))
 
-    def from_uniform(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
+    def inverse_cdf(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
         """By inversion, in integers."""
         bounds = self.num_seen.cumsum(0)
         places = (uniform * bounds[-1]).long().clamp(max=bounds[-1] - 1)

@@ -6,20 +6,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.samplers.law import LawSampler
+from cpc.candidates.samplers.proposal import ProposalSampler
 
 
-class LogUniform(LawSampler):
+class LogUniform(ProposalSampler):
     """q_i = log((i + 2) / (i + 1)) / log(n + 1), TensorFlow's `log_uniform_candidate_sampler`.
 
     Classes must be numbered by falling frequency. A draw is floor(exp(u log(n + 1))) - 1. Implementations in
     circulation draw round(exp(u log n)) - 1 and declare the same q: their class 0 comes 0.585 times as often as
     declared at n = 793,471, and every correction with it is wrong.
 
-    The arguments are those of `LawSampler`.
+    The arguments are those of `ProposalSampler`.
     """
 
-    def from_uniform(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
+    def inverse_cdf(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
         """By inversion: the distribution function of q is log(i + 2) / log(n + 1)."""
         ids = (uniform * math.log1p(self.num_classes)).exp_().long() - 1
         return ids.clamp_(max=self.num_classes - 1)

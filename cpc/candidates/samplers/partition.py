@@ -7,11 +7,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.all import all_of
-from cpc.candidates.samplers.law import LawSampler
+from cpc.candidates.samplers.proposal import ProposalSampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits
 
 
-class Partition(LawSampler):
+class Partition(ProposalSampler):
     """The vocabulary of the part of the corpus at hand (Jean et al. 2015, "On using very large target vocabulary").
 
     The corpus is cut, in the order in which training meets its targets, into consecutive parts of whole batches with at
@@ -20,7 +20,7 @@ class Partition(LawSampler):
     from the part.
 
     Two things make it work, which pretraining on text does: `look_ahead` once, so that it can read what is to come, and
-    `move_to(batch)` before each batch. Targets outside the part are an error, not a guess. Parts follow from the corpus
+    `set_step(batch)` before each batch. Targets outside the part are an error. Parts follow from the corpus
     and tau only, so there is no state to be saved: a resumed run finds its part again.
 
     Z' never sees the words of other parts in this batch, so `importance` is not unbiased here, for any count.
@@ -28,13 +28,13 @@ class Partition(LawSampler):
     Args:
         num_classes: n.
         max_words: tau.
-        shared: see `LawSampler`, also for `replacement` and `counts`.
+        shared: see `ProposalSampler`, also for `replacement` and `counts`.
 
     Raises:
         ValueError: unless tau is at least 1 and below n.
     """
 
-    remedy = "call move_to(number of the batch) before each batch"
+    remedy = "call set_step(number of the batch) before each batch"
 
     def __init__(
         self,
@@ -70,10 +70,12 @@ class Partition(LawSampler):
         """The words of the part at hand, in order.
 
         Raises:
-            ValueError: before `look_ahead` and `move_to`.
+            ValueError: before `look_ahead` and `set_step`.
         """
         if self._targets_of is None or not self._end:
-            raise ValueError("Partition is in no part yet: call look_ahead(targets_of, num_batches) and move_to(batch)")
+            raise ValueError(
+                "Partition is in no part yet: call look_ahead(targets_of, num_batches) and set_step(batch)"
+            )
         return self._words
 
     def look_ahead(self, targets_of: Callable[[int], Tensor], num_batches: int) -> None:
@@ -89,7 +91,7 @@ class Partition(LawSampler):
         for number in range(num_batches):
             self._words_of(number)
 
-    def move_to(self, batch: int) -> None:
+    def set_step(self, batch: int) -> None:
         """Go to the part that holds the batch of this number.
 
         Raises:
@@ -122,14 +124,14 @@ class Partition(LawSampler):
         hits: Hits = "keep",
         generator: torch.Generator | None = None,
     ) -> Draw:
-        """See `LawSampler.sample`; without replacement, a part of no more than `num` words is drawn whole."""
+        """See `ProposalSampler.sample`; without replacement, a part of no more than `num` words is drawn whole."""
         if self.replacement or num < self.num_possible:
             return super().sample(queries, num, targets, hits, generator)
         self.check(num, targets, hits)
         self._log_probability_of_targets(targets.reshape(len(targets), -1))
         return all_of(self.words_of_part().to(targets.device), targets, hits)
 
-    def from_uniform(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
+    def inverse_cdf(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
         """Each word of the part is an equal part of [0, 1)."""
         words = self.words_of_part().to(uniform.device)
         return words[(uniform * len(words)).long().clamp(max=len(words) - 1)]

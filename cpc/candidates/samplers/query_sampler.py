@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, Sampler, distinct, without_hits
+from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, Sampler, distinct, drop_hits
 from cpc.data.tensors import check_range, check_tensor
 
 
@@ -117,7 +117,7 @@ class QuerySampler(Sampler):
         else:
             draw = self._sample(queries, num, of_row, hits, generator)
         ids, log_count, log_count_targets = draw
-        log_count = without_hits(ids, log_count, of_row) if hits == "remove" else log_count
+        log_count = drop_hits(ids, log_count, of_row) if hits == "remove" else log_count
         return Draw(ids, log_count, log_count_targets.masked_fill(of_row < 0, torch.inf).reshape(targets.shape))
 
     @abstractmethod

@@ -91,7 +91,7 @@ class Sampler(FixedDtype, ABC):
             ValueError: if the law cannot serve one of the batches.
         """
 
-    def move_to(self, batch: int) -> None:
+    def set_step(self, batch: int) -> None:
         """Learn which batch comes next, by its number."""
 
     def expected_counts(self, num: int, device: torch.device | str = "cpu") -> Float[Tensor, " n"] | None:
@@ -151,7 +151,7 @@ def counts_given(counts: Tensor | Sequence[float | int] | int) -> Tensor:
     return torch.ones(max(counts, 0)) if isinstance(counts, int) else torch.as_tensor(counts)
 
 
-def without_hits(
+def drop_hits(
     ids: Int[Tensor, "*M m"], log_count: Float[Tensor, "*M m"], targets: Int[Tensor, "M ..."]
 ) -> Float[Tensor, "M m"]:
     """The counts with +inf wherever a candidate is one of its query's targets."""

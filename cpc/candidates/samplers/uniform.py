@@ -6,13 +6,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.samplers.law import LawSampler
+from cpc.candidates.samplers.proposal import ProposalSampler
 
 
-class Uniform(LawSampler):
-    """q_i = 1 / n. The arguments are those of `LawSampler`."""
+class Uniform(ProposalSampler):
+    """q_i = 1 / n. The arguments are those of `ProposalSampler`."""
 
-    def from_uniform(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
+    def inverse_cdf(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
         """Each of n equal parts of [0, 1) is a class."""
         return (uniform * self.num_classes).long().clamp(max=self.num_classes - 1)
 

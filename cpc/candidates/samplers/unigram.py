@@ -7,18 +7,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.alias_table import alias_draws, build_alias_table
-from cpc.candidates.samplers.law import LawSampler
+from cpc.candidates.samplers.proposal import ProposalSampler
 from cpc.candidates.samplers.sampler import counts_given
 
 
-class Unigram(LawSampler):
+class Unigram(ProposalSampler):
     """q_i proportional to count_i ** distortion: TensorFlow's `fixed_unigram_candidate_sampler`, word2vec's at 0.75.
 
     Args:
         counts_of_classes: `[n]`, how often each class occurs, or its probability; 0 for one that is never drawn. Or n
             alone: a law left open, uniform until `set_counts` or `follow` (which pretraining on text calls).
         distortion: 1 keeps the counts' proportions, 0 makes the law uniform (over what has a count).
-        shared: see `LawSampler`, also for `replacement` and `counts`.
+        shared: see `ProposalSampler`, also for `replacement` and `counts`.
 
     Raises:
         ValueError: on counts that are negative, not finite or all zero.
@@ -70,7 +70,7 @@ class Unigram(LawSampler):
         """How many classes have a count."""
         return int(self.num_positive)
 
-    def from_uniform(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
+    def inverse_cdf(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
         """By the alias method."""
         return alias_draws(uniform, self.thresholds, self.aliases)
 

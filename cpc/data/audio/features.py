@@ -14,7 +14,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.data.readouts import Precision
+from cpc.data.probe_data import Precision
 from cpc.encoders.spectral import MFCC, LogMel
 
 Kind = Literal["c", "z", "zc", "mfcc", "logmel"]

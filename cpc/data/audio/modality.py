@@ -9,7 +9,7 @@ from torch import Tensor
 from cpc.config.argument_rules import Count, Positive
 from cpc.data.audio.augmentation import WaveformAugmentation
 from cpc.data.audio.corpus import Corpus, Sampler
-from cpc.data.audio.readouts import AudioReadouts
+from cpc.data.audio.probe_data import AudioProbeData
 from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, initialisation_windows
 from cpc.data.drawn import Drawn
 
@@ -113,6 +113,6 @@ class Audio(Drawn):
         audio = corpus.windows(self.train_split).audio
         return initialisation_windows(audio, self.window_samples, NUM_INITIALISATION_WINDOWS, self.seed)
 
-    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> AudioReadouts:
+    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> AudioProbeData:
         """Frames of files."""
-        return AudioReadouts(corpus, self.alignments, self.tier, **where)
+        return AudioProbeData(corpus, self.alignments, self.tier, **where)

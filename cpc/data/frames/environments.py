@@ -15,7 +15,7 @@ import numpy as np
 from einops import rearrange, reduce
 from jaxtyping import UInt8
 
-from cpc.config.extras import to_install
+from cpc.config.extras import install_hint
 
 MODULES = {"ALE/": "ale_py"}  # which module registers environments of these names
 _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
@@ -67,12 +67,12 @@ def open_environment(name: str, **options: Any) -> Any:
     try:
         import gymnasium
     except ImportError as error:
-        raise ValueError(f"environments need gymnasium: {to_install('frames')}") from error
+        raise ValueError(f"environments need gymnasium: {install_hint('frames')}") from error
     try:
         made = gymnasium.make(name if module is None else f"{module}:{name}", **options)
     except (ImportError, gymnasium.error.Error) as error:
         is_missing = module is not None and importlib.util.find_spec(module) is None
-        advice = to_install("frames") if is_missing else "one that another package registers is named MODULE:NAME"
+        advice = install_hint("frames") if is_missing else "one that another package registers is named MODULE:NAME"
         raise ValueError(f"environment {name!r} cannot be made: {str(error).strip(' .')}; {advice}") from error
     except TypeError as error:
         raise ValueError(f"environment {name!r} does not take options {options}: {error}") from error
@@ -119,7 +119,7 @@ def picture_in(space: Any) -> str | None:
     return key
 
 
-def to_frame(picture: UInt8[np.ndarray, "..."], side: int) -> UInt8[np.ndarray, "H W 1"]:
+def resize_frame(picture: UInt8[np.ndarray, "..."], side: int) -> UInt8[np.ndarray, "H W 1"]:
     """The luminance of a picture `[s H, s W]`, `[s H, s W, 1]` or `[s H, s W, 3]`, averaged over squares of `side`."""
     grey = picture @ _LUMINANCE if picture.shape[2:] == (3,) else picture.reshape(picture.shape[:2]).astype(np.float32)
     means = reduce(grey, "(h p) (w q) -> h w", "mean", p=side, q=side)

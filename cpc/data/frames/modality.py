@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from cpc.config.argument_rules import Count
 from cpc.data.drawn import Drawn, HeldOut
 from cpc.data.frames.corpus import NUM_INITIALISATION_WINDOWS, FrameCorpus
-from cpc.data.frames.readouts import FrameReadouts
+from cpc.data.frames.probe_data import FrameProbeData
 from cpc.data.modality import Training
 
 
@@ -80,9 +80,9 @@ class Frames(Drawn):
         _check_lengths(corpus, self.eval_split, model)
         return super().held_out(corpus, model, **how)
 
-    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> FrameReadouts:
+    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> FrameProbeData:
         """Frames of episodes, and the state behind them."""
-        return FrameReadouts(corpus, **where)
+        return FrameProbeData(corpus, **where)
 
 
 def _check_lengths(corpus: FrameCorpus, split: str, model: Any) -> None:

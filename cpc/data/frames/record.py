@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from cpc.config.argument_rules import Count, Seed, Share, Writable, checked
-from cpc.data.frames.environments import open_environment, open_policy, picture_in, ram_of, to_frame
+from cpc.data.frames.environments import open_environment, open_policy, picture_in, ram_of, resize_frame
 from cpc.data.frames.recording import FRAMES_NAME, STEPS_NAME, Recording
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.data.store.packed import PackedRows, pack_rows
@@ -130,7 +130,7 @@ class _Played:
         observation, _ = environment.reset(seed=seed)
         for _ in range(self._max_steps):
             picture, memory = observation if self._key is None else observation[self._key], ram_of(environment)
-            frame, action = to_frame(picture, self._side), policy(observation)
+            frame, action = resize_frame(picture, self._side), policy(observation)
             observation, reward, is_over, is_cut, _ = environment.step(action)
             self._episodes["actions"].append(action)
             self._episodes["rewards"].append(np.float32(reward))

@@ -58,7 +58,7 @@ class Recording(PackedRows):
                 raise ValueError(f"{path}: {len(values)} {name} are there for {self.ends[-1]} frames: record again")
         return found
 
-    def of_episode(self, name: str, row: int) -> np.ndarray:
+    def episode_frames(self, name: str, row: int) -> np.ndarray:
         """`[T, ...]` one of the `steps` of an episode."""
         end = self.ends[row]
         return self.steps[name][end - self.lengths[row] : end]

@@ -11,7 +11,7 @@ from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.folder import tabulate
 from cpc.data.images.patch_augmentation import Augmentation
 from cpc.data.images.pictures import draw_pictures
-from cpc.data.images.readouts import ImageReadouts
+from cpc.data.images.probe_data import ImageProbeData
 from cpc.data.images.sources import DEFAULT_VALID_SHARE, read_image_source
 from cpc.data.store.shards import is_sharded
 
@@ -139,9 +139,9 @@ class Images(Drawn):
             )
         return table.classes
 
-    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> ImageReadouts:
+    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> ImageProbeData:
         """Means and grids of images."""
-        return ImageReadouts(corpus or ImageCorpus(self, encoder, tabulate(Path(), [])), **where)
+        return ImageProbeData(corpus or ImageCorpus(self, encoder, tabulate(Path(), [])), **where)
 
     def pictures(self, model: Any, **options: Any) -> dict[str, Any]:
         """Patches, their neighbours in z, and a map of contexts."""

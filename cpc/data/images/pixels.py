@@ -53,7 +53,7 @@ def read_square(
         note_narrow: called with the row if the image has 16 bits and no pixel of `NARROW` or more.
 
     Raises:
-        ValueError: naming the file, if it cannot be decoded, or its range is unknown (see `to_channels`).
+        ValueError: naming the file, if it cannot be decoded, or its range is unknown (see `convert_channels`).
     """
     with table.open(row) as image:
         draft = image.draft(None, (_DRAFT_MARGIN * image_size, _DRAFT_MARGIN * image_size))
@@ -62,7 +62,7 @@ def read_square(
     if note_narrow is not None and is_wide_grey(image) and np.asarray(image).max(initial=0) < NARROW:
         note_narrow(row)
     try:
-        image = to_channels(image, num_channels)
+        image = convert_channels(image, num_channels)
     except ValueError as error:
         raise ValueError(f"{table.origin.root / table.names[row]}: {error}") from error
     # The last row and column of a draft stand for less than a whole pixel.
@@ -78,7 +78,7 @@ def read_square(
     return np.asarray(square).reshape(image_size, image_size, num_channels)
 
 
-def to_channels(image: Image.Image, num_channels: int) -> Image.Image:
+def convert_channels(image: Image.Image, num_channels: int) -> Image.Image:
     """The image in RGB or grey, 8 bits a channel.
 
     - Black and white become 0 and 255. Palettes are looked up. Grey becomes three equal channels.

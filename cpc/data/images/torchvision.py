@@ -83,17 +83,17 @@ def _read_stl10(root: Path) -> ImageTable:
     classes = (folder / "class_names.txt").read_text(encoding="utf-8").split()
     arrays = []
     for name in ("train", "test", "unlabeled"):
-        images, of_images = folder / f"{name}_X.bin", folder / f"{name}_y.bin"
+        images, labels_file = folder / f"{name}_X.bin", folder / f"{name}_y.bin"
         num_images, rest = divmod(images.stat().st_size, int(np.prod(_STL10_SHAPE)))
         if rest or not num_images:
             raise ValueError(f"{images} is truncated: remove it, and {how}")
         labels = np.full(num_images, -1)
         if name != "unlabeled":
-            labels = np.fromfile(of_images, np.uint8).astype(np.int64) - 1  # 1 to 10 there
+            labels = np.fromfile(labels_file, np.uint8).astype(np.int64) - 1  # 1 to 10 there
             if len(labels) != num_images or labels.min() < 0 or labels.max() >= len(classes):
                 raise ValueError(
-                    f"{of_images}: holds {len(labels)} labels, but must hold one from 1 to {len(classes)} for each of "
-                    f"the {num_images} images beside it; {how}"
+                    f"{labels_file}: holds {len(labels)} labels, but must hold one from 1 to {len(classes)} for each "
+                    f"of the {num_images} images beside it; {how}"
                 )
         split, load, version = SPLIT_OF[name], partial(_map_stl10, images), partial(_version, folder)
         arrays.append(ImageArray(split, [split] * num_images, labels, load, version, classes))

@@ -87,7 +87,7 @@ class Books:
         """Of a book, in order; raises a ValueError on bytes that are not in the encoding."""
         return read_sentences(self.root / name, self.encoding)
 
-    def of_split(self, split: str) -> Iterator[str]:
+    def split_books(self, split: str) -> Iterator[str]:
         """The sentences of all books of a split."""
         for name, own in zip(self.names, self.splits, strict=True):
             if own == split:

@@ -67,7 +67,7 @@ class SentenceCorpus(DrawnCorpus):
         write_once(folder, self._pack)
         ends, num_sentences = (np.load(folder / f"{name}.npy") for name in ("ends", "num_sentences"))
         tokens = np.load(folder / "tokens.npy", mmap_mode="r")
-        return Passages.of_books(tokens, ends, num_sentences, options.passage_sentences)
+        return Passages.build(tokens, ends, num_sentences, options.passage_sentences)
 
     def windows(self, split: str | None, *, is_training: bool = False) -> SentenceWindows:
         """The windows of a split, None of all."""

@@ -8,7 +8,7 @@ from cpc.config.argument_rules import Count, Share
 from cpc.data.drawn import Drawn, DrawnCorpus
 from cpc.data.sentences.books import Books
 from cpc.data.sentences.corpus import SentenceCorpus
-from cpc.data.sentences.readouts import SentenceReadouts
+from cpc.data.sentences.probe_data import SentenceProbeData
 from cpc.data.store.text_files import Encoding
 from cpc.data.text.vocabulary import Vocabulary, build_vocabulary, encoder_vocabulary
 
@@ -105,7 +105,7 @@ class Sentences(Drawn):
                 f"{self.source} has no book of split {self.train_split!r}: the vocabulary is that of these"
             )
         vocabulary = build_vocabulary(
-            books.of_split(self.train_split), tokens="words", num_tokens=encoder.num_tokens, lower_case=True
+            books.split_books(self.train_split), tokens="words", num_tokens=encoder.num_tokens, lower_case=True
         )
         encoder.vocabulary = vocabulary.description
         corpus = SentenceCorpus(self, Vocabulary(**encoder.vocabulary))
@@ -115,7 +115,7 @@ class Sentences(Drawn):
     def standardise(self, encoder: Any, corpus: DrawnCorpus) -> None:
         """Tokens have no statistics."""
 
-    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> SentenceReadouts:
+    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> SentenceProbeData:
         """Labelled sentences."""
         text = None if self.text is None else self.books(self.text)
-        return SentenceReadouts(corpus, self.encoding, text, **where)
+        return SentenceProbeData(corpus, self.encoding, text, **where)

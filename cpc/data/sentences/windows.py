@@ -45,7 +45,7 @@ class Passages:
         return found.hexdigest()[:16]
 
     @staticmethod
-    def of_books(
+    def build(
         tokens: np.ndarray, ends: np.ndarray, num_sentences: Int[np.ndarray, " m"], passage_sentences: int
     ) -> "Passages":
         """Cut every book into passages of about `passage_sentences`, as long as each other."""

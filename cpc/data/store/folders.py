@@ -77,7 +77,7 @@ def refuse_doubles(root: Path, names: Iterable[str]) -> None:
     """
     real = cache(os.path.realpath)
     name_of: dict[str, str] = {}
-    doubles = []
+    duplicates = []
     for name in names:
         folder, last = os.path.split(os.path.join(root, name))
         file = os.path.join(real(folder), last)
@@ -85,11 +85,13 @@ def refuse_doubles(root: Path, names: Iterable[str]) -> None:
         file = unicodedata.normalize("NFC", file)
         if (other := name_of.setdefault(file, name)) != name:
             is_form = unicodedata.normalize("NFC", other) == unicodedata.normalize("NFC", name)
-            doubles.append(f"{other!a} and {name!a}, of different Unicode forms" if is_form else f"{other} and {name}")
-    if doubles:
+            duplicates.append(
+                f"{other!a} and {name!a}, of different Unicode forms" if is_form else f"{other} and {name}"
+            )
+    if duplicates:
         raise ValueError(
             f"files of {root} have two names, of which one could be trained on, the other held out "
-            f"({len(doubles)}):\n{name_a_few(doubles)}\nkeep one name of each"
+            f"({len(duplicates)}):\n{name_a_few(duplicates)}\nkeep one name of each"
         )
 
 

@@ -95,7 +95,7 @@ def read_limited_yaml(path: str | Path) -> Any:
         raise ValueError(f"{path} cannot be read as YAML: {reason}") from error
 
 
-def obstacle(path: Path) -> str:
+def why_unreadable(path: Path) -> str:
     """What keeps a file from being read, whatever is in it; "" if nothing does."""
     try:
         with open_regular(path) as stream:
@@ -131,7 +131,7 @@ def reading(path: str | Path, damage: str = "cannot be read, it is damaged or of
             raise
         words = str(getattr(error, "error_string", error)).strip(" .\n")  # soundfile's own, without the file's name
         reason = (words or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{path}: {obstacle(Path(path)) or f'{damage} ({reason})'}") from error
+        raise ValueError(f"{path}: {why_unreadable(Path(path)) or f'{damage} ({reason})'}") from error
 
 
 def _check_kind(path: str | Path, state: os.stat_result) -> None:

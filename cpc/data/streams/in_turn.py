@@ -5,7 +5,7 @@ from typing import Any
 
 from cpc.config.argument_rules import Count, check_fields
 from cpc.data.batch import Batch
-from cpc.data.streams.resuming import Order
+from cpc.data.streams.resumable_index import ResumableIndex
 from cpc.data.streams.stream import BatchStream
 
 
@@ -28,7 +28,7 @@ class First:
         check_fields(self, "first.")
 
 
-class BatchesInTurn(Order):
+class BatchesInTurn(ResumableIndex):
     """Draws of two streams, each with the number of the data set that it is of.
 
     Args:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cpc.data.streams.resuming import check_same_batches
+from cpc.data.streams.resumable_index import check_same_batches
 
 # (item, start)
 Draw = tuple[int, int]

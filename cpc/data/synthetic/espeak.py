@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpc.config.extras import to_install
+from cpc.config.extras import install_hint
 
 SAMPLE_RATE_HZ = 22_050
 
@@ -180,4 +180,4 @@ def _loader() -> Any:
     try:
         return importlib.import_module("espeakng_loader")
     except ImportError as error:
-        raise ValueError(f"speech synthesis needs the espeak-ng library: {to_install('speech')}") from error
+        raise ValueError(f"speech synthesis needs the espeak-ng library: {install_hint('speech')}") from error

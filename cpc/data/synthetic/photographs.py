@@ -25,8 +25,8 @@ from einops import rearrange
 from jaxtyping import Shaped, UInt8
 from PIL import Image
 
-from cpc.config.extras import to_install
-from cpc.data.images.pixels import to_channels
+from cpc.config.extras import install_hint
+from cpc.data.images.pixels import convert_channels
 from cpc.data.store.untrusted import read_json
 from cpc.data.synthetic.record import REMEDY, make_once
 
@@ -116,7 +116,7 @@ def photograph_files() -> dict[str, Path]:
     """
     package = importlib.util.find_spec("skimage")
     if package is None or package.origin is None:
-        raise ValueError(f"the photographs are scikit-image's: {to_install('image')}")
+        raise ValueError(f"the photographs are scikit-image's: {install_hint('image')}")
     folder = Path(package.origin).parent / "data"
     missing = [name for name in PHOTOGRAPHS if not (folder / name).is_file()]
     if missing:
@@ -182,7 +182,7 @@ def _photographs(sources: dict[str, Path], seed: int) -> dict[str, np.ndarray]:
 def _read(path: Path) -> UInt8[np.ndarray, "h w"]:
     try:
         with Image.open(path) as image:
-            grey = to_channels(image, 1)
+            grey = convert_channels(image, 1)
     except OSError as error:
         raise ValueError(f"{path}: cannot be decoded ({error}); install scikit-image again") from error
     while max(grey.size) > LONGEST_SIDE:

@@ -72,9 +72,9 @@ class BytePairs:
 
     def __call__(self, line: str) -> list[str]:
         """The symbols of a line."""
-        return [symbol for chunk in chunks(line) for symbol in self.of_chunk(chunk)]
+        return [symbol for chunk in chunks(line) for symbol in self.merge_chunk(chunk)]
 
-    def of_chunk(self, chunk: str) -> list[str]:
+    def merge_chunk(self, chunk: str) -> list[str]:
         """The symbols of one chunk; worked out once."""
         if chunk not in self._symbols_of:
             symbols = list(chunk)

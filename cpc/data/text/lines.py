@@ -82,7 +82,7 @@ class Text:
     @property
     def splits(self) -> list[str]:
         """Those that hold a line."""
-        return sorted({split for of_file in self._split_of.values() for split in of_file})
+        return sorted({split for file_items in self._split_of.values() for split in file_items})
 
     @property
     def digest(self) -> str:

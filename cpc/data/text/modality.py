@@ -11,8 +11,8 @@ from torch import Tensor
 from cpc.config.argument_rules import Count, Share
 from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training
-from cpc.data.streams.lanes import TrainingLanes, held_out_lanes
-from cpc.data.streams.resuming import Order
+from cpc.data.streams.continuous_batches import TrainingLanes, held_out_lanes
+from cpc.data.streams.resumable_index import ResumableIndex
 from cpc.data.streams.stream import naming
 from cpc.data.text.corpus import TokenCorpus, entropy_nats, training_vocabulary
 from cpc.data.text.lines import ALL, DEFAULT_SHARE, EMBEDDED
@@ -110,7 +110,7 @@ class Text(Modality):
             sampler.follow(torch.from_numpy(counts.clip(min=1)))
             of_all = TrainingLanes(stream, self.batch_size * world_size, self.chunk_tokens, furthest)
             sampler.look_ahead(lambda batch: of_all[batch].labels, math.ceil(of_all.batches_per_epoch))
-        order = Order(
+        order = ResumableIndex(
             {
                 "text and vocabulary": corpus.digest,
                 "train_split": self.train_split,
@@ -173,7 +173,7 @@ class WholeText:
         self._options, self._nearest, self._furthest = options, nearest, furthest
         self._ranks = {"rank": rank, "world_size": world_size}
 
-    def drawn_as(self, strategy: str) -> tuple[str, bool]:
+    def sampler_for(self, strategy: str) -> tuple[str, bool]:
         """One way for every strategy."""
         return "lanes", False
 

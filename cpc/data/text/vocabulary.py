@@ -139,7 +139,7 @@ def _subwords(counts: Counter[str], num_lines: int, num_tokens: int, lower_case:
     pairs = BytePairs(merges)
     used = Counter(dict.fromkeys(symbols, 0) | {END: num_lines, UNKNOWN: 0})
     for chunk, count in counts.items():
-        for symbol in pairs.of_chunk(chunk):
+        for symbol in pairs.merge_chunk(chunk):
             used[symbol if symbol in symbols else UNKNOWN] += count
     return Vocabulary([symbol for symbol, _ in _by_count(used)], "subwords", lower_case, merges, VERSION)
 

@@ -14,7 +14,7 @@ from cpc.config.argument_rules import OutFile, checked
 from cpc.data.audio.item_files import Items, read_items
 from cpc.data.audio.manifest import is_manifest
 from cpc.data.audio.modality import Audio
-from cpc.data.audio.readouts import AudioFrontEnd, AudioReadouts
+from cpc.data.audio.probe_data import AudioFrontEnd, AudioProbeData
 from cpc.data.store.atomic import finite, write_json
 from cpc.data.store.shards import is_sharded
 from cpc.evaluation import data_class
@@ -112,7 +112,7 @@ def abx(
         device=extraction.device,
         precision=extraction.precision,
     )
-    assert isinstance(readouts, AudioReadouts)
+    assert isinstance(readouts, AudioProbeData)
     features = readouts.default_features if features is None else features
     check_names("features", features, [*readouts.features, *readouts.hand_made])
     check_names("baselines", baselines, [*BASELINES, *readouts.hand_made])
@@ -132,7 +132,7 @@ def abx(
             if name in (*features, *baselines):
                 yield {name: name}, readouts.front_end([name])
         if "random" in baselines:
-            read = readouts.of_untrained(of_model)
+            read = readouts.untrained_names(of_model)
             untrained = build_untrained(config, readouts, trusted, 0)
             yield {name: f"random{readouts.features[name]}" for name in read}, readouts.front_end(read, untrained)
 

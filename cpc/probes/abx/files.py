@@ -10,13 +10,13 @@ import numpy as np
 from cpc.data.audio.alignments import MOST_SECONDS_AFTER_AUDIO
 from cpc.data.audio.file_names import bare_path, is_end_of
 from cpc.data.audio.item_files import Items
-from cpc.data.audio.readouts import AudioReadouts
+from cpc.data.audio.probe_data import AudioProbeData
 from cpc.data.store.folders import name_a_few
 
 _ROUNDING_SECONDS = 1e-3  # an item that ends after its recording by less is not cut: times are rounded
 
 
-def locate(items: Items, source: Path, readouts: AudioReadouts, skip_bad: bool) -> tuple[Items, np.ndarray, int]:
+def locate(items: Items, source: Path, readouts: AudioProbeData, skip_bad: bool) -> tuple[Items, np.ndarray, int]:
     """The items with a recording, `[n]` the row of each, and how many end up to 50 ms after their recording.
 
     Args:

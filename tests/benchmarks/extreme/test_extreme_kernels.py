@@ -61,11 +61,11 @@ def test_structured_blocks_are_orthogonal(generator: torch.Generator) -> None:
 def test_positive_features_of_queries_differ_by_a_factor_alone(generator: torch.Generator) -> None:
     kernel = PositiveRandomFeatures(DIM, 16)
     x = torch.randn(4, DIM, generator=generator)
-    ratio = kernel.of_queries(x) / kernel(x)
+    ratio = kernel.query_features(x) / kernel(x)
     torch.testing.assert_close(ratio, ratio[:, :1].expand_as(ratio), rtol=1e-4, atol=0)
     long = 30 * x
     assert (kernel(long) == 0).all()
-    assert (kernel.of_queries(long).amax(1) == 1).all()
+    assert (kernel.query_features(long).amax(1) == 1).all()
 
 
 def test_two_maps_of_one_seed_are_one() -> None:

@@ -18,9 +18,9 @@ def test_frequencies(chunk: int, generator: torch.Generator, monkeypatch: pytest
         many = row.expand(5000, -1)  # two draws each: so few that large tables are done in two stages
         uniform = torch.rand(2, 5000, 2, generator=generator, dtype=torch.float64)
         counts = torch.bincount(inverse_cdf_of_many(many, uniform).flatten(), minlength=12)
-        law = expected / expected.sum()
-        assert counts[law == 0].sum() == 0
-        assert chisquare(counts[law > 0], law[law > 0] * 10_000, sum_check=False).pvalue > 1e-4
+        proposal = expected / expected.sum()
+        assert counts[proposal == 0].sum() == 0
+        assert chisquare(counts[proposal > 0], proposal[proposal > 0] * 10_000, sum_check=False).pvalue > 1e-4
 
 
 def test_ends_fall_on_weights_that_are_not_zero() -> None:

@@ -14,10 +14,10 @@ from cpc.candidates.samplers import (
     COUNTS,
     All,
     Bernoulli,
-    LawSampler,
     LearnedUnigram,
     LogUniform,
     Partition,
+    ProposalSampler,
     Uniform,
     UniformMixture,
     Unigram,
@@ -41,7 +41,7 @@ def part(num_classes: int, **manner: object) -> Partition:
     corpus = torch.arange(3 * num_classes) ** 2 % num_classes
     sampler = Partition(num_classes, num_classes // 2, **manner)
     sampler.look_ahead(lambda number: corpus[number % len(corpus)].reshape(1), len(corpus))
-    sampler.move_to(2 * num_classes)
+    sampler.set_step(2 * num_classes)
     return sampler
 
 
@@ -64,14 +64,14 @@ def chi_square(draws: Tensor, probabilities: Tensor) -> float:
     return stats.chisquare(counts[possible].numpy(), expected.numpy()).pvalue
 
 
-def inclusion(law: Tensor, num: int) -> Tensor:
+def inclusion(proposal: Tensor, num: int) -> Tensor:
     """Successive sampling, enumerated: the chance that each class is among the first `num` distinct draws."""
-    chance = torch.zeros_like(law)
-    for order in itertools.permutations(range(len(law)), num):
+    chance = torch.zeros_like(proposal)
+    for order in itertools.permutations(range(len(proposal)), num):
         left, p = 1.0, 1.0
         for i in order:
-            p *= float(law[i]) / left
-            left -= float(law[i])
+            p *= float(proposal[i]) / left
+            left -= float(proposal[i])
         chance[list(order)] += p
     return chance
 
@@ -138,12 +138,12 @@ def test_the_log_uniform_law_is_not_the_circulating_one(generator: torch.Generat
 def test_the_alias_table_holds_the_law(weights: str | list[float]) -> None:
     rng = np.random.default_rng(0)
     n = 10_000
-    law = {
+    proposal = {
         "random": rng.random(n) * (rng.random(n) < 0.7),
         "zipf": 1 / np.arange(1, n + 1),
         "one giant": np.r_[np.full(n, 1e-9), 1.0],
     }
-    given = torch.as_tensor(law[weights] if isinstance(weights, str) else weights, dtype=torch.float64)
+    given = torch.as_tensor(proposal[weights] if isinstance(weights, str) else weights, dtype=torch.float64)
     q = given / given.sum()
     thresholds, aliases = build_alias_table(q)
     implied = thresholds.clone().index_add_(0, aliases, 1 - thresholds) / len(q)
@@ -168,22 +168,22 @@ def test_learned_unigram_counts_what_it_is_trained_on(generator: torch.Generator
     assert sampler.num_seen.tolist() == [6, 1, 3, 1]
 
 
-def embedded(law: Tensor, num_classes: int) -> Tensor:
+def embedded(proposal: Tensor, num_classes: int) -> Tensor:
     """The same law among more classes, which are never drawn: rejection collects all its candidates by itself."""
-    return torch.cat([law, law.new_zeros(num_classes - len(law))])
+    return torch.cat([proposal, proposal.new_zeros(num_classes - len(proposal))])
 
 
 @pytest.mark.usefixtures("_float64")
 @pytest.mark.parametrize("num_classes", [5, 40])
 def test_unique_draws_of_the_published_example(num_classes: int, generator: torch.Generator) -> None:
     """Log-uniform over five classes, two distinct drawn: inclusion, TensorFlow's count, tries."""
-    law = LogUniform(5).probabilities()
+    proposal = LogUniform(5).probabilities()
     exact = torch.tensor([0.672848, 0.470180, 0.349849, 0.277468, 0.229656])
-    torch.testing.assert_close(inclusion(law, 2), exact, atol=1e-6, rtol=0)
+    torch.testing.assert_close(inclusion(proposal, 2), exact, atol=1e-6, rtol=0)
     targets = repeat(torch.arange(5), "t -> m t", m=50_000)
 
     def sample(counts: str) -> tuple[Tensor, Tensor]:
-        sampler = Unigram(embedded(law, num_classes), shared=False, counts=counts)
+        sampler = Unigram(embedded(proposal, num_classes), shared=False, counts=counts)
         draw = sampler.sample(None, 2, targets, generator=generator)
         assert (draw.ids[:, 0] != draw.ids[:, 1]).all()
         is_in = (draw.ids[:, :, None] == torch.arange(5)).any(1)
@@ -194,12 +194,12 @@ def test_unique_draws_of_the_published_example(num_classes: int, generator: torc
 
     count, is_in = sample("gumbel")
     assert_mean(is_in / count, torch.ones(5))
-    until = -torch.log1p(-count) / law
+    until = -torch.log1p(-count) / proposal
     torch.testing.assert_close(until, until[:, :1].expand(-1, 5))
     count, _ = sample("tensorflow")
     assert_mean(count, torch.tensor([0.781305, 0.484835, 0.353446, 0.278466, 0.229846]))
     count, _ = sample("rejection")
-    num_tries = torch.log1p(-count[:, 4]) / torch.log1p(-law[4])
+    num_tries = torch.log1p(-count[:, 4]) / torch.log1p(-proposal[4])
     assert_mean(num_tries, 2.37022)
 
 
@@ -245,9 +245,15 @@ def test_exclusion_leaves_the_renormalised_law(replacement: bool, num_classes: i
             torch.testing.assert_close(draw.log_count_sampled[row::3], (2 * left[ids]).log().float())
 
 
-def inclusion_of_second(law: Tensor) -> Tensor:
+def inclusion_of_second(proposal: Tensor) -> Tensor:
     """Where the second of two distinct draws falls."""
-    return sum((law[i] * torch.where(torch.arange(len(law)) == i, 0.0, law) / (1 - law[i]) for i in range(6)), law * 0)
+    return sum(
+        (
+            proposal[i] * torch.where(torch.arange(len(proposal)) == i, 0.0, proposal) / (1 - proposal[i])
+            for i in range(6)
+        ),
+        proposal * 0,
+    )
 
 
 @pytest.mark.usefixtures("_float64")
@@ -344,7 +350,7 @@ def test_all_is_everything_once() -> None:
 @pytest.mark.parametrize("name", [*LAWS, "bernoulli"])
 @pytest.mark.parametrize("shared", [True, False])
 def test_seeds_and_checkpoints_repeat_a_draw(name: str, shared: bool) -> None:
-    def build() -> LawSampler | Bernoulli:
+    def build() -> ProposalSampler | Bernoulli:
         return LAWS[name](12, shared=shared) if name in LAWS else Bernoulli(torch.arange(12), shared=shared)
 
     first, second = build(), build()
@@ -352,7 +358,7 @@ def test_seeds_and_checkpoints_repeat_a_draw(name: str, shared: bool) -> None:
     if isinstance(first, LearnedUnigram):
         first.observe(torch.arange(9))
     for each in (first, second):
-        each.move_to(0)  # a part follows from the corpus: it is in no checkpoint
+        each.set_step(0)  # a part follows from the corpus: it is in no checkpoint
     second.load_state_dict(first.state_dict())
     ours, theirs = (
         each.sample(None, 3, targets, "remove", torch.Generator().manual_seed(3)) for each in (first, second)
@@ -414,7 +420,7 @@ def test_targets_that_no_draw_can_avoid_are_named() -> None:
 
 @pytest.mark.parametrize("kind", [Unigram, Bernoulli])
 def test_a_law_that_was_left_open_follows_and_no_other(kind: type[Unigram | Bernoulli]) -> None:
-    def law(sampler: Unigram | Bernoulli) -> list[float]:
+    def proposal(sampler: Unigram | Bernoulli) -> list[float]:
         q = sampler.q if isinstance(sampler, Bernoulli) else sampler.probabilities()
         return (8 * q).tolist()
 
@@ -424,8 +430,8 @@ def test_a_law_that_was_left_open_follows_and_no_other(kind: type[Unigram | Bern
     loaded.load_state_dict(told.state_dict())
     for sampler in (is_open, given, told, loaded):
         sampler.follow(counts)
-    assert law(is_open) == pytest.approx([1, 3, 4])
-    assert law(given) == law(told) == law(loaded) == pytest.approx([6, 1, 1])
+    assert proposal(is_open) == pytest.approx([1, 3, 4])
+    assert proposal(given) == proposal(told) == proposal(loaded) == pytest.approx([6, 1, 1])
 
 
 def test_a_mixture_and_what_does_not_follow() -> None:
@@ -442,10 +448,10 @@ def test_a_mixture_and_what_does_not_follow() -> None:
 @pytest.mark.parametrize("num", [1, 4, 6, 7])
 def test_expected_counts_of_a_law(num: int) -> None:
     """With replacement m q; else 1 - exp(-q t) of sum m, every class that can be drawn where they are no more."""
-    law = Unigram([1000.0, 100, 10, 1, 1e-3, 0, 1e-6, 5])
-    q = law.probabilities()
+    proposal = Unigram([1000.0, 100, 10, 1, 1e-3, 0, 1e-6, 5])
+    q = proposal.probabilities()
     torch.testing.assert_close(Unigram(q, replacement=True).expected_counts(num), num * q)
-    counts = law.expected_counts(num)
+    counts = proposal.expected_counts(num)
     assert float(counts.sum()) == pytest.approx(num, rel=1e-8)
     if num == 7:
         assert counts.tolist() == [1, 1, 1, 1, 1, 0, 1, 1]

@@ -36,34 +36,34 @@ def test_parts_are_cut_as_late_as_words_allow(max_words: int, batch: int, genera
     for part in twice[:-1]:
         num_batches = -(-len(part) // batch)
         for at in range(number, number + num_batches):
-            sampler.move_to(at)
+            sampler.set_step(at)
             assert sampler.words_of_part().tolist() == sorted(set(part))
             assert sampler.part == (number, number + num_batches)
         number += num_batches
-    again.move_to(number - 1)  # a resumed run begins there
+    again.set_step(number - 1)  # a resumed run begins there
     assert again.part == sampler.part
     assert torch.equal(again.words_of_part(), sampler.words_of_part())
-    again.move_to(0)
+    again.set_step(0)
     assert again.words_of_part().tolist() == sorted(set(twice[0]))
 
 
 def test_no_part_is_longer_than_an_epoch() -> None:
     sampler = partition(60, [3, 4, 3, 5], 20)
-    sampler.move_to(6)
+    sampler.set_step(6)
     assert sampler.part == (4, 8)
     assert sampler.words_of_part().tolist() == [3, 4, 5]
 
 
 def test_a_part_is_drawn_whole_or_in_part(generator: torch.Generator) -> None:
     sampler = partition(9, [5, 1, 5, 7, 0, 8, 2], 3)
-    sampler.move_to(0)
+    sampler.set_step(0)
     targets = torch.tensor([5, 1])
     draw = sampler.sample(None, 3, targets, "remove", generator)
     assert draw.ids.tolist() == [1, 5, 7]
     assert (draw.log_count_sampled == torch.inf).tolist() == [[False, True, False], [True, False, False]]
     assert not draw.log_count_targets.any()
     assert set(sampler.sample(None, 2, targets, "keep", generator).ids.tolist()) < {1, 5, 7}
-    sampler.move_to(4)
+    sampler.set_step(4)
     assert sampler.words_of_part().tolist() == [0, 2, 8]
 
 
@@ -72,7 +72,7 @@ def test_a_part_is_drawn_whole_or_in_part(generator: torch.Generator) -> None:
     [
         (lambda: Partition(4, 4), "max_words=4 is not from 1 to 3"),
         (lambda: Partition(4, 0), "max_words=0"),
-        (lambda: Partition(4, 2).move_to(0), "knows no corpus: call look_ahead"),
+        (lambda: Partition(4, 2).set_step(0), "knows no corpus: call look_ahead"),
         (lambda: partition(4, [2, 3, 0], 2).words_of_part(), "in no part yet"),
         (lambda: partition(4, [], 2), "empty corpus"),
         (lambda: partition(4, [4], 2), "targets run from 4 to 4"),
@@ -86,6 +86,6 @@ def test_what_cannot_be_cut_is_named(call: Callable[[], object], message: str) -
 
 def test_a_target_outside_the_part_is_no_guess() -> None:
     sampler = partition(4, [2, 3, 0], 2)
-    sampler.move_to(0)
+    sampler.set_step(0)
     with pytest.raises(ValueError, match=r"class 0 is a target.*call move_to"):
         sampler.sample(None, 2, torch.tensor([0]), "keep")

@@ -91,9 +91,9 @@ def drawn(
     return Draw(*(each.cpu() for each in moved.sample(queries.to(device), num, targets.to(device), hits, generator)))
 
 
-def p_value(counts: Tensor, law: Tensor) -> float:
+def p_value(counts: Tensor, proposal: Tensor) -> float:
     """Of Pearson's test, cells of fewer than five expected draws taken together."""
-    expected = law / law.sum() * counts.sum()  # a law in float32 sums to one but for rounding
+    expected = proposal / proposal.sum() * counts.sum()  # a law in float32 sums to one but for rounding
     is_large = expected >= 5
     observed, expected = (
         torch.cat([each[is_large], each[~is_large].sum()[None]]) for each in (counts.double(), expected)
@@ -103,13 +103,13 @@ def p_value(counts: Tensor, law: Tensor) -> float:
     return float(chisquare(observed[cells].numpy(), expected[cells].numpy()).pvalue)
 
 
-def conditioned(law: Tensor) -> tuple[Tensor, Tensor]:
+def conditioned(proposal: Tensor) -> tuple[Tensor, Tensor]:
     """The law of each row without its targets, and what is left of it."""
-    law = law.clone()
+    proposal = proposal.clone()
     for row, targets in enumerate(TARGETS):
-        law[row, targets[targets >= 0]] = 0
-    left = law.sum(1, keepdim=True)
-    return law / left, left
+        proposal[row, targets[targets >= 0]] = 0
+    left = proposal.sum(1, keepdim=True)
+    return proposal / left, left
 
 
 @pytest.mark.parametrize("hits", ["keep", "remove", "exclude"])
@@ -117,9 +117,9 @@ def conditioned(law: Tensor) -> tuple[Tensor, Tensor]:
 def test_draws_follow_the_declared_law(name: str, hits: str, path: str, generator: torch.Generator) -> None:
     sampler, _, queries = ready(name, generator)
     num = 5_000
-    law = sampler.log_prob(queries).exp().double()
-    torch.testing.assert_close(law.sum(1), torch.ones(len(TARGETS), dtype=torch.float64), atol=1e-5, rtol=0)
-    drawn_from, left = conditioned(law) if hits == "exclude" else (law, torch.ones(len(TARGETS), 1))
+    proposal = sampler.log_prob(queries).exp().double()
+    torch.testing.assert_close(proposal.sum(1), torch.ones(len(TARGETS), dtype=torch.float64), atol=1e-5, rtol=0)
+    drawn_from, left = conditioned(proposal) if hits == "exclude" else (proposal, torch.ones(len(TARGETS), 1))
     draw = drawn(path, sampler, queries, num, TARGETS, hits, generator)
     for ids, expected in zip(draw.ids, drawn_from, strict=True):
         counts = torch.bincount(ids, minlength=NUM_CLASSES)
@@ -132,7 +132,7 @@ def test_draws_follow_the_declared_law(name: str, hits: str, path: str, generato
         assert is_hit.any()
         log_count[is_hit] = torch.inf
     torch.testing.assert_close(draw.log_count_sampled, log_count, atol=1e-4, rtol=0)
-    log_count_targets = math.log(num) + (law / left).gather(1, TARGETS.clamp(min=0)).log().float()
+    log_count_targets = math.log(num) + (proposal / left).gather(1, TARGETS.clamp(min=0)).log().float()
     log_count_targets[TARGETS < 0] = torch.inf
     torch.testing.assert_close(draw.log_count_targets, log_count_targets, atol=1e-4, rtol=0)
 
@@ -319,7 +319,7 @@ def test_two_level_is_the_softmax_within_blocks_of_estimated_mass(name: str, gen
     block = sampler.block_of[sampler.places]
     classes = rounded(classes.double()).float()  # as it keeps them
     logits = scores(classes, queries)
-    law = torch.zeros(len(queries), NUM_CLASSES, dtype=torch.float64)
+    proposal = torch.zeros(len(queries), NUM_CLASSES, dtype=torch.float64)
     for row, query in enumerate(queries.double()):
         masses = []
         for b in range(sampler.num_blocks):
@@ -341,8 +341,8 @@ def test_two_level_is_the_softmax_within_blocks_of_estimated_mass(name: str, gen
             share = (1 - sampler.uniform_share) * mass / sum(masses) + sampler.uniform_share * len(
                 members
             ) / NUM_CLASSES
-            law[row, members] = share * logits[row, members].softmax(0)
-    torch.testing.assert_close(sampler.log_prob(queries).exp().double(), law, atol=1e-5, rtol=0)
+            proposal[row, members] = share * logits[row, members].softmax(0)
+    torch.testing.assert_close(sampler.log_prob(queries).exp().double(), proposal, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

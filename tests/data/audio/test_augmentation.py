@@ -320,11 +320,14 @@ def test_gradients_reach_the_encoder_by_both_ways(speech: Path) -> None:
 
 def test_options_survive_a_config(speech: Path) -> None:
     data = audio(speech, **EVERYTHING)
-    built = build(data.noted, kind=Audio)
+    built = build(data.saved_settings, kind=Audio)
     assert built.augmentation == data.augmentation
-    assert data.noted["init_args"]["augmentation"] == asdict(data.augmentation)  # type: ignore[call-overload]
+    assert data.saved_settings["init_args"]["augmentation"] == asdict(data.augmentation)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="pitch"):
-        build(data.noted | {"init_args": data.noted["init_args"] | {"augmentation": {"pitch": 3}}}, kind=Audio)
+        build(
+            data.saved_settings | {"init_args": data.saved_settings["init_args"] | {"augmentation": {"pitch": 3}}},
+            kind=Audio,
+        )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from cpc.data.frames.corpus import FrameCorpus
 from cpc.data.frames.modality import Frames
 from cpc.data.frames.recording import Recording
-from cpc.data.streams.resuming import check_same_batches
+from cpc.data.streams.resumable_index import check_same_batches
 from cpc.encoders import FrameEncoder
 
 

@@ -10,7 +10,7 @@ import pytest
 from small_pong import BALL_X, BALL_Y, HEIGHT, NAME, PLAYER_Y, WIDTH, SmallPong
 
 from cpc.cli import main
-from cpc.data.frames.environments import to_frame
+from cpc.data.frames.environments import resize_frame
 from cpc.data.frames.record import record
 from cpc.data.frames.recording import FRAMES_NAME, STEPS_NAME, Recording
 
@@ -20,17 +20,17 @@ def test_an_episode_is_the_game_that_its_seed_plays(recording: Recording) -> Non
         seed = int(np.random.SeedSequence((0, row)).generate_state(1)[0])
         game = SmallPong()
         picture, _ = game.reset(seed=seed)
-        actions = recording.of_episode("actions", row)
+        actions = recording.episode_frames("actions", row)
         frames = recording.read(row, 0, 100, 1)[:, 0]
         assert len(frames) == len(actions) == recording.lengths[row]
         for time, action in enumerate(actions):
             grey = picture.astype(float) @ [0.299, 0.587, 0.114]
             means = grey.reshape(HEIGHT // 2, 2, WIDTH // 2, 2).mean((1, 3))
             np.testing.assert_allclose(frames[time], means, atol=0.51)
-            memory = recording.of_episode("ram", row)[time]
+            memory = recording.episode_frames("ram", row)[time]
             assert memory[[BALL_X, BALL_Y, PLAYER_Y]].tolist() == game.places.tolist()
             picture, reward, is_over, _, _ = game.step(int(action))
-            assert recording.of_episode("rewards", row)[time] == reward
+            assert recording.episode_frames("rewards", row)[time] == reward
         assert is_over or len(actions) == 36
 
 
@@ -69,8 +69,8 @@ def test_a_stack_begins_with_the_first_frame_and_ends_with_the_episode(recording
 
 
 def test_grey_is_luminance() -> None:
-    assert to_frame(np.full((4, 2, 3), (255, 0, 0), np.uint8), 2).tolist() == [[[76]], [[76]]]
-    assert to_frame(np.array([[0, 1], [2, 4]], np.uint8), 2).item() == 2  # 1.75
+    assert resize_frame(np.full((4, 2, 3), (255, 0, 0), np.uint8), 2).tolist() == [[[76]], [[76]]]
+    assert resize_frame(np.array([[0, 1], [2, 4]], np.uint8), 2).item() == 2  # 1.75
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:

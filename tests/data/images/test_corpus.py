@@ -287,10 +287,10 @@ def test_ranks_share_what_one_process_would_measure(open_corpus: OpenCorpus) -> 
 @pytest.mark.parametrize("packed", [True, False])
 def test_statistics_are_those_of_the_split(open_corpus: OpenCorpus, pixels: np.ndarray, packed: bool) -> None:
     corpus = open_corpus(packed=packed)
-    for split, of_split in (("train", pixels[:20]), ("valid", pixels[20:25]), (None, pixels)):
+    for split, split_items in (("train", pixels[:20]), ("valid", pixels[20:25]), (None, pixels)):
         mean, std = corpus.statistics(split)
-        np.testing.assert_allclose(mean, of_split.mean((0, 1, 2)) / 255, rtol=1e-6)
-        np.testing.assert_allclose(std, of_split.std((0, 1, 2)) / 255, rtol=1e-6)
+        np.testing.assert_allclose(mean, split_items.mean((0, 1, 2)) / 255, rtol=1e-6)
+        np.testing.assert_allclose(std, split_items.std((0, 1, 2)) / 255, rtol=1e-6)
 
 
 def test_initialisation_sees_training_images_as_training_changes_them(open_corpus: OpenCorpus) -> None:

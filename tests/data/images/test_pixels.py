@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from torchvision.transforms import v2
 
-from cpc.data.images.pixels import check_shape, read_square, to_channels
+from cpc.data.images.pixels import check_shape, convert_channels, read_square
 from cpc.data.images.sources import read_image_source
 
 GREY = {"red": 76, "green": 150, "white": 255}  # 0.299, 0.587 and 1 times 255
@@ -179,7 +179,7 @@ def test_the_first_frame_of_an_animation_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("colour", "expected"), GREY.items())
 def test_grey_weighs_the_colours(colour: str, expected: int) -> None:
     image = Image.new("RGB", (1, 1), "#00ff00" if colour == "green" else colour)
-    assert np.asarray(to_channels(image, 1)).item() == expected
+    assert np.asarray(convert_channels(image, 1)).item() == expected
 
 
 def test_impossible_shapes_are_refused() -> None:

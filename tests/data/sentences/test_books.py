@@ -41,7 +41,7 @@ def test_books_are_held_out_whole(tmp_path: Path) -> None:
     books = Books(tmp_path, **SHARES)
     assert set(books.splits) == {"train", "valid", "test"}
     assert len(books.splits) == len(books.names) == 20
-    assert sum(1 for _ in books.of_split("valid")) == 2 * books.splits.count("valid")
+    assert sum(1 for _ in books.split_books("valid")) == 2 * books.splits.count("valid")
     before, split_of = books.digest, dict(zip(books.names, books.splits, strict=True))
     (tmp_path / "new.txt").write_text(TWO)
     later = Books(tmp_path, **SHARES)

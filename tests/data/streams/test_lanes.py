@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from cpc.data.streams.lanes import TrainingLanes, held_out_lanes
-from cpc.data.streams.resuming import Order
+from cpc.data.streams.continuous_batches import TrainingLanes, held_out_lanes
+from cpc.data.streams.resumable_index import ResumableIndex
 
 STREAM = np.arange(1000, 1000 + 101, dtype=np.int32)  # 101 tokens, all different
 
@@ -44,14 +44,14 @@ def test_too_little_text_for_the_lanes_is_refused() -> None:
 
 
 def test_the_order_goes_on_from_its_state() -> None:
-    order = Order({"text": "a", "batch_size": 4})
+    order = ResumableIndex({"text": "a", "batch_size": 4})
     batches = iter(order)
     assert [next(batches) for _ in range(3)] == [[0], [1], [2]]
-    later = Order({"text": "a", "batch_size": 4})
+    later = ResumableIndex({"text": "a", "batch_size": 4})
     later.load_state_dict(order.state_dict())
     assert next(iter(later)) == [3]
     with pytest.raises(ValueError, match="text 'a' -> 'b'"):
-        Order({"text": "b", "batch_size": 4}).load_state_dict(order.state_dict())
+        ResumableIndex({"text": "b", "batch_size": 4}).load_state_dict(order.state_dict())
 
 
 @pytest.mark.parametrize(("num_lanes", "chunk_tokens"), [(1, 7), (3, 7), (7, 100), (8, 1)])

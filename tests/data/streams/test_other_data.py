@@ -16,7 +16,7 @@ from cpc.data import Images
 from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.index import index_folder
 from cpc.data.sentences.windows import Passages, SentenceWindows
-from cpc.data.streams.resuming import check_same_batches
+from cpc.data.streams.resumable_index import check_same_batches
 from cpc.encoders import AudioEncoder
 from cpc.encoders.patch_grid import PatchGrid
 
@@ -113,7 +113,7 @@ def test_files_of_like_length_that_change_their_split_are_refused(audio: Path) -
 def test_other_tokens_in_sentences_of_the_same_length_are_refused() -> None:
     def made_from(tokens: np.ndarray, cut: int = 5) -> dict[str, Any]:
         ends = np.sort(np.append(np.arange(0, 61, 10), cut))
-        passages = Passages.of_books(tokens, ends, np.array([7]), 4)
+        passages = Passages.build(tokens, ends, np.array([7]), 4)
         found: dict[str, Any] = SentenceWindows(passages, np.arange(len(passages.first)), 2, 9).draws["made_from"]
         return found
 

@@ -47,15 +47,17 @@ def test_crops_are_windows_of_the_photograph_and_splits_share_no_pixel(height: i
     crops = cut_crops(numbered, np.random.default_rng(0))
     seen = {split: np.concatenate(blocks) for split, blocks in crops.items()}
     rows, columns = np.mgrid[:CROP_SIZE, :CROP_SIZE]
-    for of_split in seen.values():
-        assert np.array_equal(of_split - of_split[:, :1, :1], np.broadcast_to(rows * width + columns, of_split.shape))
+    for split_items in seen.values():
+        assert np.array_equal(
+            split_items - split_items[:, :1, :1], np.broadcast_to(rows * width + columns, split_items.shape)
+        )
     assert set(seen) == {"train", "valid", "test"}
     for one, other in (("train", "valid"), ("train", "test"), ("valid", "test")):
         assert not set(np.unique(seen[one])) & set(np.unique(seen[other]))
-    blocks = {split: len(of_split) for split, of_split in crops.items()}
+    blocks = {split: len(split_items) for split, split_items in crops.items()}
     assert blocks["test"] == pytest.approx(0.3 * sum(blocks.values()), abs=0.5)
     assert blocks["train"] > blocks["test"] > 0
-    assert min(len(of_block) for of_split in crops.values() for of_block in of_split) >= 9
+    assert min(len(of_block) for split_items in crops.values() for of_block in split_items) >= 9
 
 
 def test_the_seed_deals_the_blocks() -> None:

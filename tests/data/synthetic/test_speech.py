@@ -178,17 +178,17 @@ def test_resampling_keeps_every_moment_in_its_place():
 
 
 def test_splits_share_neither_what_they_must_not(corpus):
-    of_split = defaultdict(lambda: {"speaker": set(), "text": set()})
+    split_items = defaultdict(lambda: {"speaker": set(), "text": set()})
     for row in rows(corpus):
-        of_split[row["split"]]["speaker"].add(row["speaker"])
-        of_split[row["split"]]["text"].add(row["text"])
-    assert set(of_split) == {"train", "valid", "test"}
-    assert of_split["train"]["speaker"] == of_split["valid"]["speaker"]
-    assert len(of_split["train"]["speaker"]) == 6
-    assert len(of_split["test"]["speaker"]) == 2
-    assert not of_split["train"]["speaker"] & of_split["test"]["speaker"]
+        split_items[row["split"]]["speaker"].add(row["speaker"])
+        split_items[row["split"]]["text"].add(row["text"])
+    assert set(split_items) == {"train", "valid", "test"}
+    assert split_items["train"]["speaker"] == split_items["valid"]["speaker"]
+    assert len(split_items["train"]["speaker"]) == 6
+    assert len(split_items["test"]["speaker"]) == 2
+    assert not split_items["train"]["speaker"] & split_items["test"]["speaker"]
     for split, other in (("train", "valid"), ("train", "test"), ("valid", "test")):
-        assert not of_split[split]["text"] & of_split[other]["text"]
+        assert not split_items[split]["text"] & split_items[other]["text"]
 
 
 def test_each_speaker_has_two_utterances_or_more_in_a_split_and_about_its_share(corpus):

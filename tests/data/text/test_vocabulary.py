@@ -56,7 +56,7 @@ def test_merges_are_those_of_counting_anew_each_time() -> None:
     merges = learn_merges(counts, 60)
     assert merges == expected
     encode = BytePairs(merges)
-    assert {word: encode.of_chunk(word) for word in counts} == words
+    assert {word: encode.merge_chunk(word) for word in counts} == words
 
 
 def test_merges_end_where_nothing_is_left_to_join() -> None:

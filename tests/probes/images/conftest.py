@@ -19,7 +19,7 @@ SIDE = 28  # of the images; models see the 24 in the middle
 IMAGE_SIZE = 24
 CLASSES = ["columns", "rows"]
 SPLITS = ["train"] * 30 + ["valid"] * 8 + ["test"] * 14 + ["unlabelled"] * 4
-OF_THE_RUN = Images(source="unknown", batch_size=4, image_size=IMAGE_SIZE, load_size=SIDE, flip=True).noted
+OF_THE_RUN = Images(source="unknown", batch_size=4, image_size=IMAGE_SIZE, load_size=SIDE, flip=True).saved_settings
 BOUND = {
     "schema": 1,
     "step": 7,
@@ -102,10 +102,12 @@ def labelled_corpus(tmp_path: Path, model: cpc.CPC) -> Callable[..., ImageCorpus
     """A corpus with these labels by split, in one npz file; pixels are black, but for the label in their first."""
 
     def write(classes: list[str] | None = None, sequence: np.ndarray | None = None, **labels: list[int]) -> ImageCorpus:
-        columns: dict[str, Any] = {"labels": np.array([label for of_split in labels.values() for label in of_split])}
+        columns: dict[str, Any] = {
+            "labels": np.array([label for split_items in labels.values() for label in split_items])
+        }
         images = np.zeros((len(columns["labels"]), IMAGE_SIZE, IMAGE_SIZE), np.uint8)
         images[:, 0, 0] = 10 * (1 + columns["labels"])
-        columns["split"] = [split for split, of_split in labels.items() for _ in of_split]
+        columns["split"] = [split for split, split_items in labels.items() for _ in split_items]
         if classes is not None:
             columns["classes"] = classes
         if sequence is not None:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from cpc.cli import main
 from cpc.config.options import Options
-from cpc.data.images.readouts import ImageReadouts
+from cpc.data.images.probe_data import ImageProbeData
 from cpc.probes import Examples, Extraction, Probe, ProbeProtocol, fit_probe
 from cpc.probes.report import probe
 
@@ -78,8 +78,8 @@ def test_probe_without_options() -> None:
     }
     assert defaults["features"] is defaults["baselines"] is defaults["test_split"] is defaults["label_shares"] is None
     assert (defaults["train_split"], defaults["supervised_seconds"]) == (None, None)
-    assert ImageReadouts.default_features == ("z", "z_grid", "c")
-    assert ImageReadouts.default_baselines == ("majority", "random", "pixels", "supervised")
+    assert ImageProbeData.default_features == ("z", "z_grid", "c")
+    assert ImageProbeData.default_baselines == ("majority", "random", "pixels", "supervised")
 
 
 @pytest.mark.parametrize(

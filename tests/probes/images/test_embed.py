@@ -54,8 +54,8 @@ def test_a_grid_is_that_of_the_middle_of_the_image(
 
 def test_whole_images_for_a_fully_convolutional_encoder(tmp_path: Path, model: cpc.CPC) -> None:
     model.encoder.fully_convolutional = True
-    noted = Images(source="unknown", image_size=24, augmentation="none").noted
-    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": noted})
+    saved_settings = Images(source="unknown", image_size=24, augmentation="none").saved_settings
+    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": saved_settings})
     pixels = write_noise(tmp_path / "24.png", 24, 24)
     embed(tmp_path / "model", [tmp_path / "24.png"], tmp_path / "out", "z", "safetensors", progress=False)
     found = load_file(tmp_path / "out" / "24.safetensors")["features"]

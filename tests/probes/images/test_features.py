@@ -13,7 +13,7 @@ import cpc
 from cpc.contexts.grid import orient, restore
 from cpc.data.images import readouts
 from cpc.data.images.corpus import ImageCorpus
-from cpc.data.images.readouts import HandMadeImages, ImageReadouts
+from cpc.data.images.probe_data import HandMadeImages, ImageProbeData
 from cpc.probes import Extraction, FeatureStore, Task
 from cpc.probes.task import UNSEEN
 
@@ -22,11 +22,11 @@ PixelsOf = Callable[[str], np.ndarray]
 
 def read(corpus: ImageCorpus, *features: str, model: Any = None, **where: Any) -> dict[str, np.ndarray]:
     """Of the test images."""
-    of_images = ImageReadouts(corpus, **where)
+    image_data = ImageProbeData(corpus, **where)
     rows = corpus.table.rows("test")
     return dict(
         FeatureStore.extract(
-            of_images.front_end(features, model), rows, of_images.name, Extraction(progress=False)
+            image_data.front_end(features, model), rows, image_data.name, Extraction(progress=False)
         ).values
     )
 
@@ -121,7 +121,7 @@ def test_images_of_each_split_with_their_labels(labelled_corpus: Callable[..., I
     """Images without a label are left out, classes that training has not are marked; intervals resample sequences."""
     labels = {"train": [2, -1, 0, 2, -1], "test": [1, 2, -1], "valid": [0, 1]}
     corpus = labelled_corpus(["a", "b", "c"], sequence=np.arange(10) // 2 + 7, **labels)
-    task = Task("class", ImageReadouts(corpus))
+    task = Task("class", ImageProbeData(corpus))
     assert task.classes == ["a", "c"]
     store = FeatureStore.extract(
         task.readouts.front_end(["pixels"]), task.rows, task.readouts.name, Extraction(progress=False)
@@ -132,4 +132,4 @@ def test_images_of_each_split_with_their_labels(labelled_corpus: Callable[..., I
     assert (255 * train.values[train.rows, 0]).round().tolist() == [30, 10, 30]  # pixels and labels stay together
     assert (255 * test.values[test.rows, 0]).round().tolist() == [20, 30]
     assert task.num_unlabelled == {"train": 2, "test": 1}
-    assert Task("class", ImageReadouts(corpus, train_split="valid"), test_split="train").classes == ["a", "b"]
+    assert Task("class", ImageProbeData(corpus, train_split="valid"), test_split="train").classes == ["a", "b"]

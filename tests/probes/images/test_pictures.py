@@ -128,8 +128,8 @@ def test_grey_images_and_many_classes(labelled_corpus: Callable[..., ImageCorpus
     model = cpc.CPC(PatchEncoder(trunk, 16, 8), PixelCNN(5, 2, 5), Bilinear(num_steps=1))
     model.encoder.set_statistics(torch.tensor([0.5]), torch.tensor([0.2]))
     model.initialise_from(torch.rand(8, 1, 24, 24))
-    noted = Images(source="unknown", image_size=24, augmentation="none").noted
-    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": noted})
+    saved_settings = Images(source="unknown", image_size=24, augmentation="none").saved_settings
+    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": saved_settings})
     source = corpus.table.origin.root / "labels0.npz"
     assert source.is_file()
     for path in write_pictures(tmp_path / "model", source, tmp_path / "pictures", num_images=60):
@@ -144,7 +144,7 @@ def test_mistakes_are_named(model_folder: Path, source: Path, tmp_path: Path) ->
     with pytest.raises(ValueError, match=r"shows 3 images, but a map needs at least 10: .* raise `num_images`=3"):
         write_pictures(model_folder, source, tmp_path / "out", num_images=3)
     audio = cpc.CPC(AudioEncoder(dim=4), GRU(dim=4), Bilinear(num_steps=2))
-    cpc.save_pretrained(audio, tmp_path / "audio", provenance={"data": Audio(manifest="unknown").noted})
+    cpc.save_pretrained(audio, tmp_path / "audio", provenance={"data": Audio(manifest="unknown").saved_settings})
     with pytest.raises(ValueError, match="this is a model of audio, of which no pictures are drawn"):
         write_pictures(tmp_path / "audio", source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -157,8 +157,8 @@ def test_data_of_ones_own_draw_theirs(
     module = types.ModuleType("own_package")
     module.Own = type("Own", (Images,), {"__module__": "own_package", "pictures": lambda *_, **__: {"own": Figure()}})
     monkeypatch.setitem(sys.modules, "own_package", module)
-    noted = module.Own(source="unknown", image_size=24).noted
-    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": noted})
+    saved_settings = module.Own(source="unknown", image_size=24).saved_settings
+    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": saved_settings})
     command = ["picture", str(tmp_path / "model"), "--data", str(source), "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit):
         main(command)

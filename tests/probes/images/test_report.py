@@ -14,7 +14,7 @@ import cpc
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.config.description import build
 from cpc.data.images.corpus import ImageCorpus
-from cpc.data.images.readouts import ImageReadouts
+from cpc.data.images.probe_data import ImageProbeData
 from cpc.probes import Extraction, FeatureStore, ProbeProtocol, Task, fit_probe, format_report
 from cpc.probes.open import open_readouts
 from cpc.probes.report import probe
@@ -130,7 +130,7 @@ def test_untrained_models_are_as_training_found_them_and_averaged(
     assert list(report["tasks"]["class"]["results"]) == ["cpc_c", "random_c"]
     found = report["tasks"]["class"]["results"]["random_c"]
     config, percents, cross_entropies = read_config(model_folder), [], []
-    task = Task("class", ImageReadouts(corpus))
+    task = Task("class", ImageProbeData(corpus))
     for seed in (0, 1):
         torch.manual_seed(seed)
         untrained: cpc.CPC = build(config["architecture"]).eval()
@@ -153,7 +153,7 @@ def test_untrained_models_are_as_training_found_them_and_averaged(
 def test_the_models_run_says_how_images_are_cut_and_changed(model_folder: Path, source: Path) -> None:
     """So that the supervised network sees mirrored images where pretraining did."""
     readouts = open_readouts(read_config(model_folder), load_pretrained(model_folder), source)
-    assert isinstance(readouts, ImageReadouts)
+    assert isinstance(readouts, ImageProbeData)
     images = readouts.corpus.windows("train")
     assert (images.image_size, images.images.image_size, images.flip) == (24, 28, True)
     assert images.augmentation.kind == "v1"

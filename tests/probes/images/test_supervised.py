@@ -11,17 +11,23 @@ import cpc
 from cpc.data.batch import Batch
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.dataset import ImageDataset
-from cpc.data.images.readouts import ImageReadouts
+from cpc.data.images.probe_data import ImageProbeData
 from cpc.probes import Extraction, FeatureStore, SupervisedProtocol, Task, train_supervised
 from cpc.probes.results import summarise
 from cpc.probes.supervised import Head
 
-RECIPE: dict[str, Any] = {**ImageReadouts.supervised, "seconds": None, "num_epochs": 1, "min_steps": 1, "batch_size": 8}
+RECIPE: dict[str, Any] = {
+    **ImageProbeData.supervised,
+    "seconds": None,
+    "num_epochs": 1,
+    "min_steps": 1,
+    "batch_size": 8,
+}
 
 
 @pytest.fixture
 def task(corpus: ImageCorpus) -> Task:
-    return Task("class", ImageReadouts(corpus))
+    return Task("class", ImageProbeData(corpus))
 
 
 def protocol(**options: Any) -> SupervisedProtocol:
@@ -61,7 +67,7 @@ def test_it_learns_what_can_be_told_apart(model: cpc.CPC, task: Task) -> None:
 def test_the_scores_are_those_of_the_normalised_mean_over_the_grid(model: cpc.CPC, corpus: ImageCorpus) -> None:
     head = Head(12, 3, "layer", seed=0)
     x = torch.rand(2, 3, 24, 24)
-    vectors, is_valid = ImageReadouts(corpus).vectors(model, Batch.of(x))
+    vectors, is_valid = ImageProbeData(corpus).vectors(model, Batch.of(x))
     assert vectors.shape == (2, 1, 12)
     assert is_valid.all()
     mean = model.encoder(x).double().mean((1, 2))

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from cpc.data.images.corpus import ImageCorpus
-from cpc.data.images.readouts import ImageReadouts
+from cpc.data.images.probe_data import ImageProbeData
 from cpc.probes import FeatureStore, ProbeProtocol, Task, fit_probe
 from cpc.probes.results import summarise
 
@@ -20,9 +20,9 @@ OpenCorpus = Callable[..., ImageCorpus]
 def test_subsets_are_nested_and_take_the_same_share_of_each_class(labelled_corpus: OpenCorpus) -> None:
     labels = [0] * 50 + [1] * 20 + [2] * 3
     shuffled = np.random.default_rng(0).permutation(labels)
-    task = Task("class", ImageReadouts(labelled_corpus(train=shuffled.tolist(), test=[0, 1])))
+    task = Task("class", ImageProbeData(labelled_corpus(train=shuffled.tolist(), test=[0, 1])))
     shares = (0.01, 0.1, 0.2, 0.5, 0.8, 1.0)
-    rows = [task.with_share(share).train for share in shares]
+    rows = [task.subset(share).train for share in shares]
     for smaller, larger in pairwise(rows):
         assert set(smaller.tolist()) < set(larger.tolist())
     for share, chosen in zip(shares, rows, strict=True):
@@ -30,17 +30,17 @@ def test_subsets_are_nested_and_take_the_same_share_of_each_class(labelled_corpu
         counts = Counter(shuffled[chosen].tolist())
         assert counts == {label: max(1, round(share * labels.count(label))) for label in range(3)}
     assert rows[-1].tolist() == list(range(73))
-    assert task.with_share(0.5).train.tolist() == rows[3].tolist()
-    assert task.with_share(0.5, seed=1).train.tolist() != rows[3].tolist()
+    assert task.subset(0.5).train.tolist() == rows[3].tolist()
+    assert task.subset(0.5, seed=1).train.tolist() != rows[3].tolist()
     for share in (0.0, -0.1, 1.01, float("nan")):
         with pytest.raises(ValueError, match=rf"a share of labels, {share}, must lie above 0 and at most at 1"):
-            task.with_share(share)
+            task.subset(share)
 
 
 def test_a_probe_of_some_labels_is_that_of_scikit_learn_on_them(labelled_corpus: OpenCorpus) -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 400)
-    task = Task("class", ImageReadouts(labelled_corpus(train=labels[:300].tolist(), test=labels[300:].tolist())))
+    task = Task("class", ImageProbeData(labelled_corpus(train=labels[:300].tolist(), test=labels[300:].tolist())))
     values = (rng.standard_normal((400, 4)) + labels[:, None] * [1, 0, -1, 0]).astype(np.float32)
     store = FeatureStore(task.readouts.front_end(["pixels"]), np.arange(400), np.ones(400, int), {"pixels": values})
     rows = rng.permutation(300)[:80]
@@ -85,4 +85,4 @@ def test_splits_that_cannot_serve_are_named_before_anything_is_packed(
     corpus = labelled_corpus(["a", "b", "c"], **labels)
     monkeypatch.setattr("cpc.data.images.corpus.pack_images", lambda *_, **__: pytest.fail("packed"))
     with pytest.raises(ValueError, match=message):
-        Task("class", ImageReadouts(corpus, train_split=splits[0]), test_split=splits[1])
+        Task("class", ImageProbeData(corpus, train_split=splits[0]), test_split=splits[1])

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from scipy.sparse import csr_array, hstack
 from sklearn.preprocessing import StandardScaler
 
-from cpc.data.readouts import FrontEnd, Labels, Precision, Readouts
+from cpc.data.probe_data import FeatureExtractor, Labels, Precision, ProbeData
 from cpc.data.sentences.bags import SparseRows
 from cpc.data.sentences.books import Books
 from cpc.data.sentences.corpus import SentenceCorpus
@@ -31,7 +31,7 @@ NUM_FOLDS = 10
 EXPANDED = "_expanded"
 
 
-class LearntSentences(FrontEnd):
+class LearntSentences(FeatureExtractor):
     """What a model says about single sentences.
 
     `z` is the latent, `c` the context of the sentence alone, `words` the mean of its words' embeddings. `z_expanded`
@@ -94,7 +94,7 @@ class LearntSentences(FrontEnd):
         """Of `z_bow` the name says it all."""
         return {"features": feature} if feature == "z_bow" else super().geometry(feature)
 
-    def of_file(self, path: Path) -> Float[np.ndarray, "T D"]:
+    def file_features(self, path: Path) -> Float[np.ndarray, "T D"]:
         """Every sentence of a book, with its context."""
         sentences = read_sentences(path, self.encoding)
         if not sentences:
@@ -121,7 +121,7 @@ class LearntSentences(FrontEnd):
         return {name: found[name] for name in names}
 
 
-class BagsOfWords(FrontEnd):
+class BagsOfWords(FeatureExtractor):
     """Bags of words of labelled sentences (`cpc.data.sentences.bags`).
 
     Args:
@@ -151,14 +151,14 @@ class BagsOfWords(FrontEnd):
         return {"features": feature, "dim": self.labelled.bags(self.kind).shape[1]}
 
 
-class SentenceReadouts(Readouts):
+class SentenceProbeData(ProbeData):
     """Features of labelled sentences, each alone. Tasks are the sets that lie in the source (`read_labelled`).
 
     Args:
         corpus: names the source; None: only files outside a corpus are read.
         encoding: of files.
         text: that the model was trained on, for expanded features; None: there are none.
-        where: as `Readouts` takes it.
+        where: as `ProbeData` takes it.
     """
 
     unit = "sentence"
@@ -206,7 +206,7 @@ class SentenceReadouts(Readouts):
         splits = {self.splits[row] for row in self.labelled.rows(task).tolist()}
         return ("sentence", num_folds or NUM_FOLDS) if splits == {WHOLE} else (None, num_folds)
 
-    def front_end(self, features: Sequence[str], model: Any = None) -> FrontEnd:
+    def front_end(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
         """Of a model, in one pass; or bags of words."""
         if model is None:
             return BagsOfWords(features[0], self.labelled)
@@ -223,7 +223,7 @@ class SentenceReadouts(Readouts):
     def word_vectors(self) -> WordVectors:
         """Of the words of the text's training part."""
         assert self.text is not None
-        return learn_vectors(self.text.of_split("train"))
+        return learn_vectors(self.text.split_books("train"))
 
     def find_files(self, folder: Path) -> list[str]:
         """Books."""
@@ -233,7 +233,7 @@ class SentenceReadouts(Readouts):
         """Its beginning."""
         return repr(self.labelled.sentences[row][:60])
 
-    def of_untrained(self, learnt: Sequence[str]) -> Sequence[str]:
+    def untrained_names(self, learnt: Sequence[str]) -> Sequence[str]:
         """Latents and contexts."""
         return [name for name in learnt if name in ("z", "c")] or ["z"]
 

@@ -27,7 +27,7 @@ from cpc.data.audio.windows import (
     window_draws,
 )
 from cpc.data.batch import Batch
-from cpc.data.readouts import FrontEnd, Labels, LabelsOf, Pool, Readouts
+from cpc.data.probe_data import FeatureExtractor, Labels, LabelsOf, Pool, ProbeData
 from cpc.data.store.atomic import json_text
 from cpc.data.store.folders import find_files
 from cpc.data.streams.uniform import UniformBatches
@@ -51,13 +51,13 @@ class SegmentLabels(Labels):
         return window_labels(self.of_row[row], times, start, num_vectors, code_of)
 
 
-class AudioFrontEnd(FrontEnd):
+class AudioFrontEnd(FeatureExtractor):
     """Features of the files of a corpus.
 
     Args:
         features: their names, `c` and `z` in one pass.
         times: the front end for waveforms.
-        audio: the files; None: only `of_file` is asked for.
+        audio: the files; None: only `file_features` is asked for.
     """
 
     def __init__(self, features: Sequence[str], times: Features, audio: Audio | None) -> None:
@@ -108,7 +108,7 @@ class AudioFrontEnd(FrontEnd):
         """Where frames lie."""
         return self.times.geometry() | super().geometry(feature)
 
-    def of_file(self, path: Path) -> np.ndarray:
+    def file_features(self, path: Path) -> np.ndarray:
         """`[T, D]` of a whole file."""
         pieces = list(self.times.stream(read_blocks(path, self.times.sample_rate_hz)))
         if not pieces:
@@ -121,7 +121,7 @@ class AudioFrontEnd(FrontEnd):
             yield self.audio.read(file, start, self.times.chunk_samples)
 
 
-class AudioReadouts(Readouts):
+class AudioProbeData(ProbeData):
     """Features of a corpus of audio files. Tasks are `phones`, `speaker`, and every other column of the manifest.
 
     Phones and speakers are read from frames (as in van den Oord et al. 2018), other columns from means over a file.
@@ -131,7 +131,7 @@ class AudioReadouts(Readouts):
         corpus: the files; None: only files outside a corpus are read.
         alignments: file or folder of alignments, the labels of `phones`; beside the manifest unless given.
         tier: of TextGrids, as `read_alignments` takes it.
-        where: as `Readouts` takes it.
+        where: as `ProbeData` takes it.
     """
 
     unit = "file"
@@ -150,7 +150,7 @@ class AudioReadouts(Readouts):
 
     @property
     def corpus(self) -> Corpus:
-        """The files, which everything but `of_file` asks for."""
+        """The files, which everything but `file_features` asks for."""
         assert self._corpus is not None
         return self._corpus
 
@@ -182,7 +182,7 @@ class AudioReadouts(Readouts):
         check_alignments(found, manifest, rows)
         paths = {row: manifest.paths[row] for row in rows.tolist()}
         segments = {row: found.segments(path) for row, path in paths.items() if path in found}
-        return SegmentLabels({row: of_file for row, of_file in segments.items() if of_file})
+        return SegmentLabels({row: file_items for row, file_items in segments.items() if file_items})
 
     def front_end(self, features: Sequence[str], model: Any = None) -> AudioFrontEnd:
         """`c` and `z` of a model; spectra standardised by the training split's statistics."""
@@ -234,7 +234,7 @@ class AudioReadouts(Readouts):
         windows = initialisation_windows(audio, self.corpus.window_samples, NUM_INITIALISATION_WINDOWS, seed)
         model.initialise_from(windows)
 
-    def of_untrained(self, learnt: Sequence[str]) -> Sequence[str]:
+    def untrained_names(self, learnt: Sequence[str]) -> Sequence[str]:
         """The first: a pass over a corpus takes long."""
         return learnt[:1] or ("c",)
 

@@ -58,7 +58,7 @@ class TrainingLanes:
         self.batches_per_epoch = len(stream) / (num_lanes * world_size * chunk_tokens)
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """The batch whose number an `Order` has drawn."""
+        """The batch whose number an `ResumableIndex` has drawn."""
         (index,) = indices
         return self[index]
 

@@ -33,7 +33,7 @@ def is_of_files(name: str) -> bool:
     return "paths of " in name or "content of " in name
 
 
-class Order:
+class ResumableIndex:
     """The numbers of the batches, one after the other without end; resumes exactly.
 
     Args:

@@ -13,12 +13,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.arrivals import are_among, first_arrivals
-from cpc.candidates.samplers.sampler import Draw, Hits, Sampler, distinct, without_hits
+from cpc.candidates.samplers.sampler import Draw, Hits, Sampler, distinct, drop_hits
 
 COUNTS = ("gumbel", "rejection", "tensorflow")
 
 
-class LawSampler(Sampler):
+class ProposalSampler(Sampler):
     """Draws from one law q for all queries: static candidate sampling.
 
     With replacement a class is expected m q_i times. Without, candidates are distinct, and the chance that a class is
@@ -67,7 +67,7 @@ class LawSampler(Sampler):
         self.counts: str | None = None if replacement else counts or "gumbel"
 
     @abstractmethod
-    def from_uniform(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
+    def inverse_cdf(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
         """Independent draws of q, made of float64 numbers that are uniform in [0, 1)."""
 
     @abstractmethod
@@ -143,7 +143,7 @@ class LawSampler(Sampler):
         dtype = torch.get_default_dtype()
         ids, log_count = (ids[0], log_count[0].to(dtype)) if self.shared else (ids, log_count.to(dtype))
         if hits == "remove":
-            log_count = without_hits(ids, log_count, targets)
+            log_count = drop_hits(ids, log_count, targets)
         return Draw(ids, log_count, log_count_targets.reshape(targets.shape).to(dtype))
 
     def _log_probability_of_targets(self, targets: Int[Tensor, "M T"]) -> Float[Tensor, "M T"]:
@@ -175,7 +175,7 @@ class LawSampler(Sampler):
     ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R 1"]]:
         """Candidates, and the expected number of draws in the whole stream while m of them came."""
         uniform = torch.rand(len(excluded), num, generator=generator, dtype=torch.float64)
-        ids = self.from_uniform(uniform.to(excluded.device))
+        ids = self.inverse_cdf(uniform.to(excluded.device))
         is_hit = are_among(ids, excluded)
         if bool(is_hit.any()):
             of_row = rearrange(torch.arange(len(ids), device=ids.device), "r -> r 1").expand_as(ids)

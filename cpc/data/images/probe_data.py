@@ -15,18 +15,18 @@ from einops import rearrange, reduce
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.config.extras import to_install
+from cpc.config.extras import install_hint
 from cpc.data.batch import Batch
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.dataset import NUM_KEYS, ImageDataset
 from cpc.data.images.folder import find_images, tabulate
-from cpc.data.readouts import FrontEnd, Labels, LabelsOf, Precision, Readouts
+from cpc.data.probe_data import FeatureExtractor, Labels, LabelsOf, Precision, ProbeData
 
 _BATCH_IMAGES = 128
 _HOG: dict[str, Any] = {"orientations": 9, "pixels_per_cell": (8, 8), "cells_per_block": (2, 2)}
 
 
-class CorpusImages(FrontEnd):
+class CorpusImages(FeatureExtractor):
     """A pass over the images of a corpus, unchanged by chance.
 
     Args:
@@ -48,12 +48,12 @@ class CorpusImages(FrontEnd):
 
     def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """A batch of images."""
-        found = self.of_images(self.corpus.observations(rows))
+        found = self.image_features(self.corpus.observations(rows))
         for i, row in enumerate(rows.tolist()):
             yield row, {name: values[i : i + 1] for name, values in found.items()}
 
     @abstractmethod
-    def of_images(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:
+    def image_features(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:
         """The features of some images."""
 
 
@@ -66,7 +66,7 @@ class LearntImages(CorpusImages):
     Args:
         features: of these four.
         model: in eval mode.
-        corpus: the images; none are needed for `of_file`.
+        corpus: the images; none are needed for `file_features`.
         device: where the model is.
         precision: of the model's products.
     """
@@ -82,7 +82,7 @@ class LearntImages(CorpusImages):
         of_patch = {name: (model.encoder if name.startswith("z") else model.context).dim for name in features}
         self.dims = {name: dim * (corpus.num_latents if name.endswith("grid") else 1) for name, dim in of_patch.items()}
 
-    def of_images(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:
+    def image_features(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:
         """Each grid side by side, or its mean."""
         latents, contexts = self._grids(images.everything().x)
         grids = {name: latents if name.startswith("z") else contexts for name in self.features}
@@ -97,7 +97,7 @@ class LearntImages(CorpusImages):
         """
         return super().geometry(feature) | self.model.encoder.geometry | self.corpus.options.cut
 
-    def of_file(self, path: Path) -> Float[np.ndarray, "H W D"]:
+    def file_features(self, path: Path) -> Float[np.ndarray, "H W D"]:
         """The grid of latents or contexts of an image file."""
         options = replace(self.corpus.options, packed=False, cache_dir=None, skip_bad=False)
         corpus = replace(self.corpus, options=options, table=tabulate(path.parent, [path.name]))
@@ -132,7 +132,7 @@ class HandMadeImages(CorpusImages):
         try:
             from skimage.feature import hog
         except ImportError as error:
-            raise ValueError(f"features 'hog' need scikit-image: {to_install('image')}") from error
+            raise ValueError(f"features 'hog' need scikit-image: {install_hint('image')}") from error
         smallest = _HOG["pixels_per_cell"][0] * _HOG["cells_per_block"][0]
         if image_size < smallest:
             raise ValueError(
@@ -141,7 +141,7 @@ class HandMadeImages(CorpusImages):
         self._hog = hog
         self.dims = {feature: hog(np.zeros((image_size, image_size)), **_HOG).size}
 
-    def of_images(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:
+    def image_features(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:
         """From the middle of each image."""
         pixels = images.pixels().numpy()
         if self.feature == "pixels":
@@ -149,12 +149,12 @@ class HandMadeImages(CorpusImages):
         return {"hog": np.stack([self._hog(image.transpose(1, 2, 0), channel_axis=-1, **_HOG) for image in pixels])}
 
 
-class ImageReadouts(Readouts):
+class ImageProbeData(ProbeData):
     """Features of whole images, probed for their class. The mean over z, as in van den Oord et al. 2018, is `cpc`.
 
     Args:
         corpus: the images, cut as the model's run cut them; empty where only files outside a corpus are read.
-        where: as `Readouts` takes it.
+        where: as `ProbeData` takes it.
     """
 
     unit = "image"
@@ -181,7 +181,7 @@ class ImageReadouts(Readouts):
         labels, classes = self.corpus.table.labels, self.corpus.table.classes
         return Labels({row: classes[labels[row]] for row in rows.tolist() if labels[row] >= 0}, classes)
 
-    def front_end(self, features: Sequence[str], model: Any = None) -> FrontEnd:
+    def front_end(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
         """Means and grids of a model in one pass; or pixels, or histograms."""
         if model is None:
             return HandMadeImages(features[0], self.corpus)

@@ -21,7 +21,7 @@ from cpc.data.batch import Batch
 from cpc.data.frames.corpus import NUM_INITIALISATION_WINDOWS, FrameCorpus, FrameWindows
 from cpc.data.frames.ram import CATEGORIES, LEAST_ENTROPY_NATS, categories_of
 from cpc.data.frames.recording import stacked
-from cpc.data.readouts import UNLABELLED, FrontEnd, Labels, LabelsOf, Pool, Precision, Readouts
+from cpc.data.probe_data import UNLABELLED, FeatureExtractor, Labels, LabelsOf, Pool, Precision, ProbeData
 from cpc.data.store.folders import find_files
 from cpc.data.store.untrusted import reading
 from cpc.data.streams.uniform import UniformBatches
@@ -46,13 +46,13 @@ class StateLabels(Labels):
         return np.array([UNLABELLED if value == _LEFT_OUT else code_of[str(value)] for value in values])
 
 
-class FrameFrontEnd(FrontEnd):
+class FrameFrontEnd(FeatureExtractor):
     """Latents and contexts of episodes, from their first frame on.
 
     Args:
         features: `c`, `z` or both.
         model: in eval mode.
-        corpus: the episodes; None: only `of_file` is asked for.
+        corpus: the episodes; None: only `file_features` is asked for.
         device: where the model is.
         precision: of the model's products.
     """
@@ -86,7 +86,7 @@ class FrameFrontEnd(FrontEnd):
         """One vector a frame."""
         return super().geometry(feature) | self.model.encoder.geometry
 
-    def of_file(self, path: Path) -> Float[np.ndarray, "T D"]:
+    def file_features(self, path: Path) -> Float[np.ndarray, "T D"]:
         """Of an episode in a file of numpy's, `[T, H, W]` bytes."""
         size = self.model.encoder.frame_size
         with reading(path, "cannot be read, cut off or no .npy file"):
@@ -111,7 +111,7 @@ class FrameFrontEnd(FrontEnd):
             yield {name: {"z": latents, "c": contexts}[name][0].float().cpu().numpy() for name in self.dims}
 
 
-class FrameReadouts(Readouts):
+class FrameProbeData(ProbeData):
     """Features of every frame, probed for variables of the game that Atari's memory shows (Anand et al. 2019).
 
     A task is a variable, a category of them, or `state`, all of them. Categories leave out variables of less than 0.6
@@ -120,7 +120,7 @@ class FrameReadouts(Readouts):
 
     Args:
         corpus: the episodes; None: only files outside a corpus are read.
-        where: as `Readouts` takes it.
+        where: as `ProbeData` takes it.
     """
 
     unit = "episode"
@@ -135,7 +135,7 @@ class FrameReadouts(Readouts):
 
     @property
     def corpus(self) -> FrameCorpus:
-        """The episodes, which everything but `of_file` asks for."""
+        """The episodes, which everything but `file_features` asks for."""
         assert self._corpus is not None
         return self._corpus
 
@@ -173,7 +173,7 @@ class FrameReadouts(Readouts):
             raise ValueError(f"task={task!r} is not one of {', '.join([STATE, *self._categories, *addresses])}")
         return StateLabels({row: self._values(addresses[task], row) for row in rows.tolist()})
 
-    def front_end(self, features: Sequence[str], model: Any = None) -> FrontEnd:
+    def front_end(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
         """Of a model."""
         return FrameFrontEnd(features, model, self._corpus, self.device, self.precision)
 
@@ -233,7 +233,9 @@ class FrameReadouts(Readouts):
     def _varied(self, category: str) -> list[str]:
         """The variables that are not nearly constant over the training split; a line about the others is printed."""
         recording, variables = self.corpus.recording, self._categories[category]
-        memory = np.concatenate([recording.of_episode("ram", row) for row in recording.rows(self.train_split).tolist()])
+        memory = np.concatenate(
+            [recording.episode_frames("ram", row) for row in recording.rows(self.train_split).tolist()]
+        )
         nats = {name: float(entropy(np.bincount(memory[:, byte]))) for name, byte in variables.items()}
         constant = [name for name, of_variable in nats.items() if of_variable < LEAST_ENTROPY_NATS]
         if constant:
@@ -241,7 +243,7 @@ class FrameReadouts(Readouts):
         return [name for name in variables if name not in constant]
 
     def _values(self, byte: int, row: int) -> np.ndarray:
-        values = self.corpus.recording.of_episode("ram", row)[:, byte].astype(np.int64)
+        values = self.corpus.recording.episode_frames("ram", row)[:, byte].astype(np.int64)
         return np.where(self._is_seen[row], _LEFT_OUT, values) if row in self._is_seen else values
 
     @cached_property

@@ -8,18 +8,18 @@ from torch import Tensor, nn
 
 from cpc.data.batch import Batch
 from cpc.data.tensors import check_count
-from cpc.losses.result import Contrast
+from cpc.losses.result import ContrastiveOutput
 from cpc.predictors import Output
 
 
-class Measure(NamedTuple):
+class EvalProtocol(NamedTuple):
     """What a number is measured with: a strategy, and how many negatives are drawn per row, None for all."""
 
     strategy: str
     num_negatives: int | None
 
 
-class LossPart(nn.Module):
+class Loss(nn.Module):
     """A model's output and its batch -> L. A subclass gives `forward`, `training_strategies`, `held_out_strategies`.
 
     Args:
@@ -74,13 +74,17 @@ class LossPart(nn.Module):
         """The latents of observations that contexts read, and those that queries find, None where they are the same."""
         return encoder(x), None
 
-    def move_to(self, batch: int) -> None:
+    def set_step(self, batch: int) -> None:
         """Say which training batch comes next, by its number, to a loss that depends on it."""
 
     @abstractmethod
     def forward(
-        self, output: Output, batch: Batch, generator: torch.Generator | None = None, measure: Measure | None = None
-    ) -> Contrast:
+        self,
+        output: Output,
+        batch: Batch,
+        generator: torch.Generator | None = None,
+        measure: EvalProtocol | None = None,
+    ) -> ContrastiveOutput:
         """The loss.
 
         Args:

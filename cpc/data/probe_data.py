@@ -47,14 +47,14 @@ class Labels:
         Args:
             row: of the observation.
             code_of: class by label.
-            times: where the vectors lie, `FrontEnd.times`.
+            times: where the vectors lie, `FeatureExtractor.times`.
             start: of a part of the observation, in samples; 0 for the whole.
             num_vectors: T.
         """
         return np.full(num_vectors, code_of[self.of_row[row]])
 
 
-class FrontEnd(ABC):
+class FeatureExtractor(ABC):
     """One pass over observations, which gives one or several features of each.
 
     Attributes:
@@ -92,7 +92,7 @@ class FrontEnd(ABC):
         """What a reader of stored features must know."""
         return {"features": feature, "dim": self.dims[feature]}
 
-    def of_file(self, path: Path) -> np.ndarray:
+    def file_features(self, path: Path) -> np.ndarray:
         """The one feature of this front end, of a file outside any corpus.
 
         Raises:
@@ -101,7 +101,7 @@ class FrontEnd(ABC):
         raise NotImplementedError
 
 
-class Readouts(ABC):
+class ProbeData(ABC):
     """The features, tasks and baselines of one modality, over one corpus.
 
     A subclass for sequences of vectors needs `splits`, `labels`, `front_end` and `find_files`, and `several_vectors`.
@@ -156,7 +156,7 @@ class Readouts(ABC):
         """
 
     @abstractmethod
-    def front_end(self, features: Sequence[str], model: Any = None) -> FrontEnd:
+    def front_end(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
         """A pass that gives these features, of a model or one of `hand_made`."""
 
     @abstractmethod
@@ -201,7 +201,7 @@ class Readouts(ABC):
     def initialise(self, model: Any, seed: int) -> None:  # noqa: B027
         """Give an untrained model the statistics and the data initialisation that training would begin with."""
 
-    def of_untrained(self, learnt: Sequence[str]) -> Sequence[str]:
+    def untrained_names(self, learnt: Sequence[str]) -> Sequence[str]:
         """Which features the baseline `random` reads, given those of the model."""
         return learnt or [name for name in self.default_features if name in self.features][:1]
 
