@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import cpc
-from cpc.data.audio import readouts as audio_readouts
+from cpc.data.audio import probe_data as audio_readouts
 from cpc.data.audio.features import Features
 from cpc.data.audio.probe_data import AudioFrontEnd, AudioProbeData
 from cpc.probes import Extraction, FeatureStore, ProbeProtocol, Task, fit_probe

@@ -87,5 +87,5 @@ def test_what_cannot_be_cut_is_named(call: Callable[[], object], message: str) -
 def test_a_target_outside_the_part_is_no_guess() -> None:
     sampler = partition(4, [2, 3, 0], 2)
     sampler.set_step(0)
-    with pytest.raises(ValueError, match=r"class 0 is a target.*call move_to"):
+    with pytest.raises(ValueError, match=r"class 0 is a target.*call set_step"):
         sampler.sample(None, 2, torch.tensor([0]), "keep")
