@@ -93,7 +93,8 @@ class Contrastive(Loss):
             `mixed_excluding`, `same_speaker_excluding` or `sequence_only` (`cpc.candidates.STRATEGIES`).
         num_negatives: drawn per row and step, uniformly with replacement; None: every candidate of the batch.
         shared_across_steps: draw once per (b, t) for all steps, as CPC_audio does (see `Plan.draw`).
-        compute: `bf16` rounds the operands of the loss's matrix products to bfloat16 (see `cpc.losses.info_nce`).
+        compute: `bf16` rounds the operands of the loss's matrix products to bfloat16; `reference` computes the
+            definition as it is written (see `cpc.losses.info_nce`).
         auxiliary_negatives: further strategies to train with, and the share of each one's loss in the training loss;
             `negatives` has the rest, and the bound is its alone. `{"sequence_only": 0.75}` beside `mixed`: three
             quarters of the loss teach what is said, one quarter who speaks.
@@ -114,7 +115,7 @@ class Contrastive(Loss):
         negatives: str = "mixed",
         num_negatives: int | None = None,
         shared_across_steps: bool = False,
-        compute: Literal["float32", "bf16"] = "float32",
+        compute: Literal["float32", "bf16", "reference"] = "float32",
         auxiliary_negatives: dict[str, float] | None = None,
         skip_steps: int = 0,
         exchange: Literal["gather", "ring"] = "gather",
@@ -134,6 +135,10 @@ class Contrastive(Loss):
             raise ValueError(f"model.loss.init_args.compute={compute!r} is not one of {', '.join(COMPUTE)}")
         if exchange not in EXCHANGES:
             raise ValueError(f"model.loss.init_args.exchange={exchange!r} is not one of {', '.join(EXCHANGES)}")
+        if exchange == "ring" and compute == "reference":
+            raise ValueError(
+                "model.loss.init_args.compute=reference needs the latents of all ranks at once: choose exchange=gather"
+            )
         if exchange == "ring" and num_negatives is not None:
             raise ValueError(
                 f"model.loss.init_args.exchange=ring meets every candidate, but num_negatives={num_negatives} draws "

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cpc.data.tensors import check_count, check_precision, check_range, check_tensor
 from cpc.losses.blocks import Block, Blocks, blocks
+from cpc.losses.definition import definition
 from cpc.losses.plan import Plan, plan_of_blocks
 from cpc.losses.result import RowLosses
 from cpc.losses.tiled_loss import mask_unused, scaled, score_dtype, tiled_loss
@@ -56,7 +57,8 @@ def info_nce(
         temperature: divides the scores; a positive tensor of one element gets a gradient.
         compute: `bf16` computes scores from operands rounded to bfloat16 and gradients with bfloat16 products: faster
             where the processor has units for it. Scores, log-sum-exp and sums over tiles stay float32, and so do
-            products with negatives so few that their vectors are gathered (`cpc.losses.tiles`).
+            products with negatives so few that their vectors are gathered (`cpc.losses.tiles`). `reference` computes
+            `cpc.losses.definition` as it is written, with all M x N scores at once.
 
     Returns:
         `RowLosses`, reduced to the mean over rows in `.loss`.
@@ -127,7 +129,7 @@ def loss_of_rows(
     if compute not in COMPUTE:
         raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")
     dtype = score_dtype(queries)
-    if dtype == torch.float64 and compute != "float32":
+    if dtype == torch.float64 and compute == "bf16":
         raise ValueError(f"compute={compute!r} rounds operands, but the queries are float64: pass float32 ones")
 
     def is_met() -> Tensor:
@@ -138,6 +140,13 @@ def loss_of_rows(
     num_negatives = planned.num_negatives
     if negatives is not None:
         num_negatives = torch.full_like(num_negatives, negatives.shape[1])
+    if compute == "reference":
+        row_queries = (queries if planned.query is None else queries[planned.query]).to(dtype)
+        used = mask_unused(candidates.to(dtype), is_met)
+        mask = None if negatives is not None else planned.pool[planned.sequence]
+        with torch.autocast(queries.device.type, enabled=False):
+            found = definition(row_queries, used, planned.positives, planned.weight.to(dtype), mask, negatives, bias)
+        return RowLosses(found[0], found[1], num_negatives + 1, found[2])
     loss, loss_nats, accuracy = tiled_loss(
         queries,
         mask_unused(candidates.to(dtype), is_met),

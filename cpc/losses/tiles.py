@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cpc.native.compiled import call, compiled, source
 
-COMPUTE = ("float32", "bf16")
+COMPUTE = ("float32", "bf16", "reference")
 TILE_ROWS = 1024
 TILE_SCORES = 2**24  # 64 MiB of float32
 # Drawn negatives are selected from all scores as long as those cost no more than products with the drawn ones alone.
