@@ -52,7 +52,7 @@ def measure(method: str, num_classes: int, num_sampled: int, dim: int, num_queri
 
     def step() -> None:
         optimiser.zero_grad()
-        loss.of_rows(queries.requires_grad_(), targets).loss.backward()
+        loss.row_losses(queries.requires_grad_(), targets).loss.backward()
         optimiser.step()
 
     step()  # the optimiser allocates its state

@@ -176,7 +176,7 @@ def main() -> None:
     for num_ranks in range(1, options.most + 1):
         works = {partial(step, exchange=None): False} | {partial(step, exchange=each): True for each in exchanges}
         alone, *of_exchanges = in_turns(num_ranks, works, options.rounds)
-        summed = sum(each["windows_per_second"] for each in alone)
+        sum_by_step = sum(each["windows_per_second"] for each in alone)
         for exchange, found in zip(exchanges, of_exchanges, strict=True):
             (memory,) = in_turns(num_ranks, {partial(loss_memory, exchange=exchange): True}, 1)
             rate = sum(each["windows_per_second"] for each in found)
@@ -185,7 +185,7 @@ def main() -> None:
                     "ranks": num_ranks,
                     "exchange": exchange,
                     "windows_per_second": rate,
-                    "share_of_processes_alone": rate / summed,
+                    "share_of_processes_alone": rate / sum_by_step,
                     "mb_sent_per_step": found[0]["mb_sent"],
                     "mb_by_formula": found[0]["mb_formula"],
                     "loss_extra_mib_per_rank": max(each["extra_mib"] for each in memory),

@@ -143,7 +143,7 @@ def train(points: ExtremePoints, name: str, recipe: Recipe, seed: int) -> tuple[
         examples = REDUCTIONS[recipe.reduction](points.labels, rng)
         for batch in np.array_split(rng.permutation(len(examples.points)), num_batches(examples, recipe)):
             queries = classifier.encoder(sparse_batch(points.features[examples.points[batch]]))
-            loss = classifier.loss.of_rows(queries, torch.from_numpy(examples.classes[batch]), generator).loss
+            loss = classifier.loss.row_losses(queries, torch.from_numpy(examples.classes[batch]), generator).loss
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

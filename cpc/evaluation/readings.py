@@ -66,7 +66,7 @@ class HeldOutReadings:
         """Add a batch."""
         readings: dict[tuple[str, int], list[Reading]] = {}
         kinds = {name: ESTIMATORS[name].needs_baseline for name in self.estimators}
-        for direction, predicted in enumerate(predictions(output, self.model.in_latents(batch))):
+        for direction, predicted in enumerate(predictions(output, self.model.in_latents(batch)).values()):
             for with_baseline in sorted(set(kinds.values())):
                 for place, rows in scored_rows(
                     *predicted,

@@ -10,7 +10,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.losses.slopes import tie_width
+from cpc.losses.engine.score_gradients import tie_width
 
 
 def definition(

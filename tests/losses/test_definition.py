@@ -12,7 +12,7 @@ from cpc.candidates import STRATEGIES
 from cpc.candidates.strategies import num_candidates_of
 from cpc.losses import Contrastive, contrast, info_nce
 from cpc.losses.definition import definition
-from cpc.losses.tiles import GATHER_BEYOND
+from cpc.losses.engine.tiles import GATHER_BEYOND
 
 SIZES = st.tuples(st.integers(1, 4), st.integers(2, 6), st.integers(4, 9), st.integers(1, 9))  # K, B, T, D
 TOLERANCE = {torch.float64: (1e-11, 1e-12), torch.float32: (2e-5, 2e-6)}  # of losses and gradients
