@@ -56,7 +56,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Generate the reference pages."""
+    """Generate a reference page for every package in `PUBLIC`."""
     for package in PUBLIC:
         summary = (importlib.import_module(package).__doc__ or "").strip()
         parts = [f"# {package}", summary, *(f"::: {home}" for home in public_names(package).values())]
