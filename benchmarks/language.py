@@ -11,7 +11,7 @@ The laws of quadratic and random Fourier features are worked out for all classes
 and 700 tokens a batch one matrix product takes less time than 70,000 descents. The curves need matplotlib.
 
 An epoch is 1328 steps: five minutes of one thread with the full softmax, four with log-uniform candidates, up to twenty
-with random Fourier features of D = 1024; docs/results.md has each variant's perplexity.
+with random Fourier features of D = 1024; docs/results/text.md has each variant's perplexity.
 """
 
 import argparse

@@ -82,7 +82,7 @@ the mean of the latents z over the grid.</p>
 
 @dataclass(frozen=True)
 class Images:
-    """How a corpus is learnt: docs/results.md, "Images".
+    """How a corpus is learnt: docs/results/images.md.
 
     Attributes:
         image_size: side of its images.

@@ -77,7 +77,7 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
 
 def config(source: Path, seed: int, precision: Precision) -> Config:
     """That of configs/small_speech.yaml, without augmentation, and with negatives of other speakers."""
-    # The own sequence's candidates teach phones, those of others the speaker: docs/results.md.
+    # The own sequence's candidates teach phones, those of others the speaker: docs/results/speech.md.
     negatives = {"negatives": "mixed", "auxiliary_negatives": {"sequence_only": 0.85}}
     encoder = {"dim": LATENT_DIM, "hidden_dim": 512, "num_frames": 5}
     return {
