@@ -93,7 +93,7 @@ def latency(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") ->
     """Serve the page, append records, and wait for each in the browser."""
     from playwright.sync_api import sync_playwright
 
-    from cpc.monitor import kinds
+    from cpc.monitor import record_types
     from cpc.monitor.app import build_app
     from cpc.monitor.library import Library
     from cpc.monitor.server import Server
@@ -104,8 +104,8 @@ def latency(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") ->
     library.start()
     server.start()
     name, run = next(iter(library.runs.items()))
-    step = int(library.runs[name].tables(kinds.BOUND)[0].last_mean("step"))
-    num_steps = len(library.runs[name].tables(kinds.BOUND)[0].key.steps)
+    step = int(library.runs[name].tables(record_types.BOUND)[0].last_mean("step"))
+    num_steps = len(library.runs[name].tables(record_types.BOUND)[0].key.steps)
     chart = """document.getElementById('{"name":"bound","type":"chart"}')?.querySelector('.js-plotly-plot')"""
     last = f"() => Number({chart}?._fullData?.find(trace => trace.name === '{name}')?.x.at(-1))"
     found = {}

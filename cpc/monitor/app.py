@@ -18,11 +18,11 @@ from werkzeug.exceptions import HTTPException
 from cpc.data.store.atomic import finite, json_text
 from cpc.monitor import charts as drawn
 from cpc.monitor.figure import GRAPH_CONFIG, MANY
-from cpc.monitor.kinds import BOUND
-from cpc.monitor.legible import legible
+from cpc.monitor.record_types import BOUND
+from cpc.monitor.text import replace_surrogates
 from cpc.monitor.library import Library
-from cpc.monitor.markup import Node, node, reasons, run_table, scroll, table, words
-from cpc.monitor.overview import Row, arranged, differences, overview
+from cpc.monitor.markup import Node, node, badge_reasons, run_table, scroll, table, words
+from cpc.monitor.overview import Row, search_and_sort, config_differences, overview
 from cpc.monitor.run import Run
 from cpc.monitor.view import AS_TRAINED, View
 
@@ -67,19 +67,19 @@ def build_app(library: Library) -> Dash:
         index_string=INDEX,
     )
     app.layout = _page
-    _refuse_what_no_page_asks(app)
-    _keep_runs_up_to_date(app, library)
-    _let_the_reader_choose(app, library)
-    _draw_charts(app, library)
+    _reject_invalid_requests(app)
+    _add_run_list(app, library)
+    _add_reader_controls(app, library)
+    _add_charts(app, library)
     return app
 
 
-def _refuse_what_no_page_asks(app: Dash) -> None:
+def _reject_invalid_requests(app: Dash) -> None:
     """Where Dash would answer 500, and print a traceback: unknown paths, unknown callbacks, values of other types."""
     app.server.register_error_handler(DependencyException, lambda _: flask.Response("404: no such file\n", 404))
 
     @app.server.before_request
-    def refuse_unknown_callbacks() -> flask.Response | None:
+    def reject_unknown_callbacks() -> flask.Response | None:
         if (flask.request.method, flask.request.path) != ("POST", _CALLBACKS):
             return None
         call = flask.request.get_json(silent=True)
@@ -87,12 +87,12 @@ def _refuse_what_no_page_asks(app: Dash) -> None:
         return None if is_known else flask.Response("400: no callback; load the page again\n", 400)
 
     @app.server.errorhandler(Exception)
-    def refuse_what_callbacks_cannot_use(error: Exception) -> flask.Response | HTTPException:
+    def reject_unusable_values(error: Exception) -> flask.Response | HTTPException:
         if isinstance(error, HTTPException):
             return error
         if flask.request.path != _CALLBACKS:
             raise error
-        reason = legible(f"{type(error).__name__}: {error}").splitlines()[0]
+        reason = replace_surrogates(f"{type(error).__name__}: {error}").splitlines()[0]
         print(f"cpc monitor: a call of the page could not be answered: {reason}", file=sys.stderr)
         return flask.Response("400: values that no page sends; load the page again\n", 400)
 
@@ -185,7 +185,7 @@ def _scrolling(name: str, label: str) -> html.Div:
     return html.Div(id=name, className="scroll", tabIndex=0, role="region", **{"aria-label": label})
 
 
-def _keep_runs_up_to_date(app: Dash, library: Library) -> None:
+def _add_run_list(app: Dash, library: Library) -> None:
     @app.callback(
         Output("markup-of-runs", "data"),
         Output("notice", "children"),
@@ -211,7 +211,7 @@ def _keep_runs_up_to_date(app: Dash, library: Library) -> None:
             strategies = sorted({t.key.names[1] for run in library.runs.values() for t in run.tables(BOUND)})
             shown = [row.name for row in rows if row.name not in hidden]
             return (
-                {"runs": run_table(arranged(rows, search or "", *sort), hidden, *sort), "reasons": reasons(rows)},
+                {"runs": run_table(search_and_sort(rows, search or "", *sort), hidden, *sort), "reasons": badge_reasons(rows)},
                 _notice(library, rows),
                 [AS_TRAINED, *strategies],
                 shown,
@@ -221,7 +221,7 @@ def _keep_runs_up_to_date(app: Dash, library: Library) -> None:
             )
 
 
-def _let_the_reader_choose(app: Dash, library: Library) -> None:
+def _add_reader_controls(app: Dash, library: Library) -> None:
     for file, function, later, *dependencies in (
         ("monitor", "zoom", True, Output("zoom", "data"), Input(_CHART, "relayoutData"), State("log-x", "value")),
         ("monitor", "inView", False, Output("in-view", "data"), Input("tick", "n_intervals"), State("in-view", "data")),
@@ -246,7 +246,7 @@ def _let_the_reader_choose(app: Dash, library: Library) -> None:
         if ctx.triggered_id == "show-asked":
             return sorted(set(hidden) ^ {asked[0]})
         with library.lock:
-            found = {row.name for row in arranged(overview(library), search or "")}
+            found = {row.name for row in search_and_sort(overview(library), search or "")}
         return sorted(set(hidden) - found if ctx.triggered_id == "show-all" else set(hidden) | found)
 
     @app.callback(Output("sort", "data"), Input("sort-asked", "data"), State("sort", "data"), prevent_initial_call=True)
@@ -255,7 +255,7 @@ def _let_the_reader_choose(app: Dash, library: Library) -> None:
         return [column, not sort[1] if sort[0] == column else column != "name"]
 
 
-def _draw_charts(app: Dash, library: Library) -> None:
+def _add_charts(app: Dash, library: Library) -> None:
     @app.callback(
         output=(Output(_CHART, "figure"), Output("markup-of-charts", "data"), Output("drawn", "data")),
         inputs={
@@ -302,7 +302,7 @@ def _notice(library: Library, rows: Sequence[Row]) -> str:
     elif (backlog := sum(run.backlog_bytes for run in library.runs.values())) > MUCH_BYTES:
         sentences.append(f"Reading: {backlog / 1e6:.1f} MB are still to come.")
     if not rows:
-        roots = legible(", ".join(map(str, library.roots)))
+        roots = replace_surrogates(", ".join(map(str, library.roots)))
         sentences.append(
             f"No run below {roots} yet: a run is a folder with bound.jsonl. One that starts will appear here."
         )
@@ -310,15 +310,15 @@ def _notice(library: Library, rows: Sequence[Row]) -> str:
         sentences.append(f"{len(rows)} run{'s' if len(rows) > 1 else ''}.")
     if names := ", ".join([row.name for row in rows if row.notes][:5]):
         sentences.append(f"There is something to know of the files of {names}: see what the badges say.")
-    if library.trouble:
-        sentences.append(f"{library.trouble}.")
+    if library.error_message:
+        sentences.append(f"{library.error_message}.")
     return " ".join(sentences)
 
 
 def _configs(runs: Sequence[Run]) -> Node:
     if not 2 <= len(runs) <= MAX_CONFIGS:
         return node("p", f"Show 2 to {MAX_CONFIGS} runs to compare their config.yaml; {len(runs)} are shown.")
-    header, rows = differences(runs)
+    header, rows = config_differences(runs)
     if not rows:
         return node("p", "The runs shown have the same options.")
     return node("div", [scroll(table(header, rows), "Options that differ")], class_="config")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cpc.monitor.kinds import EVENT, HEALTH
+from cpc.monitor.record_types import EVENT, HEALTH
 from cpc.monitor.run import Run
 from cpc.monitor.table import Table
 
@@ -55,12 +55,12 @@ def badges(run: Run, now_seconds: float) -> list[Badge]:
         if collapsed := table.last.get("collapsed"):
             found.append(Badge("collapsed", f"{' and '.join(collapsed)}: inputs are hardly told apart any more"))
     if ending in ("", "started", "resumed"):
-        silence, interval = silence_seconds(run, now_seconds), _usual_interval_seconds(run)
+        silence, interval = seconds_since_write(run, now_seconds), _usual_interval_seconds(run)
         patience = SLOW_START_SECONDS if interval is None else max(STALE_SECONDS, STALE_INTERVALS * interval)
         if silence > patience:
             slow = "; its usual pace is not known yet" if interval is None else ""
-            found.append(Badge("stale", f"no record for {words_of_seconds(silence)}, and no word of an end{slow}"))
-    tables = run.current()
+            found.append(Badge("stale", f"no record for {format_seconds(silence)}, and no word of an end{slow}"))
+    tables = run.current_tables()
     standstills = [stalled_for(table) for table in tables if table.key.names[0] == "train"]
     found += [Badge("stalled", standstill) for standstill in standstills if standstill]
     for name, text in (
@@ -102,7 +102,7 @@ def stalled_for(table: Table) -> str:
     )
 
 
-def words_of_seconds(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """A length of time in its largest unit: `45 s`, `3 min`, `5 h`, `2 d`."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
@@ -110,14 +110,14 @@ def words_of_seconds(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} s"
 
 
-def silence_seconds(run: Run, now_seconds: float) -> float:
+def seconds_since_write(run: Run, now_seconds: float) -> float:
     """Since the last write to one of its files; 0 where there is none. `now_seconds` is of `time.monotonic`."""
     return 0.0 if run.changed_at is None else max(0.0, now_seconds - run.changed_at)
 
 
 def _not_finite(run: Run) -> list[str]:
     found = []
-    for table in run.current():
+    for table in run.current_tables():
         words, num_rows = table.key.step_words, table.last.get("num_rows", [])
         losses = zip(words, num_rows, table.last.get("loss_nats", []), strict=False)
         broken = [word for word, rows, loss in losses if loss is None and rows]

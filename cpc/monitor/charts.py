@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cpc.monitor.figure import GREY, Chart, Series, heat_map, line_chart, step_colours
-from cpc.monitor.kinds import BOUND, HEALTH, PROBE, RETURNS, Kind
+from cpc.monitor.record_types import BOUND, HEALTH, PROBE, RETURNS, RecordType
 from cpc.monitor.profile import profile_chart
 from cpc.monitor.run import Run
 from cpc.monitor.table import Table
@@ -22,14 +22,14 @@ _DASHES = ("solid", "dash", "dashdot", "longdash")
 _CEILING = ("mi_ceiling_nats", "ceiling log N = {}")
 
 
-class Drawing(NamedTuple):
+class ChartSpec(NamedTuple):
     """A chart of all runs: numbers of one kind of record over training."""
 
     name: str  # its place on the page
     title: str
     axis: str  # `{unit}` is the unit of information
     caption: str  # how to read it; `{readings}` says what the curves are
-    kind: Kind
+    record_type: RecordType
     fields: dict[str, str]  # and the words that follow the run's name
     reference: tuple[str, str] | None = None  # a field drawn in grey, and its words; `{}` is its last value
     error: str = ""  # a field drawn as a band
@@ -37,12 +37,12 @@ class Drawing(NamedTuple):
     from_zero: bool = True  # where a linear axis begins
 
 
-def _of_health(name: str, title: str, axis: str, caption: str, **fields: str) -> Drawing:
-    return Drawing(name, title, axis, caption, HEALTH, fields, may_be_log=True)
+def _health_spec(name: str, title: str, axis: str, caption: str, **fields: str) -> ChartSpec:
+    return ChartSpec(name, title, axis, caption, HEALTH, fields, may_be_log=True)
 
 
-DRAWINGS = (
-    Drawing(
+CHART_SPECS = (
+    ChartSpec(
         "bound",
         "log N - L, mean over the steps k",
         "log N - L ({unit})",
@@ -53,7 +53,7 @@ DRAWINGS = (
         _CEILING,
         error="standard_error_nats",
     ),
-    Drawing(
+    ChartSpec(
         "loss",
         "Loss",
         "L ({unit})",
@@ -64,7 +64,7 @@ DRAWINGS = (
         may_be_log=True,
         from_zero=False,
     ),
-    Drawing(
+    ChartSpec(
         "accuracy",
         "Accuracy",
         "accuracy (%)",
@@ -74,7 +74,7 @@ DRAWINGS = (
         {"accuracy": ""},
         ("chance_accuracy", "chance 1/N = {} %"),
     ),
-    Drawing(
+    ChartSpec(
         "probe",
         "Accuracy of the online probe",
         "accuracy (%)",
@@ -84,7 +84,7 @@ DRAWINGS = (
         {"accuracy": ""},
         ("majority_accuracy", "majority = {} %"),
     ),
-    Drawing(
+    ChartSpec(
         "information",
         "Label information H(Y) - CE",
         "H(Y) - CE ({unit})",
@@ -94,7 +94,7 @@ DRAWINGS = (
         {"label_information_nats": ""},
         ("label_entropy_nats", "H(Y) = {}"),
     ),
-    _of_health(
+    _health_spec(
         "rank",
         "Effective rank of z and c",
         "effective rank",
@@ -103,7 +103,7 @@ DRAWINGS = (
         z_effective_rank=": z",
         c_effective_rank=": c",
     ),
-    _of_health(
+    _health_spec(
         "variance",
         "Variance of z and c",
         "variance",
@@ -111,7 +111,7 @@ DRAWINGS = (
         z_variance=": z",
         c_variance=": c",
     ),
-    _of_health(
+    _health_spec(
         "gradient",
         "Norm of the gradient",
         "gradient norm",
@@ -119,15 +119,15 @@ DRAWINGS = (
         gradient_norm=": mean",
         gradient_norm_max=": largest",
     ),
-    _of_health(
+    _health_spec(
         "speed",
         "Throughput",
         "examples per second",
         "Examples trained on per second, on all ranks, without evaluation and saving.",
         windows_per_second="",
     ),
-    _of_health("rate", "Learning rate", "learning rate", "The optimiser's last step used it.", learning_rate=""),
-    Drawing(
+    _health_spec("rate", "Learning rate", "learning rate", "The optimiser's last step used it.", learning_rate=""),
+    ChartSpec(
         "return",
         "Return",
         "mean return",
@@ -138,45 +138,45 @@ DRAWINGS = (
         from_zero=False,
     ),
 )
-NAMES = ("bound", *BY_RUN, *(drawing.name for drawing in DRAWINGS[1:]))
+NAMES = ("bound", *BY_RUN, *(spec.name for spec in CHART_SPECS[1:]))
 
 
 def charts(runs: Sequence[Run], view: View, names: Sequence[str] = NAMES) -> list[Chart]:
     """The charts of these names, in the order of `NAMES`."""
     focus = next((run for run in runs if run.name == view.focus), next(iter(runs), None))
-    found = {drawing.name: _chart(drawing, runs, view) for drawing in DRAWINGS if drawing.name in names}
+    found = {spec.name: _chart(spec, runs, view) for spec in CHART_SPECS if spec.name in names}
     if set(names) & set(BY_RUN):
         found |= {chart.name: chart for chart in (*_step_charts(focus, view), profile_chart(focus, view))}
     return [found[name] for name in NAMES if name in names]
 
 
-def _chart(drawing: Drawing, runs: Sequence[Run], view: View) -> Chart:
-    kind, series = drawing.kind, []
-    tables = {run: [run.bound(view)] if kind is BOUND else run.tables(kind) for run in runs}
+def _chart(spec: ChartSpec, runs: Sequence[Run], view: View) -> Chart:
+    record_type, series = spec.record_type, []
+    tables = {run: [run.bound(view)] if record_type is BOUND else run.tables(record_type) for run in runs}
     curves = [(run, table) for run in runs for table in tables[run] if table]
     # Of several strategies one curve may be a bound and another not.
-    are_named = kind is PROBE or (kind is BOUND and len({table.key.names for _, table in curves}) > 1)
+    are_named = record_type is PROBE or (record_type is BOUND and len({table.key.names for _, table in curves}) > 1)
     for run, same in itertools.groupby(curves, key=lambda curve: curve[0]):
         dashes = itertools.cycle(_DASHES)
         for _, table in same:
             name = run.name
             if are_named:
-                name += f" ({table.key.names[1]})" if kind is BOUND else f": {' from '.join(table.key.names)}"
-            error = view.factor(drawing.error) * table.means[drawing.error] if drawing.error else None
-            for field, words in drawing.fields.items():
+                name += f" ({table.key.names[1]})" if record_type is BOUND else f": {' from '.join(table.key.names)}"
+            error = view.factor(spec.error) * table.means[spec.error] if spec.error else None
+            for field, words in spec.fields.items():
                 values = view.factor(field) * table.means[field]
                 series.append(Series(name + words, table.means["step"], values, run.colour, next(dashes), error))
-    if drawing.reference:
-        series += _references([table for _, table in curves], *drawing.reference, view)
+    if spec.reference:
+        series += _reference_lines([table for _, table in curves], *spec.reference, view)
     return line_chart(
-        drawing.name,
-        drawing.title,
-        drawing.caption.format(readings=_readings(curves) if kind is BOUND else ""),
-        drawing.axis.format(unit=view.unit),
+        spec.name,
+        spec.title,
+        spec.caption.format(readings=_how_to_read(curves) if record_type is BOUND else ""),
+        spec.axis.format(unit=view.unit),
         series,
         view,
-        may_be_log=drawing.may_be_log,
-        from_zero=drawing.from_zero,
+        may_be_log=spec.may_be_log,
+        from_zero=spec.from_zero,
     )
 
 
@@ -190,8 +190,8 @@ def _step_charts(focus: Run | None, view: View) -> tuple[Chart, Chart]:
         steps, labels = table.means["step"], table.key.step_words
         for k, (label, colour) in enumerate(zip(labels, step_colours(len(labels)), strict=True)):
             series.append(Series(label, steps, bound[:, k], colour, error=error[:, k]))
-        series += _references([table], *_CEILING, view)
-        note = _readings([(focus, table)])
+        series += _reference_lines([table], *_CEILING, view)
+        note = _how_to_read([(focus, table)])
     title = f"log N - L by step k and training step: {name}"
     caption = f"{note} Colours run from zero to the highest reading; of many records, means of neighbours are drawn."
     return (
@@ -200,7 +200,7 @@ def _step_charts(focus: Run | None, view: View) -> tuple[Chart, Chart]:
     )
 
 
-def _references(tables: Sequence[Table], field: str, words: str, view: View) -> list[Series]:
+def _reference_lines(tables: Sequence[Table], field: str, words: str, view: View) -> list[Series]:
     """Ceilings or chances: one grey line for all that end at the same value, as long as the longest of them."""
     by_value: dict[str, Series] = {}
     for table in tables:
@@ -214,7 +214,7 @@ def _references(tables: Sequence[Table], field: str, words: str, view: View) -> 
     return list(by_value.values())
 
 
-def _readings(curves: Sequence[tuple[Run, Table]]) -> str:
+def _how_to_read(curves: Sequence[tuple[Run, Table]]) -> str:
     """What the numbers are, for each strategy and split that is drawn, and of which runs where there are several."""
     found: dict[tuple[str, ...], list[tuple[str, Table]]] = {}
     for run, table in curves:

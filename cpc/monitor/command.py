@@ -44,7 +44,7 @@ def monitor(
     try:
         from cpc.monitor.app import build_app
         from cpc.monitor.export import write_export
-        from cpc.monitor.legible import legible
+        from cpc.monitor.text import replace_surrogates
         from cpc.monitor.library import Library
         from cpc.monitor.server import TOKEN_VARIABLE, Server
     except ImportError as error:
@@ -56,8 +56,8 @@ def monitor(
         library.read_all()
         write_export(export, library)
         for run in library.runs.values():
-            if run.trouble:
-                print(f"{run.name} {run.trouble}", file=sys.stderr)
+            if run.error_message:
+                print(f"{run.name} {run.error_message}", file=sys.stderr)
         library.close()
         print(f"{len(library.runs)} runs written to {export}")
         return
@@ -68,7 +68,7 @@ def monitor(
         app.add_url_rule("/metrics", "metrics", lambda: (prometheus_text(library), {"Content-Type": "text/plain"}))
     server = Server(app, host or "127.0.0.1", 8050 if port is None else port, os.environ.get(TOKEN_VARIABLE) or None)
     library.start()
-    print(f"watching {legible(', '.join(map(str, runs)))} at {server.url}, until Ctrl-C", flush=True)
+    print(f"watching {replace_surrogates(', '.join(map(str, runs)))} at {server.url}, until Ctrl-C", flush=True)
     if prometheus:
         how = f", with the header `Authorization: Bearer {server.token}`" if server.token else ""
         print(f"latest values for Prometheus at {server.url.split('?')[0]}metrics{how}", flush=True)

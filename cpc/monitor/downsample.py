@@ -6,7 +6,7 @@ n records.
 import numpy as np
 
 
-def extremes(values: np.ndarray, max_points: int) -> np.ndarray:
+def extreme_indices(values: np.ndarray, max_points: int) -> np.ndarray:
     """Indices of the points of `[n]` to draw, in order: first, last, and each bucket's lowest, highest and first NaN.
 
     Buckets hold equally many points, and are narrower than what a screen tells apart when `max_points` is about four

@@ -13,11 +13,11 @@ from plotly.offline import get_plotlyjs
 from cpc.data.store.atomic import finite, json_text, write_atomically
 from cpc.monitor.charts import BY_RUN, NAMES, charts
 from cpc.monitor.figure import GRAPH_CONFIG, Chart
-from cpc.monitor.kinds import BOUND
-from cpc.monitor.legible import legible
+from cpc.monitor.record_types import BOUND
+from cpc.monitor.text import replace_surrogates
 from cpc.monitor.library import Library
-from cpc.monitor.markup import html, node, reasons, run_table, scroll, table, words
-from cpc.monitor.overview import differences, overview
+from cpc.monitor.markup import html, node, badge_reasons, run_table, scroll, table, words
+from cpc.monitor.overview import config_differences, overview
 from cpc.monitor.run import Run
 from cpc.monitor.view import MAX_POINTS, View
 
@@ -40,7 +40,7 @@ def write_export(path: Path, library: Library) -> None:
     """
     if not library.runs:
         raise ValueError(
-            f"no run below {legible(', '.join(map(str, library.roots)))}: a run is a folder with bound.jsonl"
+            f"no run below {replace_surrogates(', '.join(map(str, library.roots)))}: a run is a folder with bound.jsonl"
         )
     assets = resources.files("cpc.monitor").joinpath("assets")
     style, own_style, draw = (
@@ -48,8 +48,8 @@ def write_export(path: Path, library: Library) -> None:
     )
     sections = "".join(_sections(library))  # first: the notes in the table say what could not be drawn
     rows = overview(library)
-    badges = _folded("What the badges say", html(reasons(rows)))
-    header, options = differences(list(library.runs.values()))
+    badges = _folded("What the badges say", html(badge_reasons(rows)))
+    header, options = config_differences(list(library.runs.values()))
     differing = html(node("div", [scroll(table(header, options), "Options that differ")], class_="config"))
     with write_atomically(path) as new:
         new.write_text(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 
-from cpc.monitor.downsample import extremes, moving_mean
+from cpc.monitor.downsample import extreme_indices, moving_mean
 from cpc.monitor.view import RUN_COLOURS, View
 
 STEP_COLOURS = ("#2079b8", "#a868b8", "#d55e00")  # from the first step to the last
@@ -85,7 +85,7 @@ def line_chart(
     max_points = min(max(view.max_points // max(1, len(series)), MIN_POINTS_OF_SERIES), MAX_POINTS_OF_SERIES)
     series = [each for each in series if len(each.steps)]
     shown = [_in_view(each, view) for each in series]
-    few_points = [each.at(extremes(each.values, max_points)) for each in shown]
+    few_points = [each.at(extreme_indices(each.values, max_points)) for each in shown]
     # The mean of neighbours has another error than they have.
     has_bands = len(shown) <= MANY and view.smoothing == 1
     bands = [_band(each) for each in few_points if has_bands and each.error is not None]
@@ -120,7 +120,7 @@ def heat_map(
     steps, values = steps[inside][thinned], moving_mean(values[inside], width | 1)[thinned]
     cells = {
         "type": "heatmap",
-        "x": encoded(steps),
+        "x": encode_array(steps),
         "y": list(labels),
         "z": [[None if not math.isfinite(v) else round(v, 4) for v in row] for row in values.T.tolist()],
         "zmin": 0.0,
@@ -182,7 +182,7 @@ def named(name: str, place: str) -> dict[str, Any]:
     return {"type": "scatter", "name": label, "legendgroup": label, "hovertemplate": hover}
 
 
-def encoded(values: np.ndarray) -> dict[str, str]:
+def encode_array(values: np.ndarray) -> dict[str, str]:
     """An array as Plotly's JavaScript reads it fastest: raw little-endian bytes; NaN draws a gap."""
     kind = "f8" if values.dtype == np.float64 else "f4"
     return {"dtype": kind, "bdata": base64.b64encode(values.astype(f"<{kind}").tobytes()).decode()}
@@ -226,8 +226,8 @@ def _in_view(series: Series, view: View) -> Series:
 def _line(series: Series, width: float) -> dict[str, Any]:
     return named(series.name, "step %{x}") | {
         "mode": "lines" if len(series.steps) > 1 else "markers",
-        "x": encoded(series.steps),
-        "y": encoded(series.values),
+        "x": encode_array(series.steps),
+        "y": encode_array(series.values),
         "line": {"color": series.colour, "width": width, "dash": series.dash},
         "marker": {"color": series.colour},
     }
@@ -241,8 +241,8 @@ def _band(series: Series) -> dict[str, Any]:
     return named(series.name, "") | {
         "name": f"{escape(series.name)}, standard error",
         "mode": "lines",
-        "x": encoded(np.concatenate([x, x[::-1]])),
-        "y": encoded(np.concatenate([y + e, (y - e)[::-1]])),
+        "x": encode_array(np.concatenate([x, x[::-1]])),
+        "y": encode_array(np.concatenate([y + e, (y - e)[::-1]])),
         "fill": "toself",
         "fillcolor": series.colour + _FADED,
         "line": {"width": 0},

@@ -4,10 +4,10 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cpc.monitor.kinds import KINDS
+from cpc.monitor.record_types import RECORD_TYPES
 
 MAX_DEPTH = 6
-_MARKS_OF_A_RUN = {kind.file for kind in KINDS}
+_RECORD_FILES = {record_type.file for record_type in RECORD_TYPES}
 
 
 def run_folders(roots: Sequence[Path]) -> Iterator[Path]:
@@ -30,7 +30,7 @@ def run_folders(roots: Sequence[Path]) -> Iterator[Path]:
         if (state.st_dev, state.st_ino) in seen:
             continue
         seen.add((state.st_dev, state.st_ino))
-        is_run = any(entry.name in _MARKS_OF_A_RUN for entry in entries)
+        is_run = any(entry.name in _RECORD_FILES for entry in entries)
         if is_run:
             yield folder
         if depth >= MAX_DEPTH or (is_run and depth):

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from cpc.monitor import cache
 from cpc.monitor.finder import run_folders
-from cpc.monitor.legible import legible
+from cpc.monitor.text import replace_surrogates
 from cpc.monitor.run import Run
 from cpc.monitor.tail import CHUNK_BYTES
 from cpc.monitor.view import RUN_COLOURS
@@ -45,19 +45,19 @@ class Library:
     def __init__(self, roots: Sequence[Path]) -> None:
         for root in roots:
             if not root.is_dir():
-                raise ValueError(f"{legible(root)} is not a folder: name run folders, or folders that hold some")
+                raise ValueError(f"{replace_surrogates(root)} is not a folder: name run folders, or folders that hold some")
         self.roots = [root.resolve() for root in roots]
         self.runs: dict[str, Run] = {}
-        self._places: dict[str, int] = {}  # by name, in the palette: a run that leaves recolours no other
+        self._colour_indices: dict[str, int] = {}  # by name, in the palette: a run that leaves recolours no other
         # Counts what a reader might want to draw again; from where no earlier monitor, whose page is still open, was.
         self.revision = time.time_ns() // 1000
-        self.trouble = ""  # what keeps it from looking for runs
+        self.error_message = ""  # what keeps it from looking for runs
         self.lock = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._find_at = 0.0
-        self._elsewhere: dict[str, Future[bytes]] = {}  # by name, runs that another process reads for now
-        self._has_news: set[str] = set()  # names of runs whose caches may be worth writing
+        self._readers: dict[str, Future[bytes]] = {}  # by name, runs that another process reads for now
+        self._unsaved_names: set[str] = set()  # names of runs whose caches may be worth writing
         self._can_save = True
 
     @property
@@ -75,17 +75,17 @@ class Library:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        for future in self._elsewhere.values():
+        for future in self._readers.values():
             future.cancel()
         for run in self.runs.values():
-            if run.num_bytes_read != run.num_bytes_cached and run.name not in self._elsewhere:
+            if run.num_bytes_read != run.num_bytes_cached and run.name not in self._readers:
                 self._save(run)
 
     def read_all(self) -> None:
         """Find the runs and read all that they hold."""
         self._find()
-        while self._refresh() or self._elsewhere:
-            if self._elsewhere:
+        while self._refresh() or self._readers:
+            if self._readers:
                 time.sleep(0.01)
 
     def skip_unreadable(self, runs: Sequence[Run], use: Callable[[Sequence[Run]], Found]) -> Found:
@@ -99,7 +99,7 @@ class Library:
                     use([run])
                     sound.append(run)
                 except Exception as error:
-                    run.trouble = run.trouble or _in_words("cannot be shown", error)
+                    run.error_message = run.error_message or _error_text("cannot be shown", error)
             return use(sound)
 
     def _follow(self) -> None:
@@ -107,12 +107,12 @@ class Library:
             if time.monotonic() >= self._find_at:
                 try:
                     self._find()
-                    trouble = ""
+                    error_message = ""
                 except Exception as error:  # a page that stays open for days must not freeze without a word
-                    trouble = _in_words("cpc monitor cannot look for runs", error)
+                    error_message = _error_text("cpc monitor cannot look for runs", error)
                 with self.lock:
-                    self.revision += trouble != self.trouble
-                    self.trouble = trouble
+                    self.revision += error_message != self.error_message
+                    self.error_message = error_message
             if not self._refresh():
                 self._stop.wait(POLL_SECONDS)
 
@@ -122,30 +122,30 @@ class Library:
         for name, run in list(self.runs.items()):
             if self._stop.is_set() or run.retry_at > time.monotonic():
                 continue
-            reader = self._elsewhere.get(name)
+            reader = self._readers.get(name)
             if reader and not reader.done():
                 continue
             with self.lock:
                 try:
                     if reader:
-                        del self._elsewhere[name]
+                        del self._readers[name]
                         if reader.exception() is None:  # else the run is read here
-                            cache.unpack(reader.result(), run)
+                            cache.unpack_tables(reader.result(), run)
                     is_new = run.refresh() or run.retry_at > 0 or reader is not None
                     if is_new:
-                        run.trouble, run.retry_at = "", 0.0
+                        run.error_message, run.retry_at = "", 0.0
                 except Exception as error:  # the other runs go on
-                    before, run.trouble = run.trouble, _in_words("cannot be read", error)
-                    is_new = run.trouble != before
+                    before, run.error_message = run.error_message, _error_text("cannot be read", error)
+                    is_new = run.error_message != before
                     run.retry_at = time.monotonic() + _RETRY_SECONDS
                 if run.deleted_at is not None and time.monotonic() - run.deleted_at > DELETED_SECONDS:
                     del self.runs[name]
                     is_new = True
                 is_news |= is_new
             if is_new:
-                self._has_news.add(name)
-            elif name in self._has_news:  # and it is read to its end
-                self._has_news.remove(name)
+                self._unsaved_names.add(name)
+            elif name in self._unsaved_names:  # and it is read to its end
+                self._unsaved_names.remove(name)
                 if run.num_bytes_read > 1.1 * run.num_bytes_cached + CHUNK_BYTES:
                     self._save(run)
         with self.lock:  # once for all runs: the page draws no more often while many are read
@@ -162,16 +162,16 @@ class Library:
                 return
             if folder not in known:
                 name = self._name(folder)
-                place = self._places.setdefault(name, len(self._places))
+                place = self._colour_indices.setdefault(name, len(self._colour_indices))
                 new.append(Run(folder, name, RUN_COLOURS[place % len(RUN_COLOURS)]))
                 cache.load(new[-1])
                 with self.lock:
                     self.runs[name] = new[-1]
                     self.revision += 1
-        self._read_elsewhere([run for run in new if run.backlog_bytes > CHUNK_BYTES])
+        self._start_readers([run for run in new if run.backlog_bytes > CHUNK_BYTES])
         self._find_at = time.monotonic() + max(FIND_SECONDS, (time.monotonic() - begun) / _SEARCH_SHARE)
 
-    def _read_elsewhere(self, runs: Sequence[Run]) -> None:
+    def _start_readers(self, runs: Sequence[Run]) -> None:
         """Let a process per core parse runs, where that is worth it; `_refresh` takes what they have read."""
         num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         if min(len(runs), num_cores) < 2 or sum(run.backlog_bytes for run in runs) < _MUCH_BYTES:
@@ -180,7 +180,7 @@ class Library:
         processes = ProcessPoolExecutor(num_processes, multiprocessing.get_context("spawn"))
         with contextlib.suppress(OSError):  # no memory for a process: `_refresh` reads the others
             for run in runs:
-                self._elsewhere[run.name] = processes.submit(cache.read_run, run.folder)
+                self._readers[run.name] = processes.submit(cache.read_run, run.folder)
         processes.shutdown(wait=False)  # they end when all is read
 
     def _save(self, run: Run) -> None:
@@ -190,7 +190,7 @@ class Library:
             cache.save(run)
         except OSError as error:
             self._can_save = False
-            print(f"cpc monitor keeps no cache, each start reads all records: {legible(error)}", file=sys.stderr)
+            print(f"cpc monitor keeps no cache, each start reads all records: {replace_surrogates(error)}", file=sys.stderr)
 
     def _name(self, folder: Path) -> str:
         """Short, and its own: below its root; with the root's name, in full, or numbered, where that is taken."""
@@ -198,9 +198,9 @@ class Library:
         below = folder.relative_to(root).as_posix()
         plain = [root.name, str(folder)] if below == "." else [below, f"{root.name}/{below}", str(folder)]
         numbered = (f"{folder} ({number})" for number in itertools.count(2))  # names that are not UTF-8 may look alike
-        candidates = map(legible, itertools.chain(plain, numbered))
+        candidates = map(replace_surrogates, itertools.chain(plain, numbered))
         return next(name for name in candidates if name not in self.runs)
 
 
-def _in_words(what: str, error: Exception) -> str:
-    return legible(f"{what}: {type(error).__name__}: {error}")
+def _error_text(what: str, error: Exception) -> str:
+    return replace_surrogates(f"{what}: {type(error).__name__}: {error}")

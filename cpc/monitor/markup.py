@@ -85,7 +85,7 @@ def run_table(
             data_show=row.name,
         )
 
-    def row_of(row: Row) -> Node:
+    def row_node(row: Row) -> Node:
         marks = [node("span", each.name, class_=f"badge {each.name}", title=each.reason) for each in row.badges]
         cells = [node("td", row.words(column), class_=column) for column in columns]
         name = node("th", row.name, scope="row")
@@ -96,10 +96,10 @@ def run_table(
     columns = list(COLUMNS)[1:]
     before = [node("th", "show" if is_live else "colour", scope="col"), heading("name")]
     head = node("tr", [*before, node("th", "badges", scope="col", class_="text"), *map(heading, columns)])
-    return node("table", [node("thead", [head]), node("tbody", [row_of(row) for row in rows])])
+    return node("table", [node("thead", [head]), node("tbody", [row_node(row) for row in rows])])
 
 
-def reasons(rows: Sequence[Row]) -> Node:
+def badge_reasons(rows: Sequence[Row]) -> Node:
     """What the badges say, run by run."""
     sentences = [
         node("li", [node("b", row.name), node("span", f": {sentence}")]) for row in rows for sentence in row.sentences

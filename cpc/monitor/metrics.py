@@ -8,7 +8,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from cpc.monitor.badges import NAMES, badges
-from cpc.monitor.kinds import BOUND, KINDS, PROBE
+from cpc.monitor.record_types import BOUND, RECORD_TYPES, PROBE
 from cpc.monitor.library import Library
 from cpc.monitor.run import Run
 
@@ -38,20 +38,20 @@ def _families(runs: Sequence[Run]) -> list[GaugeMetricFamily]:
             badge.add_metric([run.name, name], float(name in now))
     present = [run for run in runs if not run.is_deleted]
     found = [step, badge]
-    for kind in KINDS:
-        tables = [(run, table) for run in present for table in (run.current() if kind is BOUND else run.tables(kind))]
-        if kind is BOUND:
+    for record_type in RECORD_TYPES:
+        tables = [(run, table) for run in present for table in (run.current_tables() if record_type is BOUND else run.tables(record_type))]
+        if record_type is BOUND:
             for run, table in tables:
                 if table.key.names[0] == "train":
                     step.add_metric([run.name], table.last_mean("step"))
-        labels = ["run", *kind.key, *(("direction", "k") if kind.per_step else ())]
-        for name, text in kind.numbers.items():
-            family = GaugeMetricFamily(f"cpc_{'probe_' * (kind is PROBE)}{name}", text, labels=labels)
+        labels = ["run", *record_type.key, *(("direction", "k") if record_type.per_step else ())]
+        for name, text in record_type.numbers.items():
+            family = GaugeMetricFamily(f"cpc_{'probe_' * (record_type is PROBE)}{name}", text, labels=labels)
             found.append(family)
             for run, table in tables:
                 values = table.last.get(name)
-                places = zip(table.key.directions, map(str, table.key.steps), strict=True) if kind.per_step else [()]
-                for place, value in zip(places, values or () if kind.per_step else [values], strict=False):
+                places = zip(table.key.directions, map(str, table.key.steps), strict=True) if record_type.per_step else [()]
+                for place, value in zip(places, values or () if record_type.per_step else [values], strict=False):
                     if value is not None:
                         family.add_metric([run.name, *table.key.names, *place], value)
     return found

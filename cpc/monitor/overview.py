@@ -5,10 +5,10 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cpc.monitor.badges import Badge, badges, silence_seconds, words_of_seconds
+from cpc.monitor.badges import Badge, badges, seconds_since_write, format_seconds
 from cpc.monitor.figure import number
-from cpc.monitor.kinds import HEALTH, PROBE
-from cpc.monitor.legible import legible
+from cpc.monitor.record_types import HEALTH, PROBE
+from cpc.monitor.text import replace_surrogates
 from cpc.monitor.library import Library
 from cpc.monitor.run import Run
 from cpc.monitor.view import Unit, View
@@ -48,7 +48,7 @@ def overview(library: Library, unit: Unit = "nats") -> list[Row]:
     return [_row(run, unit) for run in library.runs.values()]
 
 
-def arranged(rows: Sequence[Row], search: str = "", sort_by: str = "name", descending: bool = False) -> list[Row]:
+def search_and_sort(rows: Sequence[Row], search: str = "", sort_by: str = "name", descending: bool = False) -> list[Row]:
     """The rows that hold every word of the search in name or badges, in order; what is unknown comes last."""
     words = search.lower().split()
     texts = {row.name: " ".join([row.name, *(badge.name for badge in row.badges)]).lower() for row in rows}
@@ -60,7 +60,7 @@ def arranged(rows: Sequence[Row], search: str = "", sort_by: str = "name", desce
     return known + [row for row in found if sort_by not in row.cells]
 
 
-def differences(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
+def config_differences(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of a table of the options that are not the same in all runs; empty where an option is missing."""
     configs = [run.config() for run in runs]
     names = dict.fromkeys(name for config in configs for name in config)
@@ -74,7 +74,7 @@ def _row(run: Run, unit: Unit) -> Row:
         cells = {column: cell for column, cell in _cells(run, unit, now).items() if math.isfinite(cell[0])}
         return Row(run.name, run.colour, badges(run, now), cells, run.notes)
     except Exception as error:  # one run must not take the others off the page
-        return Row(run.name, run.colour, [], {}, [legible(f"cannot be shown: {type(error).__name__}: {error}")])
+        return Row(run.name, run.colour, [], {}, [replace_surrogates(f"cannot be shown: {type(error).__name__}: {error}")])
 
 
 def _cells(run: Run, unit: Unit, now: float) -> dict[str, tuple[float, str]]:
@@ -97,6 +97,6 @@ def _cells(run: Run, unit: Unit, now: float) -> dict[str, tuple[float, str]]:
         speed = table.last_mean("windows_per_second")
         cells["speed"] = speed, number(speed)
     if run.changed_at is not None:
-        age = silence_seconds(run, now)
-        cells["age"] = age, f"{words_of_seconds(age)} ago"
+        age = seconds_since_write(run, now)
+        cells["age"] = age, f"{format_seconds(age)} ago"
     return cells

@@ -18,7 +18,7 @@ _BAR = {"symbol": "line-ew", "size": 18, "line": {"width": 2, "color": GREY}}
 
 def profile_chart(run: Run | None, view: View) -> Chart:
     """The splits and strategies of the run in focus side by side over the steps k."""
-    tables = [] if run is None else run.current()
+    tables = [] if run is None else run.current_tables()
     drawn: list[dict[str, Any]] = []
     columns: dict[str, dict[str, str]] = {}
     for place, table in enumerate(tables):

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from cpc.data.store.untrusted import read_limited_yaml
-from cpc.monitor.kinds import BOUND, KINDS, Kind
-from cpc.monitor.legible import legible
+from cpc.monitor.record_types import BOUND, RECORD_TYPES, RecordType
+from cpc.monitor.text import replace_surrogates
 from cpc.monitor.parse import parse_lines
 from cpc.monitor.table import Key, Table
 from cpc.monitor.tail import Tail
@@ -25,8 +25,8 @@ class RecordsFile:
     What was read stays while the file is missing or cannot be read.
     """
 
-    def __init__(self, path: Path, kind: Kind) -> None:
-        self.kind = kind
+    def __init__(self, path: Path, record_type: RecordType) -> None:
+        self.record_type = record_type
         self.tail = Tail(path)
         self.unreadable = ""  # why the file cannot be read for now
         self.forget()
@@ -47,7 +47,7 @@ class RecordsFile:
             self.unreadable = ""
         except (OSError, ValueError) as error:
             is_missing = isinstance(error, FileNotFoundError)
-            self.unreadable = "" if is_missing else legible(f"{self.kind.file} cannot be read: {error}")
+            self.unreadable = "" if is_missing else replace_surrogates(f"{self.record_type.file} cannot be read: {error}")
             return before != self.unreadable
         if read.from_start:
             self.forget()
@@ -62,9 +62,9 @@ class RecordsFile:
     def notes(self) -> list[str]:
         """What a reader should know about the file."""
         found = [self.unreadable] if self.unreadable else []
-        if self.newest_schema > self.kind.schema:
+        if self.newest_schema > self.record_type.schema:
             found.append(
-                f"{self.kind.file} has schema {self.newest_schema}, known here is {self.kind.schema}: new fields are "
+                f"{self.record_type.file} has schema {self.newest_schema}, known here is {self.record_type.schema}: new fields are "
                 "not shown; update cpc to see them"
             )
         if self.num_problems:
@@ -72,7 +72,7 @@ class RecordsFile:
         return found
 
     def _add(self, lines: list[bytes]) -> None:
-        parsed = parse_lines(lines, self.kind, first_line=self.num_lines + 1)
+        parsed = parse_lines(lines, self.record_type, first_line=self.num_lines + 1)
         for key, table in parsed.tables.items():
             if key in self.tables:
                 self.tables[key].extend(table)
@@ -80,7 +80,7 @@ class RecordsFile:
                 self.tables[key] = table
             else:
                 words = ", ".join(key.names)
-                parsed.problems.append(f"{self.kind.file}: {words} would be curve {MOST_TABLES + 1} of {MOST_TABLES}")
+                parsed.problems.append(f"{self.record_type.file}: {words} would be curve {MOST_TABLES + 1} of {MOST_TABLES}")
         self.num_lines += len(lines)
         self.newest_schema = max(self.newest_schema, parsed.newest_schema)
         self.num_problems += len(parsed.problems)
@@ -94,14 +94,14 @@ class Run:
         self.folder = folder
         self.name = name
         self.colour = colour
-        self.trouble = ""  # what keeps it from being read or shown, until it has news
+        self.error_message = ""  # what keeps it from being read or shown, until it has news
         self.retry_at = 0.0  # by time.monotonic, where it could not be read
         self._begin()
 
     def _begin(self) -> None:
         self.deleted_at: float | None = None  # by time.monotonic, when that was seen
         self.num_bytes_cached = 0  # of what was read, in the cache
-        self.files = {kind.file: RecordsFile(self.folder / kind.file, kind) for kind in KINDS}
+        self.files = {record_type.file: RecordsFile(self.folder / record_type.file, record_type) for record_type in RECORD_TYPES}
 
     @property
     def is_deleted(self) -> bool:
@@ -128,7 +128,7 @@ class Run:
     def notes(self) -> list[str]:
         """What a reader should know about the run's files."""
         found = [note for file in self.files.values() for note in file.notes()]
-        return [*found, self.trouble] if self.trouble else found
+        return [*found, self.error_message] if self.error_message else found
 
     def refresh(self) -> bool:
         """Read on in every file, about a megabyte at most; whether there is news, so that there may be more."""
@@ -148,11 +148,11 @@ class Run:
                     file.forget()
         return any(is_news)
 
-    def tables(self, kind: Kind) -> list[Table]:
+    def tables(self, record_type: RecordType) -> list[Table]:
         """The tables of a kind, in the order in which they first appeared."""
-        return list(self.files[kind.file].tables.values())
+        return list(self.files[record_type.file].tables.values())
 
-    def current(self) -> list[Table]:
+    def current_tables(self) -> list[Table]:
         """One table of the bound per split and strategy, without strategies that are no longer trained."""
         tables, trained = self.tables(BOUND), newest(self._trained())
         found = {table.key.names: newest(t for t in tables if t.key.names == table.key.names) for table in tables}
@@ -178,7 +178,7 @@ class Run:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            return {"config.yaml": legible(f"cannot be read: {error}")}
+            return {"config.yaml": replace_surrogates(f"cannot be read: {error}")}
 
     def _trained(self) -> list[Table]:
         return [table for table in self.tables(BOUND) if table.key.names[0] == "train"]
@@ -192,7 +192,7 @@ def newest(tables: Iterable[Table]) -> Table | None:
 @functools.lru_cache(maxsize=64)
 def _options(path: Path, modified_ns: int) -> dict[str, str]:
     options, num_characters = {}, 0
-    for name, value in _flat(read_limited_yaml(path)):
+    for name, value in _flatten(read_limited_yaml(path)):
         options[name] = value
         num_characters += len(name) + len(value)
         if num_characters > _MOST_CHARACTERS:
@@ -200,11 +200,11 @@ def _options(path: Path, modified_ns: int) -> dict[str, str]:
     return options
 
 
-def _flat(config: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+def _flatten(config: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
     """(dotted name, value) of every option; `init_args` and `class_path` are left out of the names."""
     if not isinstance(config, dict) or not config:
-        yield legible(prefix or "config"), "null" if config is None else legible(config)
+        yield replace_surrogates(prefix or "config"), "null" if config is None else replace_surrogates(config)
         return
     for name, value in config.items():
         inner = prefix if name in ("init_args", "class_path") else f"{prefix}.{name}".lstrip(".")
-        yield from _flat(value, inner)
+        yield from _flatten(value, inner)

@@ -98,7 +98,7 @@ def guard(app: flask.Flask, token: str | None, cookie: str) -> None:
     """
 
     @app.before_request
-    def refuse_strangers() -> flask.Response | None:
+    def reject_strangers() -> flask.Response | None:
         request = flask.request
         if token is None:
             name = urlsplit(f"//{request.host}").hostname or ""

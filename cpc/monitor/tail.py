@@ -41,7 +41,7 @@ class Tail:
         seen = (state.st_ino, state.st_size, state.st_mtime_ns)
         if seen == self._seen:
             return Lines([], False)
-        self._see_change(state.st_mtime)
+        self._note_change(state.st_mtime)
         with open_regular(self.path) as file:
             if not self.offset or self._before(file.fileno()) != self.mark:
                 self.offset = 0
@@ -57,7 +57,7 @@ class Tail:
         start = max(0, self.offset - _MARK_BYTES)
         return os.pread(file, self.offset - start, start) if self.offset else b""
 
-    def _see_change(self, modified_at: float) -> None:
+    def _note_change(self, modified_at: float) -> None:
         """Clocks differ between machines: the file's is asked for its age once, then our own counts."""
         if modified_at != self._modified_at:
             age = max(0.0, time.time() - modified_at) if self._modified_at is None else 0.0

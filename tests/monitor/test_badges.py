@@ -16,7 +16,7 @@ pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 
 from benchmarks.made_runs import NUM_CANDIDATES, bound_record, event_record, health_record
 from cpc.data.store.records import append_record
-from cpc.monitor.badges import badges, silence_seconds, words_of_seconds
+from cpc.monitor.badges import badges, seconds_since_write, format_seconds
 from cpc.monitor.run import Run
 
 NOW = time.time()
@@ -124,7 +124,7 @@ def test_another_clock_makes_no_run_stale(tmp_path: Path) -> None:
             os.utime(folder / "health.jsonl", (NOW + skew + step, NOW + skew + step))
             run.refresh()
         assert "stale" not in {badge.name for badge in badges(run, time.monotonic())}
-        assert silence_seconds(run, time.monotonic() + 30) == pytest.approx(30, abs=5)
+        assert seconds_since_write(run, time.monotonic() + 30) == pytest.approx(30, abs=5)
 
 
 def test_what_was_written_long_ago_is_stale_at_once(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_deleted(tmp_path: Path) -> None:
 
 
 def test_lengths_of_time_in_words() -> None:
-    assert [words_of_seconds(s) for s in (0.0, 119.0, 120.0, 7200.0, 200_000.0)] == [
+    assert [format_seconds(s) for s in (0.0, 119.0, 120.0, 7200.0, 200_000.0)] == [
         "0 s",
         "119 s",
         "2 min",

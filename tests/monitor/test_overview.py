@@ -9,7 +9,7 @@ pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 
 from cpc.data.store.records import read_records
 from cpc.monitor.library import Library
-from cpc.monitor.overview import COLUMNS, Row, arranged, differences, overview
+from cpc.monitor.overview import COLUMNS, Row, search_and_sort, config_differences, overview
 
 
 def row(name: str, bound: float = math.nan) -> Row:
@@ -44,16 +44,16 @@ def test_a_run_that_has_only_begun_has_empty_cells(tmp_path: Path) -> None:
 
 def test_search_takes_every_word_and_order_puts_the_unknown_last() -> None:
     rows = [row("speech/a", 1.0), row("speech/b"), row("image/a", 3.0), row("speech/c", 2.0)]
-    assert [r.name for r in arranged(rows, "SPEECH a", "name", False)] == ["speech/a"]
-    assert [r.name for r in arranged(rows, "", "name", True)] == ["speech/c", "speech/b", "speech/a", "image/a"]
-    assert [r.name for r in arranged(rows, "", "bound", False)] == ["speech/a", "speech/c", "image/a", "speech/b"]
-    assert [r.name for r in arranged(rows, "", "bound", True)] == ["image/a", "speech/c", "speech/a", "speech/b"]
+    assert [r.name for r in search_and_sort(rows, "SPEECH a", "name", False)] == ["speech/a"]
+    assert [r.name for r in search_and_sort(rows, "", "name", True)] == ["speech/c", "speech/b", "speech/a", "image/a"]
+    assert [r.name for r in search_and_sort(rows, "", "bound", False)] == ["speech/a", "speech/c", "image/a", "speech/b"]
+    assert [r.name for r in search_and_sort(rows, "", "bound", True)] == ["image/a", "speech/c", "speech/a", "speech/b"]
 
 
 def test_only_options_that_differ_are_listed(library: Library) -> None:
     runs = [library.runs["first"], library.runs["deeper/second"]]
     (runs[1].folder / "config.yaml").write_text("model:\n  learning_rate: 0.002\n  negatives: mixed\n  new: 1\n")
-    header, rows = differences(runs)
+    header, rows = config_differences(runs)
     assert header == ["option", "first", "deeper/second"]
     assert rows == [["model.learning_rate", "0.001", "0.002"], ["model.new", "", "1"]]
 

@@ -16,7 +16,7 @@ pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 from benchmarks.made_runs import add_step, bound_record, health_record, probe_record, write_run
 from cpc.data.store.records import append_record, read_records
 from cpc.monitor import run as run_module
-from cpc.monitor.kinds import BOUND, EVENT, HEALTH, PROBE
+from cpc.monitor.record_types import BOUND, EVENT, HEALTH, PROBE
 from cpc.monitor.parse import DRAWN_BY_STEP
 from cpc.monitor.run import Run
 

@@ -216,4 +216,4 @@ def test_values_that_no_page_sends_are_refused_and_hurt_no_run(
     told = capfd.readouterr().err
     assert told.count("cpc monitor: a call of the page could not be answered") == 2 * len(malformed)
     assert "Traceback" not in told
-    assert not any(run.trouble for run in library.runs.values())
+    assert not any(run.error_message for run in library.runs.values())

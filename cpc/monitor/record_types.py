@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 NUMBER = int | float | None
 
 
-class Kind(NamedTuple):
+class RecordType(NamedTuple):
     """One kind of record."""
 
     file: str  # its name in a run's folder
@@ -18,7 +18,7 @@ class Kind(NamedTuple):
     schema: int = 1  # the newest version known here
 
 
-BOUND = Kind(
+BOUND = RecordType(
     "bound.jsonl",
     ("split", "strategy"),
     {
@@ -38,7 +38,7 @@ BOUND = Kind(
         "reading": (str, "one"),
     },
 )
-PROBE = Kind(
+PROBE = RecordType(
     "probe.jsonl",
     ("task", "features"),
     {
@@ -48,7 +48,7 @@ PROBE = Kind(
         "label_information_nats": "H(Y) - CE of the online probe",
     },
 )
-HEALTH = Kind(
+HEALTH = RecordType(
     "health.jsonl",
     (),
     {
@@ -65,7 +65,7 @@ HEALTH = Kind(
     },
     last={"collapsed": (str, "list")},
 )
-RETURNS = Kind(
+RETURNS = RecordType(
     "returns.jsonl",
     (),
     {
@@ -74,5 +74,5 @@ RETURNS = Kind(
         "steps_per_second": "steps played a second, in all environments",
     },
 )
-EVENT = Kind("events.jsonl", (), {}, last={"event": (str, "one"), "message": (str, "one")})
-KINDS = (BOUND, PROBE, HEALTH, RETURNS, EVENT)
+EVENT = RecordType("events.jsonl", (), {}, last={"event": (str, "one"), "message": (str, "one")})
+RECORD_TYPES = (BOUND, PROBE, HEALTH, RETURNS, EVENT)
