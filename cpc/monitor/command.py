@@ -1,4 +1,4 @@
-"""`cpc monitor`: serve the page, or write it into a file."""
+"""The command `cpc monitor`: serve the page, or write it into a file."""
 
 import gc
 import os
@@ -22,12 +22,13 @@ def monitor(
     export: Annotated[Path, Writable(is_folder=False)] | None = None,
     prometheus: bool = False,
 ) -> None:
-    """Serve the page of some runs until Ctrl-C, or write it into a file and return.
+    """Serve a page of runs until Ctrl-C, or write it into a file and return.
 
     Args:
         runs: run folders, or folders that contain runs.
-        host: address to serve at; 127.0.0.1 if not given. Beyond this machine (0.0.0.0) the page asks for a token: the
-            one in the environment's CPC_MONITOR_TOKEN, which is then asked for on this machine too, or else a new one.
+        host: address to serve at; 127.0.0.1 if not given. Any address that other machines can reach (0.0.0.0) requires
+            a token: the environment's CPC_MONITOR_TOKEN, or a new one. If CPC_MONITOR_TOKEN is set, 127.0.0.1 requires
+            the token too.
         port: port to serve at; 8050 if not given, 0: any that is free.
         export: write the charts into this HTML file instead of serving them.
         prometheus: serve the latest values at /metrics as well.
@@ -40,17 +41,17 @@ def monitor(
         given = {"`host`": host is not None, "`port`": port is not None, "`prometheus`": prometheus}
         if any(given.values()):
             unread = ", ".join(name for name, is_given in given.items() if is_given)
-            raise ValueError(f"{unread} is about a page that is served, but `export` writes a file: leave one out")
+            raise ValueError(f"{unread} is only for a page that is served, but `export` writes a file: leave one out")
     try:
         from cpc.monitor.app import build_app
         from cpc.monitor.export import write_export
-        from cpc.monitor.text import replace_surrogates
         from cpc.monitor.library import Library
         from cpc.monitor.server import TOKEN_VARIABLE, Server
+        from cpc.monitor.text import replace_surrogates
     except ImportError as error:
         raise ValueError(f"cpc monitor {NEEDS} ({error})") from error
 
-    gc.freeze()  # what is imported stays; searching it for garbage would take a quarter of the time of reading records
+    gc.freeze()  # otherwise garbage collection of imported objects takes a quarter of the time of reading records
     library = Library(runs)
     if export is not None:
         library.read_all()

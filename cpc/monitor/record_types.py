@@ -1,4 +1,4 @@
-"""What the records of docs/records.md hold."""
+"""The record types of docs/records.md: files, keys and fields."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -8,14 +8,14 @@ NUMBER = int | float | None
 
 
 class RecordType(NamedTuple):
-    """One kind of record."""
+    """The fields of one file of records."""
 
-    file: str  # its name in a run's folder
-    key: tuple[str, ...]  # fields that tell curves apart
-    numbers: dict[str, str]  # fields drawn over training, and what each is
-    per_step: bool = False  # whether those hold a value per step k
-    last: Mapping[str, tuple[Any, str]] = MappingProxyType({})  # of the last record alone: type, shape
-    schema: int = 1  # the newest version known here
+    file: str  # file name in a run's folder
+    key: tuple[str, ...]  # fields whose values distinguish curves
+    numbers: dict[str, str]  # fields that are plotted over training, with descriptions
+    per_step: bool = False  # whether the numbers are lists with a value per step k
+    last: Mapping[str, tuple[Any, str]] = MappingProxyType({})  # fields read only from the last record: type, shape
+    schema: int = 1  # the newest supported schema
 
 
 BOUND = RecordType(

@@ -1,8 +1,8 @@
-"""Text from files and folders as every page, file and terminal can carry it."""
+"""Text that can be encoded as UTF-8."""
 
 
 def replace_surrogates(text: object) -> str:
-    """In words, with a question mark for each half of a character: of names and records that are not UTF-8.
+    """Return text with a question mark for each surrogate, as names and records that are not UTF-8 contain.
 
     >>> replace_surrogates("run" + chr(0xDCFF)), replace_surrogates(3)
     ('run?', '3')

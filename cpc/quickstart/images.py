@@ -53,7 +53,8 @@ FIGURES = {  # title, caption and text alternative
     "map.png": (
         "a map of contexts",
         "Test images at the positions of their contexts (mean over the grid, t-SNE of the first 30 principal "
-        "components); the frame's colour is the class. Neighbours in the picture need not be neighbours in the contexts' own space.",
+        "components); the frame's colour is the class. Neighbours in the picture need not be neighbours in the "
+        "contexts' own space.",
         "Thumbnails of test images scattered by their contexts, with frames coloured by class and a legend.",
     ),
 }

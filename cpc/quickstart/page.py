@@ -20,7 +20,8 @@ however large the information is. Near the ceiling a curve shows the number of c
 predicted.</p>
 """
 ACCURACY = """<p><b>Accuracy</b> is the share of rows in which no negative scores higher than the positive. Ties are
-shared: a positive that ties with m negatives counts 1/(1 + m), so that a collapsed encoder scores exactly chance, 1/N.</p>
+shared: a positive that ties with m negatives counts 1/(1 + m), so that a collapsed encoder scores exactly chance,
+1/N.</p>
 """
 
 

@@ -123,7 +123,8 @@ def probe(run: Run) -> ProbeResults:
         extraction=Extraction(precision=run.precision.probes),
         held_out=run.measured["bounds"],
     )
-    names, shared = {name: name for name in REPRESENTATIONS}, {}
+    shared: dict[str, Any] = {}
+    names = {name: name for name in REPRESENTATIONS}
     for task in TASKS:
         shared |= accuracies(task, probed["tasks"][task]["results"], names)
     return ProbeResults(shared, {})

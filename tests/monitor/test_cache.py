@@ -19,8 +19,8 @@ from cpc.data.store.records import append_record
 from cpc.monitor import cache
 from cpc.monitor import library as library_module
 from cpc.monitor import run as run_module
-from cpc.monitor.record_types import RECORD_TYPES
 from cpc.monitor.library import Library
+from cpc.monitor.record_types import RECORD_TYPES
 from cpc.monitor.run import Run
 
 

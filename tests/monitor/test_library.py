@@ -20,12 +20,12 @@ from cpc.monitor import app as app_module
 from cpc.monitor import library as library_module
 from cpc.monitor.app import _notice
 from cpc.monitor.export import write_export
-from cpc.monitor.record_types import BOUND, HEALTH, PROBE
-from cpc.monitor.text import replace_surrogates
 from cpc.monitor.library import Library
 from cpc.monitor.metrics import prometheus_text
 from cpc.monitor.overview import overview
+from cpc.monitor.record_types import BOUND, HEALTH, PROBE
 from cpc.monitor.run import MOST_TABLES
+from cpc.monitor.text import replace_surrogates
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 15.0) -> None:
@@ -115,7 +115,7 @@ def test_an_error_in_one_run_or_in_the_search_ends_nothing(runs: Path, monkeypat
         eventually(lambda: bool(library.error_message and library.runs["first"].error_message))
         told = _notice(library, overview(library))
         assert "cpc monitor cannot look for runs: ZeroDivisionError: unforeseen." in told
-        assert "something to know of the files of first" in told
+        assert "The files of first have problems" in told
         eventually(lambda: library.runs["deeper/second"].tables(BOUND)[0].last_mean("step") == 9000)
     eventually(lambda: not library.error_message and not library.runs["first"].error_message)
     assert not library.has_stopped
@@ -148,7 +148,10 @@ def test_a_run_that_cannot_be_shown_leaves_the_others(library: Library, monkeypa
     assert "cannot be shown: ZeroDivisionError: unforeseen" in by_name["first"].notes
     assert by_name["deeper/second"].cells["step"][0] == 2000
     assert b'cpc_step{run="deeper/second"} 2000' in prometheus_text(library)
-    assert [run.error_message for run in library.runs.values()] == ["", "cannot be shown: ZeroDivisionError: unforeseen"]
+    assert [run.error_message for run in library.runs.values()] == [
+        "",
+        "cannot be shown: ZeroDivisionError: unforeseen",
+    ]
 
 
 def test_types_that_nobody_foresaw_are_left_out_everywhere(runs: Path, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_token_can_be_set_and_is_asked_for_on_loopback_too(app: flask.Flask) -
 def test_a_port_in_use_is_a_clear_message(local: Server, app: flask.Flask) -> None:
     with pytest.raises(ValueError, match=rf"cannot serve at 127.0.0.1, port {local.port}: .*; name another --port"):
         Server(app, port=local.port)
-    with pytest.raises(ValueError, match="port 70000 is none"):
+    with pytest.raises(ValueError, match="port=70000 must lie"):
         Server(app, port=70000)
 
 
