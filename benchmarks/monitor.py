@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.made_runs import add_step, write_run
+from benchmarks.synthetic_runs import add_step, write_run
 
 NUM_APPENDED = 5
 PATIENCE_SECONDS = 120

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 
-from benchmarks.made_runs import add_step, bound_record, write_run
+from benchmarks.synthetic_runs import add_step, bound_record, write_run
 from cpc.data.store.records import append_record
 from cpc.monitor import cache
 from cpc.monitor import library as library_module

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("dash", reason="the extra 'dashboard' is not installed")
 
-from benchmarks.made_runs import add_step, bound_record, health_record, probe_record, write_run
+from benchmarks.synthetic_runs import add_step, bound_record, health_record, probe_record, write_run
 from cpc.data.store.records import append_record
 from cpc.monitor import app as app_module
 from cpc.monitor import library as library_module

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 
-from benchmarks.made_runs import add_step, bound_record, health_record, probe_record, write_run
+from benchmarks.synthetic_runs import add_step, bound_record, health_record, probe_record, write_run
 from cpc.data.store.records import append_record, read_records
 from cpc.monitor import run as run_module
 from cpc.monitor.parse import FIELDS_BY_STEP
