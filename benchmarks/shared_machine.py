@@ -2,7 +2,7 @@
 
 python -m benchmarks.shared_machine [--rounds N] [--steps N]
 
-Two configs, on noise: configs/small_speech.yaml and configs/image/small_photos.yaml. Every turn is a process of its own,
+Two configs, on noise: configs/small_speech.yaml and configs/image/small_photos.yaml. Every turn is a separate process,
 with the default number of threads of `cpc`, or with one. Turns alternate, and figures are medians over rounds.
 `speech_busy` and similar keys are fractions of the quiet speed. A busy process is an endless loop in Python.
 """

@@ -142,10 +142,10 @@ NAMES = ("bound", *BY_RUN, *(spec.name for spec in CHART_SPECS[1:]))
 def charts(runs: Sequence[Run], view: View, names: Sequence[str] = NAMES) -> list[Chart]:
     """Return the charts with these names, in the order of `NAMES`."""
     focus = next((run for run in runs if run.name == view.focus), next(iter(runs), None))
-    by_name = {spec.name: _chart(spec, runs, view) for spec in CHART_SPECS if spec.name in names}
+    charts_by_name = {spec.name: _chart(spec, runs, view) for spec in CHART_SPECS if spec.name in names}
     if set(names) & set(BY_RUN):
-        by_name |= {chart.name: chart for chart in (*_step_charts(focus, view), profile_chart(focus, view))}
-    return [by_name[name] for name in NAMES if name in names]
+        charts_by_name |= {chart.name: chart for chart in (*_step_charts(focus, view), profile_chart(focus, view))}
+    return [charts_by_name[name] for name in NAMES if name in names]
 
 
 def _chart(spec: ChartSpec, runs: Sequence[Run], view: View) -> Chart:
@@ -200,16 +200,16 @@ def _step_charts(focus: Run | None, view: View) -> tuple[Chart, Chart]:
 
 def _reference_lines(tables: Sequence[Table], field: str, label: str, view: View) -> list[Series]:
     """Return grey lines of ceilings or chances: of all lines that end at the same value, only the longest."""
-    by_value: dict[str, Series] = {}
+    lines_by_value: dict[str, Series] = {}
     for table in tables:
         steps, values = table.means["step"], view.factor(field) * table.means[field]
         finite = values[np.isfinite(values)]
         if not len(finite):  # the field was not recorded
             continue
         name = label.format(f"{finite[-1]:.3g}")
-        if name not in by_value or by_value[name].steps[-1] < steps[-1]:
-            by_value[name] = Series(name, steps, values, GREY, "dash", is_reference=True)
-    return list(by_value.values())
+        if name not in lines_by_value or lines_by_value[name].steps[-1] < steps[-1]:
+            lines_by_value[name] = Series(name, steps, values, GREY, "dash", is_reference=True)
+    return list(lines_by_value.values())
 
 
 def _how_to_read(curves: Sequence[tuple[Run, Table]]) -> str:

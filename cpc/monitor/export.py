@@ -70,7 +70,7 @@ def _sections(library: Library) -> Iterator[str]:
 
 
 def _records(library: Library, heading: str, name: str, view: View, names: Sequence[str]) -> str:
-    """Return the charts of all runs together, then the charts by steps k of each run, which are folded after the first."""
+    """Return the charts of all runs together, then the charts by steps k of each run, folded after the first run."""
     runs = list(library.runs.values())
     view = replace(view, theme="page")
     by_run = [chart for chart in names if chart in BY_RUN]

@@ -1,4 +1,4 @@
-"""Search for run folders."""
+"""The search for run folders below some roots."""
 
 import os
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Colours of all charts."""
+"""The colours that all charts share."""
 
 import numpy as np
 
