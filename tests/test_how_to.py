@@ -31,7 +31,7 @@ from cpc_audio_checkpoint import WIDTH, random_weights, save
 from hub_server import Hub, serve_hub
 from shown import PAGES, blocks, command_blocks, commands, run, small
 
-from benchmarks.made_runs import write_run
+from benchmarks.synthetic_runs import write_run
 from cpc.checkpoint import read_config
 from cpc.data import read_manifest
 from cpc.data.audio.index import index_folder
