@@ -21,7 +21,7 @@ _HOME_OF = {
     "Tracker": "tracker",
     "fit_probe": "linear",
     "format_report": "report",
-    "open_readouts": "open",
+    "open_probe_data": "open",
     "probe": "report",
     "train_supervised": "supervised",
 }

@@ -26,7 +26,7 @@ class Comparison:
     """Collects what features, networks and no knowledge at all say about every task.
 
     Args:
-        readouts: of the corpus.
+        probe_data: of the corpus.
         tasks: what to predict, with all training labels.
         learnt: the same tasks, as probes learn them: perhaps from less data.
         protocol: how probes are trained.
@@ -42,14 +42,14 @@ class Comparison:
 
     def __init__(
         self,
-        readouts: ProbeData,
+        probe_data: ProbeData,
         tasks: Sequence[Task],
         learnt: Sequence[Task],
         protocol: ProbeProtocol,
         extraction: Extraction,
         shares: Sequence[float] = (),
     ) -> None:
-        self.readouts = readouts
+        self.probe_data = probe_data
         self.tasks, self.learnt = tasks, learnt
         self.protocol = protocol
         self.extraction = extraction
@@ -70,27 +70,27 @@ class Comparison:
     def probe(
         self,
         names: Mapping[str, str],
-        front_ends: Iterable[FeatureExtractor],
+        extractors: Iterable[FeatureExtractor],
         num_seeds: int,
         *,
         with_shares: bool = False,
-        neighbours_of: str | None = None,
+        neighbour_feature: str | None = None,
     ) -> None:
         """Train and test probes on features.
 
         Args:
             names: which features to probe, and what their results are called.
-            front_ends: one, or several whose answers are averaged (untrained models of several seeds).
+            extractors: one, or several whose answers are averaged (untrained models of several seeds).
             num_seeds: probes for each.
             with_shares: also on shares of the labels.
-            neighbours_of: ask the nearest neighbours in this feature, too.
+            neighbour_feature: ask the nearest neighbours in this feature, too.
         """
         answers: dict[tuple[str, str], list[Answers]] = defaultdict(list)
         rows = np.unique(np.concatenate([task.rows for task in self.learnt]))
-        for front_end in front_ends:
-            store = self._store(front_end, rows)
+        for extractor in extractors:
+            store = self._store(extractor, rows)
             for (feature, name), task in product(names.items(), self.learnt):
-                self.geometries[name], self.num_empty[name] = front_end.geometry(feature), store.num_empty
+                self.geometries[name], self.num_empty[name] = extractor.geometry(feature), store.num_empty
                 fit = partial(self._fitted, self._title(name, task), num_seeds)
                 found, judge = over_folds(task, store, feature, fit)
                 answers[task.name, name] += found
@@ -99,16 +99,16 @@ class Comparison:
                     fit = partial(self._fitted, self._title(f"{name} of {len(smaller.train)} labels", task), num_seeds)
                     found, judge = over_folds(smaller, store, feature, fit)
                     self._add_to_curve(task.name, name, judge(found))
-                if feature == neighbours_of:
+                if feature == neighbour_feature:
                     found, judge = over_folds(task, store, feature, answer_by_neighbours)
                     self.results[task.name]["neighbours"] = judge(found)
             del store, judge  # the next front end's features take their room
 
     def guess(self, name: str, model: CPC) -> None:
         """Answer every task by the frequency of its classes, of vectors where this model has them."""
-        front_end = self.readouts.front_end([self.readouts.supervised_feature], model)
+        extractor = self.probe_data.front_end([self.probe_data.supervised_feature], model)
         for task in self.learnt:
-            labels_alone = FeatureStore(front_end, task.rows, front_end.num_vectors(task.rows), {})
+            labels_alone = FeatureStore(extractor, task.rows, extractor.num_vectors(task.rows), {})
             found, judge = over_folds(task, labels_alone, None, answer_by_frequency)
             self.results[task.name][name] = judge(found)
 
@@ -123,15 +123,15 @@ class Comparison:
     def _supervised(
         self, name: str, model: CPC, task: Task, protocol: SupervisedProtocol, is_pretrained: bool
     ) -> ProbeResult:
-        feature, folds, steps = self.readouts.supervised_feature, [], []
+        feature, folds, steps = self.probe_data.supervised_feature, [], []
         for fold in task.folds:
             trained, title = copy.deepcopy(model), self._title(name, task)
             head, num_steps = train_supervised(
-                trained, self.readouts, fold, protocol, is_pretrained=is_pretrained, title=title
+                trained, self.probe_data, fold, protocol, is_pretrained=is_pretrained, title=title
             )
-            front_end = self.readouts.front_end([feature], trained)
-            test = fold.examples("test", self._store(front_end, fold.test), feature)
-            labels_alone = FeatureStore(front_end, fold.train, front_end.num_vectors(fold.train), {})
+            extractor = self.probe_data.front_end([feature], trained)
+            test = fold.examples("test", self._store(extractor, fold.test), feature)
+            labels_alone = FeatureStore(extractor, fold.train, extractor.num_vectors(fold.train), {})
             folds.append(Fold([head.answer(test)], test, len(fold.examples("train", labels_alone, None))))
             steps.append(num_steps)
         answers, judge = joined(folds, len(task.classes))
@@ -141,7 +141,7 @@ class Comparison:
         self, title: str | None, num_seeds: int, train: Examples, test: Examples, num_classes: int
     ) -> list[Answers]:
         device = self.extraction.device
-        how: dict[str, Any] = {"title": title, "penalty_chosen_by": self.readouts.penalty_chosen_by}
+        how: dict[str, Any] = {"title": title, "penalty_chosen_by": self.probe_data.penalty_chosen_by}
         probes = (fit_probe(train, num_classes, self.protocol, seed, device, **how) for seed in range(num_seeds))
         return [probe.answer(test) for probe in probes]
 
@@ -154,5 +154,5 @@ class Comparison:
     def _title(self, name: str, task: Task) -> str | None:
         return f"probe {name}: {task.name}" if self.extraction.progress else None
 
-    def _store(self, front_end: FeatureExtractor, rows: np.ndarray) -> FeatureStore:
-        return FeatureStore.extract(front_end, rows, self.readouts.name, self.extraction)
+    def _store(self, extractor: FeatureExtractor, rows: np.ndarray) -> FeatureStore:
+        return FeatureStore.extract(extractor, rows, self.probe_data.name, self.extraction)

@@ -1,7 +1,7 @@
 """Features of files, one output per file, for whoever wants them elsewhere."""
 
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from operator import itemgetter
@@ -19,7 +19,7 @@ from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.untrusted import reading
 from cpc.on_ray.spread import spread
-from cpc.probes.open import open_readouts
+from cpc.probes.open import open_probe_data
 
 Format = Literal["npy", "safetensors"]
 
@@ -69,9 +69,10 @@ def embed(
         The files written.
 
     Raises:
-        ValueError: before anything is written: on a modality without readouts, a missing path, a folder without such
-            files, two inputs with one output, or outputs that exist already. While writing: on a bad file, or one whose
-            features are not finite, unless `skip_bad`. On `num_ray_workers` as `cpc.on_ray.spread.spread`.
+        ValueError: before a file is written: on a modality that cannot be probed, a missing path, a folder without
+            files of the modality, two inputs with the same output, or outputs that exist already. While writing,
+            without `skip_bad`: on a bad file, or one with features that are not finite. With `num_ray_workers`: see
+            `cpc.on_ray.spread.spread`.
     """
     for name, value, legal in (("features", features, ("c", "z")), ("format", format, get_args(Format))):
         if value not in legal:
@@ -80,7 +81,7 @@ def embed(
         raise ValueError(f"`device`={device}: each Ray worker has a GPU of its own; write {device.partition(':')[0]}")
     start = partial(_Embedding, model_folder, features, format, precision, tuple(trusted_packages))
     embedding = start(device if num_ray_workers is None else "cpu")
-    targets = _targets(paths, Path(out), format, embedding.readouts.find_files)
+    targets = _targets(paths, Path(out), format, embedding.probe_data.find_files)
     existing = [str(target) for target in targets if target.exists() or target.with_suffix(".json").exists()]
     if existing and not overwrite:
         raise ValueError(
@@ -107,6 +108,11 @@ def embed(
     return written
 
 
+def describe_result(written: Sequence[Path], options: Mapping[str, Any]) -> str:
+    """Return the line that the command line prints."""
+    return f"{len(written)} files written to {options['out']}"
+
+
 class _Embedding:
     """Of a model that is loaded once: writes the features of one file after another."""
 
@@ -121,10 +127,10 @@ class _Embedding:
     ) -> None:
         config = read_config(model_folder)
         model = load_pretrained(model_folder, device=device, trusted_packages=trusted_packages)
-        self.readouts = open_readouts(
+        self.probe_data = open_probe_data(
             config, model, None, trusted_packages=trusted_packages, device=device, precision=precision
         )
-        self._front_end = self.readouts.front_end([features], model)
+        self._front_end = self.probe_data.front_end([features], model)
         self._sidecar = self._front_end.geometry(features) | {"model_sha256": config["sha256"]}
         self._format = format
 

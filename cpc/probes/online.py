@@ -64,7 +64,9 @@ class OnlineProbe(pl.Callback):
         """Learn the classes from the data."""
         if stage != "fit":
             return
-        self.classes: list[str] = trainer.datamodule.class_names(self.task)  # type: ignore[attr-defined]
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        self.classes: list[str] = data.class_names(self.task)
+        self._labels_are_groups: bool = data.is_group_task(self.task)
         if len(self.classes) < 2:
             raise ValueError(
                 f"OnlineProbe: task {self.task!r} has the classes {self.classes} in these data, at least 2 are needed: "
@@ -195,7 +197,7 @@ class OnlineProbe(pl.Callback):
 
     def _labelled(self, batch: Batch, x: Float[Tensor, "B ... D"]) -> tuple[Float[Tensor, "n D"], Int[Tensor, " n"]]:
         """The frames that carry a label, padding left out; of a grid, the mean over its patches."""
-        labels = (rearrange(batch.group_id, "b -> b 1") if self.task == "speaker" else batch.labels).cpu()
+        labels = (rearrange(batch.group_id, "b -> b 1") if self._labels_are_groups else batch.labels).cpu()
         num_valid = None if batch.num_valid is None else self._encoder.num_latents(batch.num_valid.cpu())
         if is_grid(x):
             x, num_valid = reduce(x.float(), "b h w d -> b 1 d", "mean"), None

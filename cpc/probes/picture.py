@@ -1,7 +1,8 @@
 """`cpc picture`: what a model works with, drawn."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.config.argument_rules import Count, OutFolder, Seed, checked
@@ -62,3 +63,8 @@ def write_pictures(
             picture.savefig(new, format="png")
         paths.append(path)
     return paths
+
+
+def describe_result(paths: Sequence[Path], options: Mapping[str, Any]) -> str:
+    """Return the lines that the command line prints."""
+    return "\n".join(f"{path} written" for path in paths)

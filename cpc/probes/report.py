@@ -1,8 +1,8 @@
 """The whole comparison: a model's features, its baselines, the labels that it saves, and the bound, in one record."""
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -13,13 +13,14 @@ import numpy as np
 from cpc.bounds.bound import record_table
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.config.argument_rules import Count, OutFile, Positive, Range, checked
-from cpc.data.probe_data import Pool
+from cpc.data.probe_data import Pool, ProbeData
 from cpc.data.store.atomic import finite, write_atomically, write_json
+from cpc.model import CPC
 from cpc.probes.classifier import ProbeProtocol
 from cpc.probes.clock import Clock
 from cpc.probes.comparison import Comparison
 from cpc.probes.curve import picture_label_efficiency
-from cpc.probes.open import build_untrained, check_names, open_readouts
+from cpc.probes.open import build_untrained, check_names, open_probe_data
 from cpc.probes.record import REPORT_NAME, heading, read_report
 from cpc.probes.results import CONFIDENCE, results_table
 from cpc.probes.store import Extraction
@@ -105,13 +106,12 @@ def probe(
         train_split = train_split or "train"
     elif train_split is not None or test_split is not None:
         raise ValueError(f"`folds` {folds} tests on every fold in turn: leave `train_split` and `test_split` out")
-    extraction, protocol = extraction or Extraction(), protocol or ProbeProtocol()
+    extraction, trusted_packages = extraction or Extraction(), tuple(trusted_packages)
     out = place_of_results(model_folder, REPORT_NAME, out)
-    trusted_packages = tuple(trusted_packages)
     config = read_config(model_folder)
     earlier = read_report(out, config["sha256"])
     model = load_pretrained(model_folder, device=extraction.device, trusted_packages=trusted_packages)
-    readouts = open_readouts(
+    probe_data = open_probe_data(
         config,
         model,
         data,
@@ -123,107 +123,189 @@ def probe(
         precision=extraction.precision,
         data_options=data_options,
     )
-    named = {name: readouts.families(name) for name in ([task] if isinstance(task, str) else task)}
-    families = {family: members for found in named.values() for family, members in found.items()}
-    members = [each for name, found in named.items() for each in (chain(*found.values()) if found else [name])]
-    task = [each for each in members if each not in families]
-    features = readouts.default_features if features is None else features
-    baselines = readouts.default_baselines if baselines is None else baselines
-    networks = NETWORKS if readouts.supervised is not None else ()
-    check_names("features", features, [*readouts.features, *readouts.hand_made])
-    check_names("baselines", baselines, [*BASELINES, *networks, *readouts.hand_made])
-    if num_random_models is not None and "random" not in baselines:
+    plan = _Plan(
+        features=probe_data.default_features if features is None else features,
+        baselines=probe_data.default_baselines if baselines is None else baselines,
+        label_shares=label_shares,
+        train_minutes=train_minutes,
+        num_random_models=num_random_models or 1,
+        probe=protocol or ProbeProtocol(),
+        supervised=_supervised_protocol(probe_data, supervised_seconds, supervised),
+        extraction=extraction,
+    )
+    plan.check(probe_data)
+    if num_random_models is not None and "random" not in plan.baselines:
         print(f"num_random_models={num_random_models} has no effect without the baseline random", file=sys.stderr)
-    if supervised_seconds is not None and not {"supervised", "fine_tuned"} & set(baselines):
-        told = f"supervised_seconds={supervised_seconds:g} has no effect without the baseline supervised or fine_tuned"
-        print(told, file=sys.stderr)
-    tasks = [task] if isinstance(task, str) else dict.fromkeys(task)
-    whole = [Task(name, readouts, pool=pool, test_split=test_split, folds=folds, num_folds=num_folds) for name in tasks]
-    for each in whole:
-        if each.pool == "frames" and "neighbours" in baselines:
-            raise ValueError(
-                f"baselines: neighbours are of whole {readouts.unit}s, but task {each.name!r} labels every frame: set "
-                "`pool` to mean, or leave them out"
-            )
-        for share in label_shares or ():
-            each.subset(share)
-    num_random_models = num_random_models or 1
-    budget = {"seconds": supervised_seconds or DEFAULT_SECONDS, **(supervised or {})}
-    recipe = SupervisedProtocol(**{**(readouts.supervised or {}), **budget})
-    learnt = whole if train_minutes is None else _trained_on_minutes(whole, readouts, train_minutes)
-    hand_made = [name for name in readouts.hand_made if name in (*features, *baselines)]
-    front_ends = {name: readouts.front_end([name]) for name in hand_made}
-    comparison = Comparison(readouts, whole, learnt, protocol, extraction, label_shares or ())
-    of_model, known = [name for name in features if name in readouts.features], ", ".join(readouts.features)
-    clock, num_seeds = Clock(), protocol.num_seeds or 1
-    untrained = partial(build_untrained, config, readouts, trusted_packages)
-
-    if "neighbours" in baselines and not of_model:
-        raise ValueError(f"baselines: neighbours are asked in a feature of the model: name one in `features`, {known}")
-    if of_model:
-        with clock("cpc"):
-            comparison.probe(
-                {name: f"cpc{readouts.features[name]}" for name in of_model},
-                [readouts.front_end(of_model, model)],
-                num_seeds,
-                with_shares=True,
-                neighbours_of=of_model[0] if "neighbours" in baselines else None,
-            )
-    for name, front_end in front_ends.items():
-        with clock(name):
-            comparison.probe({name: name}, [front_end], num_seeds)
-    if "random" in baselines:
-        read = readouts.untrained_names(of_model)
-        with clock("random"):
-            names = {name: f"random{readouts.features[name]}" for name in read}
-            seeds = range(num_random_models)
-            comparison.probe(names, (readouts.front_end(read, untrained(seed)) for seed in seeds), num_seeds=1)
-    if "supervised" in baselines:
-        with clock("supervised"):
-            comparison.supervise("supervised", untrained(recipe.seed), recipe)
-    if "fine_tuned" in baselines:
-        with clock("fine_tuned"):
-            comparison.supervise("fine_tuned", model, recipe, is_pretrained=True)
-    if "majority" in baselines:
-        comparison.guess("majority", model)
+    if supervised_seconds is not None and not set(NETWORKS) & set(plan.baselines):
+        option = f"supervised_seconds={supervised_seconds:g}"
+        print(f"{option} has no effect without the baseline supervised or fine_tuned", file=sys.stderr)
+    names, families = _task_names(probe_data, [task] if isinstance(task, str) else task)
+    splits: dict[str, Any] = {"pool": pool, "test_split": test_split, "folds": folds, "num_folds": num_folds}
+    tasks = [Task(name, probe_data, **splits) for name in names]
+    plan.check_tasks(tasks)
+    probed = tasks if train_minutes is None else _trained_on_minutes(tasks, probe_data, train_minutes)
+    comparison = Comparison(probe_data, tasks, probed, plan.probe, extraction, label_shares or ())
+    seconds = _fit(comparison, plan, model, partial(build_untrained, config, probe_data, trusted_packages))
     provenance = config["provenance"]
     report: dict[str, Any] = finite(
         {
             **heading(model_folder, config),
             "bound": list(provenance.get("held_out", []) if held_out is None else held_out),
-            "tasks": {
-                each.name: {
-                    "protocol": each.record(),
-                    "results": {name: asdict(result) for name, result in comparison.results[each.name].items()},
-                    "label_efficiency": comparison.curves[each.name] if label_shares is not None else None,
-                }
-                for each in learnt
-            },
+            "tasks": {each.name: _task_record(each, comparison, plan) for each in probed},
             "families": _family_means(families, comparison.results),
             "abx": earlier.get("abx", {}),
-            "protocol": {
-                "probe": asdict(protocol),
-                "standardisation": "mean and deviation of each feature over the training examples",
-                "confidence": CONFIDENCE,
-                "train_minutes": train_minutes,
-                "num_random_models": num_random_models,
-                "supervised": asdict(recipe),
-                "features": comparison.geometries,
-                "num_without_features": comparison.num_empty,
-                "device": extraction.device,
-                "precision": extraction.precision,
-                "dtype": extraction.dtype,
-                "of_the_run": provenance.get("data", {}),
-            },
-            "data": {"source": str(data), f"num_{readouts.unit}s": len(readouts.splits), **readouts.record()},
-            "seconds": clock.seconds,
+            "protocol": plan.record(comparison) | {"of_the_run": provenance.get("data", {})},
+            "data": {"source": str(data), f"num_{probe_data.unit}s": len(probe_data.splits), **probe_data.record()},
+            "seconds": seconds,
         }
     )
     table = format_report(report)
     _draw_curves(report, out)
-    write_json(report, out)  # last: what fails before leaves the report that was there
+    write_json(report, out)  # last: an earlier failure leaves the previous report in place
     print(f"{table}\nwritten to {out}")
     return report
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The measurements of a report, without open options.
+
+    Attributes:
+        features: of the model, or hand-made.
+        baselines: names of the baselines.
+        label_shares: shares of the labels, for the curve; None without a curve.
+        train_minutes: training audio of the probes; None for all.
+        num_random_models: untrained models of the baseline random.
+        probe: protocol of the probes.
+        supervised: protocol of the baselines supervised and fine_tuned.
+        extraction: how features are computed and kept.
+    """
+
+    features: Sequence[str]
+    baselines: Sequence[str]
+    label_shares: Sequence[float] | None
+    train_minutes: float | None
+    num_random_models: int
+    probe: ProbeProtocol
+    supervised: SupervisedProtocol
+    extraction: Extraction
+
+    def check(self, probe_data: ProbeData) -> None:
+        """Check the names of features and baselines.
+
+        Raises:
+            ValueError: on an unknown name, or on neighbours without a feature of the model.
+        """
+        networks = NETWORKS if probe_data.supervised is not None else ()
+        check_names("features", self.features, [*probe_data.features, *probe_data.hand_made])
+        check_names("baselines", self.baselines, [*BASELINES, *networks, *probe_data.hand_made])
+        if "neighbours" in self.baselines and not self.model_features(probe_data):
+            known = ", ".join(probe_data.features)
+            raise ValueError(f"baselines: neighbours need a feature of the model: name one in `features`, {known}")
+
+    def check_tasks(self, tasks: Iterable[Task]) -> None:
+        """Check that every task has neighbours and subsets of its labels, if they are asked for.
+
+        Raises:
+            ValueError: naming the task and the option.
+        """
+        for task in tasks:
+            if task.pool == "frames" and "neighbours" in self.baselines:
+                raise ValueError(
+                    f"baselines: neighbours are of whole {task.probe_data.unit}s, but task {task.name!r} labels every "
+                    "frame: set `pool` to mean, or leave them out"
+                )
+            for share in self.label_shares or ():
+                task.subset(share)
+
+    def model_features(self, probe_data: ProbeData) -> list[str]:
+        """Return the features that come from the model."""
+        return [name for name in self.features if name in probe_data.features]
+
+    def record(self, comparison: Comparison) -> dict[str, Any]:
+        """Return the `protocol` of `probe.json`."""
+        return {
+            "probe": asdict(self.probe),
+            "standardisation": "mean and deviation of each feature over the training examples",
+            "confidence": CONFIDENCE,
+            "train_minutes": self.train_minutes,
+            "num_random_models": self.num_random_models,
+            "supervised": asdict(self.supervised),
+            "features": comparison.geometries,
+            "num_without_features": comparison.num_empty,
+            "device": self.extraction.device,
+            "precision": self.extraction.precision,
+            "dtype": self.extraction.dtype,
+        }
+
+
+def _supervised_protocol(
+    probe_data: ProbeData, seconds: float | None, settings: Mapping[str, Any] | None
+) -> SupervisedProtocol:
+    """Return the modality's recipe with this time budget and these settings."""
+    fields = {**(probe_data.supervised or {}), "seconds": seconds or DEFAULT_SECONDS, **(settings or {})}
+    return SupervisedProtocol(**fields)
+
+
+def _task_names(probe_data: ProbeData, names: Sequence[str]) -> tuple[list[str], dict[str, Sequence[str]]]:
+    """Return the names of all tasks, without repetitions, and the families among them with their members."""
+    families_by_name = {name: probe_data.families(name) for name in names}
+    families = {family: members for found in families_by_name.values() for family, members in found.items()}
+    tasks = [task for name, found in families_by_name.items() for task in (chain(*found.values()) if found else [name])]
+    return [task for task in dict.fromkeys(tasks) if task not in families], families
+
+
+def _fit(comparison: Comparison, plan: _Plan, model: CPC, build_model: Callable[[int], CPC]) -> dict[str, float]:
+    """Extract the features, train all probes and networks, and return the seconds that each of them took.
+
+    Args:
+        comparison: collects the results.
+        plan: the measurements.
+        model: the model that is probed.
+        build_model: builds an untrained model from a seed.
+    """
+    probe_data, num_seeds, clock = comparison.probe_data, plan.probe.num_seeds or 1, Clock()
+    model_features = plan.model_features(probe_data)
+    hand_made = [name for name in probe_data.hand_made if name in (*plan.features, *plan.baselines)]
+    hand_made_extractors = {name: probe_data.front_end([name]) for name in hand_made}
+    if model_features:
+        with clock("cpc"):
+            comparison.probe(
+                {name: f"cpc{probe_data.features[name]}" for name in model_features},
+                [probe_data.front_end(model_features, model)],
+                num_seeds,
+                with_shares=True,
+                neighbour_feature=model_features[0] if "neighbours" in plan.baselines else None,
+            )
+    for name, extractor in hand_made_extractors.items():
+        with clock(name):
+            comparison.probe({name: name}, [extractor], num_seeds)
+    if "random" in plan.baselines:
+        random_features = probe_data.untrained_names(model_features)
+        with clock("random"):
+            names = {name: f"random{probe_data.features[name]}" for name in random_features}
+            extractors = (
+                probe_data.front_end(random_features, build_model(seed)) for seed in range(plan.num_random_models)
+            )
+            comparison.probe(names, extractors, num_seeds=1)
+    if "supervised" in plan.baselines:
+        with clock("supervised"):
+            comparison.supervise("supervised", build_model(plan.supervised.seed), plan.supervised)
+    if "fine_tuned" in plan.baselines:
+        with clock("fine_tuned"):
+            comparison.supervise("fine_tuned", model, plan.supervised, is_pretrained=True)
+    if "majority" in plan.baselines:
+        comparison.guess("majority", model)
+    return clock.seconds
+
+
+def _task_record(task: Task, comparison: Comparison, plan: _Plan) -> dict[str, Any]:
+    """Return the entry of a task in `probe.json`."""
+    return {
+        "protocol": task.record(),
+        "results": {name: asdict(result) for name, result in comparison.results[task.name].items()},
+        "label_efficiency": None if plan.label_shares is None else comparison.curves[task.name],
+    }
 
 
 def format_report(report: Mapping[str, Any]) -> str:
@@ -268,12 +350,12 @@ def _row(values: Sequence[float | int], form: str) -> str:
     return "".join(f"{value:>8{form}}" for value in values)
 
 
-def _trained_on_minutes(tasks: Sequence[Task], readouts: Any, minutes: float) -> list[Task]:
+def _trained_on_minutes(tasks: Sequence[Task], probe_data: Any, minutes: float) -> list[Task]:
     """Observations drawn at random, as many as fit into so many minutes, at least one."""
     rows = np.unique(np.concatenate([task.train for task in tasks]))
-    durations = readouts.minutes(rows)
+    durations = probe_data.minutes(rows)
     if durations is None:
-        raise ValueError(f"`train_minutes` is {minutes:g}, but {readouts.unit}s have no duration: leave it out")
+        raise ValueError(f"`train_minutes` is {minutes:g}, but {probe_data.unit}s have no duration: leave it out")
     rows, durations = rows[durations > 0], durations[durations > 0]  # those left out take no share
     order = np.random.default_rng(0).permutation(len(rows))
     chosen = rows[order[: max(1, int((np.cumsum(durations[order]) <= minutes).sum()))]]

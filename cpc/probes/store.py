@@ -56,7 +56,7 @@ class FeatureStore:
     """Vectors of many observations, one after the other.
 
     Args:
-        front_end: what they come from.
+        extractor: what they come from.
         rows: `[n]` which observations.
         num_vectors: `[n]` of each observation.
         values: `[R, D]` by feature, in memory or memory-mapped.
@@ -67,9 +67,9 @@ class FeatureStore:
     """
 
     def __init__(
-        self, front_end: FeatureExtractor, rows: np.ndarray, num_vectors: np.ndarray, values: Mapping[str, Any]
+        self, extractor: FeatureExtractor, rows: np.ndarray, num_vectors: np.ndarray, values: Mapping[str, Any]
     ) -> None:
-        self.front_end = front_end
+        self.extractor = extractor
         self.values = values
         self.num_vectors = int(num_vectors.sum())
         self.num_empty = int((num_vectors == 0).sum())
@@ -79,7 +79,7 @@ class FeatureStore:
     @classmethod
     def extract(
         cls,
-        front_end: FeatureExtractor,
+        extractor: FeatureExtractor,
         rows: np.ndarray,
         name: Callable[[int], str],
         extraction: Extraction,
@@ -87,7 +87,7 @@ class FeatureStore:
         """Read every observation once.
 
         Args:
-            front_end: what gives the features.
+            extractor: what gives the features.
             rows: the observations to read.
             name: of an observation, for messages.
             extraction: how they are kept.
@@ -96,31 +96,31 @@ class FeatureStore:
             ValueError: if no observation gives a vector, or features are not finite; the observation is named.
             OSError: if the disk cannot hold the temporary files.
         """
-        title = " ".join(front_end.dims)
-        num_vectors = front_end.num_vectors(rows)
+        title = " ".join(extractor.dims)
+        num_vectors = extractor.num_vectors(rows)
         if not num_vectors.any():
             raise ValueError(
                 f"none of the {len(rows)} observations, such as {name(int(rows[0]))}, is long enough for "
                 f"a single vector of {title}"
             )
         kept_as = {
-            feature: np.dtype(extraction.dtype or front_end.dtypes.get(feature, "float32"))
-            for feature in front_end.dims
+            feature: np.dtype(extraction.dtype or extractor.dtypes.get(feature, "float32"))
+            for feature in extractor.dims
         }
-        shapes = {feature: (int(num_vectors.sum()), dim) for feature, dim in front_end.dims.items()}
+        shapes = {feature: (int(num_vectors.sum()), dim) for feature, dim in extractor.dims.items()}
         num_bytes = sum(rows * dim * kept_as[feature].itemsize for feature, (rows, dim) in shapes.items())
         folder = (
             None if num_bytes <= round(1e9 * extraction.max_ram_gb) else _scratch(num_bytes, extraction.scratch_dir)
         )
         values = {feature: _allocate(shape, kept_as[feature], folder) for feature, shape in shapes.items()}
-        store = cls(front_end, rows, num_vectors, values)
-        num_threads, num_workers = torch.get_num_threads(), front_end.num_workers
+        store = cls(extractor, rows, num_vectors, values)
+        num_threads, num_workers = torch.get_num_threads(), extractor.num_workers
 
         def extract_group(group: np.ndarray) -> int:
             if num_workers > 1:
                 torch.set_num_threads(1)  # of this worker
             filled = dict.fromkeys(group.tolist(), 0)
-            for row, found in front_end.read(group):
+            for row, found in extractor.read(group):
                 start = store.place(row).start + filled[row]
                 for feature, vectors in found.items():
                     with np.errstate(over="ignore"):
@@ -135,14 +135,14 @@ class FeatureStore:
             assert filled == {row: store.place(row).stop - store.place(row).start for row in filled}
             return len(group)
 
-        groups = front_end.groups(rows[num_vectors > 0]) if front_end.dims else []  # all may be sparse
+        groups = extractor.groups(rows[num_vectors > 0]) if extractor.dims else []  # all may be sparse
         try:
             with tqdm(total=sum(map(len, groups)), desc=f"features {title}", disable=not extraction.progress) as bar:
                 for num_done in map_in_order(extract_group, groups, num_workers):
                     bar.update(num_done)
         finally:
             torch.set_num_threads(num_threads)
-        store.values = dict(values) | dict(front_end.sparse(rows))
+        store.values = dict(values) | dict(extractor.sparse(rows))
         return store
 
     def place(self, row: int) -> slice:

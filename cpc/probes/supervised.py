@@ -121,7 +121,7 @@ class Head(Probe):
 
 def train_supervised(
     model: CPC,
-    readouts: ProbeData,
+    probe_data: ProbeData,
     task: Task,
     protocol: SupervisedProtocol,
     *,
@@ -132,7 +132,7 @@ def train_supervised(
 
     Args:
         model: untrained or pretrained; it is trained in place.
-        readouts: what the softmax reads, and the batches.
+        probe_data: what the softmax reads, and the batches.
         task: what to learn.
         protocol: budget and rates.
         is_pretrained: change the model ten times more slowly than the softmax.
@@ -144,13 +144,13 @@ def train_supervised(
     Raises:
         FloatingPointError: if the loss is no longer finite.
     """
-    device = readouts.device
+    device = probe_data.device
     model.to(device).train(protocol.norm == "first_batch")  # to look at the sizes alone leaves no trace in a norm
-    batches: Iterator[Batch] = readouts.batches(task.train, task.labels, model, protocol)
+    batches: Iterator[Batch] = probe_data.batches(task.train, task.labels, model, protocol)
     first = next(batches)
-    body = [parameter for module in readouts.trained(model) for parameter in module.parameters()]
+    body = [parameter for module in probe_data.trained(model) for parameter in module.parameters()]
     with torch.no_grad():
-        vectors, is_valid = readouts.vectors(model, first.beside(body[0]))
+        vectors, is_valid = probe_data.vectors(model, first.beside(body[0]))
     head = Head(vectors.shape[2], len(task.classes), protocol.norm, protocol.seed).to(device)
     if protocol.norm == "first_batch":
         head.standardise(vectors[is_valid])
@@ -169,7 +169,7 @@ def train_supervised(
             for group in optimiser.param_groups:
                 group["lr"] = rate * group["share"]
             batch = batch.beside(body[0])
-            vectors, is_valid = readouts.vectors(model, batch)
+            vectors, is_valid = probe_data.vectors(model, batch)
             loss = _loss(head, vectors, batch.labels, is_valid, task.pool)
             if not torch.isfinite(loss):
                 raise FloatingPointError(

@@ -43,11 +43,11 @@ class Task:
 
     Args:
         name: as the modality's `ProbeData.labels` knows it.
-        readouts: of the corpus.
+        probe_data: of the corpus.
         pool: `frames` labels every vector of an observation, `mean` the mean of them; as the modality has it unless
             given. Where an observation gives one vector there is nothing to choose.
         test_split: where the task is tested; as the modality has it unless given. It is learnt on
-            `readouts.train_split`.
+            `probe_data.train_split`.
         folds: a column whose groups are shared out among `num_folds` folds, in their order; each fold is tested by
             probes of the others. It takes the place of both splits; as the modality has it, unless a split is given.
         num_folds: how many; 4, or as the modality has it, unless given.
@@ -67,7 +67,7 @@ class Task:
     def __init__(
         self,
         name: str,
-        readouts: ProbeData,
+        probe_data: ProbeData,
         *,
         pool: Pool | None = None,
         test_split: str | None = None,
@@ -76,28 +76,28 @@ class Task:
     ) -> None:
         if pool is not None and pool not in get_args(Pool):
             raise ValueError(f"pool={pool!r} is not one of {', '.join(get_args(Pool))}")
-        if pool is not None and not readouts.several_vectors:
-            raise ValueError(f"`pool` is {pool!r}, but each {readouts.unit} gives a single vector: leave it out")
+        if pool is not None and not probe_data.several_vectors:
+            raise ValueError(f"`pool` is {pool!r}, but each {probe_data.unit} gives a single vector: leave it out")
         self.name = name
-        self.readouts = readouts
-        self.pool: Pool | None = (pool or readouts.default_pool(name)) if readouts.several_vectors else None
+        self.probe_data = probe_data
+        self.pool: Pool | None = (pool or probe_data.default_pool(name)) if probe_data.several_vectors else None
         if folds is None and test_split is None:
-            folds, num_folds = readouts.default_folds(name, num_folds)
+            folds, num_folds = probe_data.default_folds(name, num_folds)
         if folds is None and num_folds is not None:
             raise ValueError(f"`num_folds`={num_folds} has no effect without `folds`: name the column of the groups")
         self.column = folds
-        self.train_split, self.test_split = readouts.train_split if folds is None else None, None
-        parts = dict.fromkeys(("train", "test"), np.arange(len(readouts.splits)))
+        self.train_split, self.test_split = probe_data.train_split if folds is None else None, None
+        parts = dict.fromkeys(("train", "test"), np.arange(len(probe_data.splits)))
         if folds is None:
-            self.test_split = test_split or readouts.default_test_split(name)
+            self.test_split = test_split or probe_data.default_test_split(name)
             if self.train_split == self.test_split:
                 raise ValueError(
                     f"train_split and test_split are both {self.train_split!r}: a probe is tested on other data"
                 )
             parts = {part: self._rows_of(f"{part}_split", split) for part, split in self._splits.items()}
-        self._labels = readouts.labels(name, np.concatenate(list(parts.values())))
+        self._labels = probe_data.labels(name, np.concatenate(list(parts.values())))
         if self._labels.vary_within and self.pool == "mean":
-            raise ValueError(f"{name} change within a {readouts.unit}: pool='frames' is the only way to probe them")
+            raise ValueError(f"{name} change within a {probe_data.unit}: pool='frames' is the only way to probe them")
         labelled = {
             part: np.array([row for row in rows if row in self._labels.of_row], int) for part, rows in parts.items()
         }
@@ -113,11 +113,11 @@ class Task:
         self._codes = dict.fromkeys(found["test"], UNSEEN) | {label: i for i, label in enumerate(self.classes)}
         self._fold_of_row: np.ndarray | None = None
         if folds is None:
-            self.clusters, self._cluster_of_row = readouts.clusters(name, self.train, self.test)
+            self.clusters, self._cluster_of_row = probe_data.clusters(name, self.train, self.test)
         else:
             shared_out = self._shared_out(folds, 4 if num_folds is None else num_folds)
             self.clusters, (self._cluster_of_row, self._fold_of_row) = folds, shared_out
-        self._group_of_row = readouts.groups(name)
+        self._group_of_row = probe_data.groups(name)
 
     @property
     def rows(self) -> np.ndarray:
@@ -150,7 +150,7 @@ class Task:
         task.train = np.intersect1d(self.train, rows)
         if not len(task.train):
             raise ValueError(
-                f"none of the {len(rows)} training {self.readouts.unit}s chosen has a label for task {self.name!r}: "
+                f"none of the {len(rows)} training {self.probe_data.unit}s chosen has a label for task {self.name!r}: "
                 "raise `train_minutes`"
             )
         return task
@@ -166,7 +166,7 @@ class Task:
             raise ValueError(f"`label_shares` are of a training split, but `folds` is {self.column!r}: leave one out")
         if self.pool == "frames":
             raise ValueError(
-                f"`label_shares` are of whole {self.readouts.unit}s, but task {self.name!r} labels every frame: set "
+                f"`label_shares` are of whole {self.probe_data.unit}s, but task {self.name!r} labels every frame: set "
                 "`pool` to mean, or leave them out"
             )
         labels = np.concatenate([self.labels(row, None, 0, 1) for row in self.train.tolist()])
@@ -207,9 +207,9 @@ class Task:
                 continue
             if self.pool == "mean":
                 means.append(values[place].mean(0, dtype=np.float64).astype(np.float32))
-                found, at = self.labels(row, store.front_end.times, 0, 1), np.array([len(means) - 1])
+                found, at = self.labels(row, store.extractor.times, 0, 1), np.array([len(means) - 1])
             else:
-                found = self.labels(row, store.front_end.times, 0, place.stop - place.start)
+                found = self.labels(row, store.extractor.times, 0, place.stop - place.start)
                 at = place.start + np.flatnonzero(found != UNLABELLED)
                 found = found[found != UNLABELLED]
             rows.append(at)
@@ -234,7 +234,7 @@ class Task:
         return {
             "task": self.name,
             "pool": self.pool,
-            "unit": self.readouts.unit,
+            "unit": self.probe_data.unit,
             "train_split": self.train_split,
             "test_split": self.test_split,
             "folds": self.column,
@@ -257,14 +257,14 @@ class Task:
                 f"`folds` {column} is the task itself: its classes would be new in each fold; name another column"
             )
         try:
-            of_row = self.readouts.labels(column, self.rows).of_row
+            of_row = self.probe_data.labels(column, self.rows).of_row
         except ValueError as error:
             raise ValueError(f"`folds` {column}: {error}") from error
         nameless = [row for row in self.rows.tolist() if row not in of_row]
         if nameless:
             raise ValueError(
-                f"`folds` {column}: {len(nameless)} of {len(self.rows)} {self.readouts.unit}s with a label have no "
-                f"{column}, such as {self.readouts.name(nameless[0])}; fill the column"
+                f"`folds` {column}: {len(nameless)} of {len(self.rows)} {self.probe_data.unit}s with a label have no "
+                f"{column}, such as {self.probe_data.name(nameless[0])}; fill the column"
             )
         names = sorted(set(of_row.values()), key=_by_number)
         place = {name: number for number, name in enumerate(names)}
@@ -273,12 +273,12 @@ class Task:
                 f"`num_folds`={num_folds} must be at least 2 and at most the groups, {len(names)} of {column!r}"
             )
         fold_of = np.concatenate([np.full(len(part), i) for i, part in enumerate(np.array_split(names, num_folds))])
-        groups = np.full(len(self.readouts.splits), -1)
+        groups = np.full(len(self.probe_data.splits), -1)
         groups[self.rows] = [place[of_row[row]] for row in self.rows.tolist()]
         return groups, np.where(groups < 0, -1, fold_of[groups])
 
     def _rows_of(self, option: str, split: str | None) -> np.ndarray:
-        splits = self.readouts.splits
+        splits = self.probe_data.splits
         rows = np.flatnonzero(np.array(splits) == split)
         if not len(rows):
             raise ValueError(
@@ -291,7 +291,7 @@ class Task:
         for part, labels in (("train", in_train), ("test", in_test)):
             if not labels:
                 raise ValueError(
-                    f"no {self.readouts.unit} of the {part} part (split {self._splits[part]!r}) has a label for task "
+                    f"no {self.probe_data.unit} of the {part} part (split {self._splits[part]!r}) has a label for task "
                     f"{self.name!r}"
                 )
         if len(in_train) < 2:
@@ -310,8 +310,8 @@ class Task:
 
     def _splits_with(self, names: set[str]) -> set[str]:
         """Where these labels are found."""
-        splits = self.readouts.splits
-        labels = self.readouts.labels(self.name, np.arange(len(splits)))
+        splits = self.probe_data.splits
+        labels = self.probe_data.labels(self.name, np.arange(len(splits)))
         return {splits[row] for row in labels.of_row if labels.names(row) & names}
 
 

@@ -41,6 +41,9 @@ class Data:
     def class_names(self, task: str) -> list[str]:
         return self.classes
 
+    def is_group_task(self, task: str) -> bool:
+        return task == "speaker"
+
 
 class Module(pl.LightningModule):
     def __init__(self, model: cpc.CPC) -> None:

@@ -22,7 +22,7 @@ from cpc.probes.abx.files import locate
 from cpc.probes.abx.protocol import ABXProtocol, abx_errors
 from cpc.probes.abx.spans import frames_of_items
 from cpc.probes.clock import Clock
-from cpc.probes.open import build_untrained, check_names, open_readouts
+from cpc.probes.open import build_untrained, check_names, open_probe_data
 from cpc.probes.record import REPORT_NAME, heading, read_report
 from cpc.probes.store import Extraction, FeatureStore
 
@@ -101,7 +101,7 @@ def abx(
         raise ValueError(f"there is no manifest beside {items}: name the folder of the audio with `data`")
     model = load_pretrained(model_folder, device=extraction.device, trusted_packages=trusted)
     data = items.parent if data is None else data
-    readouts = open_readouts(
+    probe_data = open_probe_data(
         config,
         model,
         data,
@@ -112,33 +112,33 @@ def abx(
         device=extraction.device,
         precision=extraction.precision,
     )
-    assert isinstance(readouts, AudioProbeData)
-    features = readouts.default_features if features is None else features
-    check_names("features", features, [*readouts.features, *readouts.hand_made])
-    check_names("baselines", baselines, [*BASELINES, *readouts.hand_made])
+    assert isinstance(probe_data, AudioProbeData)
+    features = probe_data.default_features if features is None else features
+    check_names("features", features, [*probe_data.features, *probe_data.hand_made])
+    check_names("baselines", baselines, [*BASELINES, *probe_data.hand_made])
     if not (features or baselines):
         raise ValueError("`features` and `baselines` are empty: name something to measure")
     num_listed = len(listed)
-    listed, rows, num_cut = locate(listed, items, readouts, extraction.skip_bad)
+    listed, rows, num_cut = locate(listed, items, probe_data, extraction.skip_bad)
     results: dict[str, Any] = {}
     geometries, device, clock = {}, extraction.device, Clock()
 
     def passes() -> Iterator[tuple[dict[str, str], AudioFrontEnd]]:
         """The names of results by feature, and the pass over the recordings that gives these features."""
-        of_model = [name for name in features if name in readouts.features]
+        of_model = [name for name in features if name in probe_data.features]
         if of_model:
-            yield {name: f"cpc{readouts.features[name]}" for name in of_model}, readouts.front_end(of_model, model)
-        for name in readouts.hand_made:
+            yield {name: f"cpc{probe_data.features[name]}" for name in of_model}, probe_data.front_end(of_model, model)
+        for name in probe_data.hand_made:
             if name in (*features, *baselines):
-                yield {name: name}, readouts.front_end([name])
+                yield {name: name}, probe_data.front_end([name])
         if "random" in baselines:
-            read = readouts.untrained_names(of_model)
-            untrained = build_untrained(config, readouts, trusted, 0)
-            yield {name: f"random{readouts.features[name]}" for name in read}, readouts.front_end(read, untrained)
+            read = probe_data.untrained_names(of_model)
+            untrained = build_untrained(config, probe_data, trusted, 0)
+            yield {name: f"random{probe_data.features[name]}" for name in read}, probe_data.front_end(read, untrained)
 
-    for names, front_end in passes():
+    for names, extractor in passes():
         with clock("features"):
-            store = FeatureStore.extract(front_end, np.unique(rows), readouts.name, extraction)
+            store = FeatureStore.extract(extractor, np.unique(rows), probe_data.name, extraction)
         spans = frames_of_items(listed, rows, store)
         for feature, name in names.items():
             with clock("triplets"):
@@ -147,7 +147,7 @@ def abx(
                 )
             found = {mode: None if error is None else asdict(error) for mode, error in errors.items()}
             results[name] = {**found, "num_without_frames": int((spans.lengths == 0).sum())}
-            geometries[name] = front_end.geometry(feature)
+            geometries[name] = extractor.geometry(feature)
     record = {
         "items": {
             **measured,
@@ -155,7 +155,7 @@ def abx(
             "num_left_out": num_listed - len(listed),
             "num_cut": num_cut,
         },
-        "data": {"source": str(data), **readouts.record()},
+        "data": {"source": str(data), **probe_data.record()},
         "protocol": {
             "distance": "angle between frames, mean along the alignment of two items",
             **asdict(protocol),

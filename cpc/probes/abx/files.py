@@ -16,26 +16,26 @@ from cpc.data.store.folders import name_a_few
 _ROUNDING_SECONDS = 1e-3  # an item that ends after its recording by less is not cut: times are rounded
 
 
-def locate(items: Items, source: Path, readouts: AudioProbeData, skip_bad: bool) -> tuple[Items, np.ndarray, int]:
+def locate(items: Items, source: Path, probe_data: AudioProbeData, skip_bad: bool) -> tuple[Items, np.ndarray, int]:
     """The items with a recording, `[n]` the row of each, and how many end up to 50 ms after their recording.
 
     Args:
         items: of an item file.
         source: that file, for messages.
-        readouts: of the corpus; its audio is opened after the names are known to fit.
+        probe_data: of the corpus; its audio is opened after the names are known to fit.
         skip_bad: leave out items without a recording, and warn how many.
 
     Raises:
         ValueError: if recordings are missing or called ambiguously, or an item begins after its recording's end,
             or ends more than 50 ms after it.
     """
-    manifest = readouts.corpus.manifest
+    manifest = probe_data.corpus.manifest
     row_of = rows_of_names(items.files, manifest.paths)
     rows = np.array([row_of.get(name, -1) for name in items.files], np.int64)
     absent = list(dict.fromkeys(name for name in items.files if name not in row_of))
     problem = f"are of {len(absent)} files that the manifest in {manifest.root} does not list:\n{name_a_few(absent)}"
     items, rows = _kept(items, rows, rows >= 0, f"items of {source} {problem}", skip_bad)
-    ends_seconds = 60 * np.asarray(readouts.minutes(rows))
+    ends_seconds = 60 * np.asarray(probe_data.minutes(rows))
     is_within = items.onset_seconds < ends_seconds
     is_within &= items.offset_seconds <= ends_seconds + MOST_SECONDS_AFTER_AUDIO
     late = np.flatnonzero(~is_within).tolist()

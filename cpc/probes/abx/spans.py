@@ -33,7 +33,7 @@ def frames_of_items(items: Items, rows: np.ndarray, store: FeatureStore) -> Span
         rows: `[n]` the observation that each lies in.
         store: holds these observations.
     """
-    times: FrameTimes = store.front_end.times
+    times: FrameTimes = store.extractor.times
     first, end = (_frames_before(seconds, times) for seconds in (items.onset_seconds, items.offset_seconds))
     places = [store.place(row) for row in rows.tolist()]
     starts, stops = (np.array([getattr(place, name) for place in places], np.int64) for name in ("start", "stop"))
