@@ -1,4 +1,4 @@
-"""The whole comparison: a model's features, its baselines, the labels that it saves, and the bound, in one record."""
+"""`cpc probe`: probes of a model's features, baselines, label efficiency and the held-out bound in one report."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from cpc.model import CPC
 from cpc.probes.classifier import ProbeProtocol
 from cpc.probes.clock import Clock
 from cpc.probes.comparison import Comparison
-from cpc.probes.curve import picture_label_efficiency
+from cpc.probes.curve import plot_label_efficiency
 from cpc.probes.open import build_untrained, check_names, open_probe_data
 from cpc.probes.record import REPORT_NAME, heading, read_report
 from cpc.probes.results import CONFIDENCE, results_table
@@ -57,7 +57,7 @@ def probe(
     trusted_packages: Sequence[str] = ("cpc",),
     **data_options: Any,
 ) -> dict[str, Any]:
-    """Probe a model for one or several tasks, beside its baselines and its held-out bound; print the report, write it.
+    """Probe a model for one or several tasks, next to its baselines and its held-out bound; print and write the report.
 
     Features are extracted once per network and shared by all tasks.
 
@@ -65,40 +65,40 @@ def probe(
         model_folder: a model folder, or a run folder that holds one.
         data: manifest CSV, or the folder that holds it; for images a folder, npz or NAME:ROOT.
         task: phones, speaker, or label columns of the manifest; class for images; or a name for a family of tasks.
-        features: what to probe: of the model (c, z; of images z_grid and c_grid too) or hand-made; if not given,
-            c z mfcc, and for images z z_grid c (means over the grid, or all of it).
-        baselines: of majority, random (the architecture untrained), supervised (the architecture trained for the task),
-            fine_tuned (the same, from the model's weights), neighbours (by the first feature; not of frames), and
+        features: features of the model (c, z; for images z_grid and c_grid too) and hand-made ones; if not given,
+            c z mfcc, and for images z z_grid c (z and c are means over the grid, z_grid and c_grid the whole grid).
+        baselines: majority, random (the architecture untrained), supervised (the architecture trained for the task),
+            fine_tuned (the same, from the model's weights), neighbours (by the first feature; not for frames), and
             hand-made features (mfcc, logmel; pixels, hog); none with an empty list; if not given, majority random
             supervised, and for images pixels too.
-        label_shares: also a curve over these shares of the labels, such as 0.01 0.02 0.05 0.1 0.2 0.5 1; not of frames.
-        pool: every frame, or a file's mean; by task if not given.
-        train_split: where probes are trained, and where baselines take their statistics and data initialisation; train
-            if not given.
-        test_split: where they are tested; valid for speaker, else test, if not given.
-        folds: cross-validation in place of two splits: a column, such as speaker, whose groups are shared out among
-            folds, in their order. Each fold is tested by probes of the others; intervals are over the groups.
-        num_folds: how many; 4 if not given, or as the modality has it.
-        train_minutes: train probes on that much audio of the split, drawn at random; networks take all of it.
+        label_shares: add a curve over these shares of the labels, such as 0.01 0.02 0.05 0.1 0.2 0.5 1; not for frames.
+        pool: probe every frame, or the mean over a file; depends on the task if not given.
+        train_split: split for training probes, and for the statistics and data initialisation of baselines; train if
+            not given.
+        test_split: split for testing; valid for speaker, else test, if not given.
+        folds: cross-validation in place of two splits: a column, such as speaker, whose groups are distributed over
+            the folds in their order. Each fold is tested by probes of the others; intervals are over the groups.
+        num_folds: number of folds; 4, or the modality's default, if not given.
+        train_minutes: train probes on this much random audio of the split; networks are trained on all of it.
         protocol: how probes are trained.
         supervised_seconds: budget of the baselines supervised and fine_tuned, for each task, fold and share of the
             labels; 75 if not given.
         supervised: other fields of `SupervisedProtocol` that differ from the modality's recipe.
-        num_random_models: untrained models of the baseline random, of different initial weights, whose answers are
-            averaged; 1 if not given.
-        held_out: lines of `bound.jsonl` of this checkpoint; those kept in its config.json unless given.
+        num_random_models: number of untrained models of the baseline random, with different initial weights, whose
+            answers are averaged; 1 if not given.
+        held_out: lines of `bound.jsonl` of this checkpoint; the lines in its config.json if not given.
         extraction: how features are computed and kept.
-        out: JSON file; probe.json in the model's folder if not given. A curve is drawn beside it.
+        out: JSON file; probe.json in the model's folder if not given. The curve is saved next to it.
         trusted_packages: packages whose classes the model and its data may name.
-        data_options: fields of the run's `data`, such as `alignments` of audio.
+        data_options: fields of the run's `data`, such as `alignments` for audio.
 
     Returns:
-        What is written: `tasks[NAME]["results"]` holds a record of `ProbeResult` by name, `cpc` that of the modality's
-        first feature; `bound` the held-out records; the rest is the protocol. docs/records.md has the keys.
+        The report. `tasks[NAME]["results"]` has a record of `ProbeResult` by name, where `cpc` is the modality's first
+        feature; `bound` has the held-out records; the rest is the protocol. docs/records.md lists the keys.
 
     Raises:
-        ValueError: before anything is computed, on unknown names, options that the modality has no meaning for, or
-            tasks that the corpus cannot serve.
+        ValueError: before anything is computed, on unknown names, options that the modality does not have, or tasks
+            that the corpus cannot be probed for.
     """
     for share in label_shares or ():
         check_share(share)
@@ -309,23 +309,23 @@ def _task_record(task: Task, comparison: Comparison, plan: _Plan) -> dict[str, A
 
 
 def format_report(report: Mapping[str, Any]) -> str:
-    """The report as a table for people."""
+    """Return the report as a readable table."""
     lines: list[str] = []
     for name, task in report["tasks"].items():
         protocol, results, curve = task["protocol"], task["results"], task["label_efficiency"]
         units = f"{protocol['unit']}s"
-        read = {"frames": ", every frame", "mean": f", mean over the {protocol['unit']}", None: ""}[protocol["pool"]]
+        pool = {"frames": ", every frame", "mean": f", mean over the {protocol['unit']}", None: ""}[protocol["pool"]]
         parts = f"split {protocol['train_split']} ({protocol['num_train']} {units}) -> {protocol['test_split']} "
         parts += f"({protocol['num_test']})"
         if protocol["folds"] is not None:
             parts = f"{protocol['num_folds']} folds over {protocol['folds']} ({protocol['num_test']} {units})"
-        lines.append(f"{name}: {len(protocol['classes'])} classes, {parts}{read}")
+        lines.append(f"{name}: {len(protocol['classes'])} classes, {parts}{pool}")
         lines += results_table(results)
-        for shown in list(results.values())[:1]:
+        for result in list(results.values())[:1]:
             lines.append(
-                f"  H(Y) = {shown['label_entropy_nats']:.3f} nats; {shown['num_test']} test examples, "
-                f"{shown['num_unseen']} of them errors by a label unseen in training; intervals over "
-                f"{shown['num_clusters']} {protocol['clusters']}s"
+                f"  H(Y) = {result['label_entropy_nats']:.3f} nats; {result['num_test']} test examples, "
+                f"{result['num_unseen']} of them errors by a label unseen in training; intervals over "
+                f"{result['num_clusters']} {protocol['clusters']}s"
             )
         lines.append("")
         if curve is not None:
@@ -339,10 +339,10 @@ def format_report(report: Mapping[str, Any]) -> str:
 
 
 def _family_means(families: Mapping[str, Sequence[str]], results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Each family's mean F1 over its members, by the name of the result."""
-    f1 = {task: {name: found.f1_percent for name, found in of.items()} for task, of in results.items()}
+    """Return the members of each family, and its mean F1 over the members by name of the result."""
+    f1 = {task: {name: each.f1_percent for name, each in by_name.items()} for task, by_name in results.items()}
     for family, members in families.items():
-        f1[family] = {name: float(np.mean([f1[each][name] for each in members])) for name in f1[members[0]]}
+        f1[family] = {name: float(np.mean([f1[member][name] for member in members])) for name in f1[members[0]]}
     return {family: {"members": list(members), "f1_percent": f1[family]} for family, members in families.items()}
 
 
@@ -351,12 +351,12 @@ def _row(values: Sequence[float | int], form: str) -> str:
 
 
 def _trained_on_minutes(tasks: Sequence[Task], probe_data: Any, minutes: float) -> list[Task]:
-    """Observations drawn at random, as many as fit into so many minutes, at least one."""
+    """Return the tasks with at most this many minutes of training observations, chosen at random, at least one."""
     rows = np.unique(np.concatenate([task.train for task in tasks]))
     durations = probe_data.minutes(rows)
     if durations is None:
         raise ValueError(f"`train_minutes` is {minutes:g}, but {probe_data.unit}s have no duration: leave it out")
-    rows, durations = rows[durations > 0], durations[durations > 0]  # those left out take no share
+    rows, durations = rows[durations > 0], durations[durations > 0]  # observations that were left out last 0
     order = np.random.default_rng(0).permutation(len(rows))
     chosen = rows[order[: max(1, int((np.cumsum(durations[order]) <= minutes).sum()))]]
     return [task.trained_on(chosen) for task in tasks]
@@ -369,4 +369,4 @@ def _draw_curves(report: Mapping[str, Any], out: Path) -> None:
             title = f"label efficiency: {num_classes} classes, {num_test} test {task['protocol']['unit']}s"
             file = CURVE_NAME if len(report["tasks"]) == 1 else f"label_efficiency_{name.replace('/', '_')}.png"
             with write_atomically(out.with_name(file)) as new:
-                picture_label_efficiency(task["label_efficiency"], title).savefig(new, format="png")
+                plot_label_efficiency(task["label_efficiency"], title).savefig(new, format="png")

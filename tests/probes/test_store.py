@@ -55,7 +55,7 @@ def test_a_store_holds_every_file_at_its_place(model: cpc.CPC, num_threads: int)
     assert not isinstance(store.values["c"], np.memmap)
     assert store.num_empty == 1
     for row in (0, 2, 3):
-        np.testing.assert_allclose(store.of(row, "c"), features(audio.waves[row]), atol=1e-6)
+        np.testing.assert_allclose(store.vectors(row, "c"), features(audio.waves[row]), atol=1e-6)
 
 
 def test_groups_are_of_like_length_and_bounded(model: cpc.CPC, monkeypatch: pytest.MonkeyPatch) -> None:

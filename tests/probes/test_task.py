@@ -76,7 +76,7 @@ def test_frames_without_a_label_are_no_examples(
     store = stored(task, model)
     train = task.examples("train", store, "z")
     assert len(train) == 9 * 30
-    frame = train.rows - np.array([store.place(row).start for row in train.clusters.tolist()])
+    frame = train.rows - np.array([store.span(row).start for row in train.clusters.tolist()])
     assert set(frame // 10) == {0, 2, 3}
 
 
@@ -86,7 +86,7 @@ def test_means_are_over_the_frames_of_a_file(manifest: Manifest, audio: Open, mo
     train = task.examples("train", store, "z")
     assert train.values.shape == (12, 12)
     for example, row in enumerate(task.train.tolist()):
-        np.testing.assert_allclose(train.values[example], store.of(row, "z").mean(0), rtol=1e-5)
+        np.testing.assert_allclose(train.values[example], store.vectors(row, "z").mean(0), rtol=1e-5)
         assert task.classes[train.labels[example]] == manifest.column("speaker")[row]
 
 
