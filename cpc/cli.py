@@ -7,7 +7,6 @@ import re
 import sys
 import time
 import warnings
-from collections import Counter
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -148,19 +147,8 @@ def _run(name: str, arguments: list[str], typed: dict[str, str]) -> None:
 
         prepare_processor()
     result = function(**values)
-    if name == "embed":
-        print(f"{len(result)} files written to {values['out']}")
-    elif name in ("share", "import"):
-        print(f"{result} written")
-    elif name in ("picture", "export"):
-        print("\n".join(f"{path} written" for path in result))
-    elif name == "data index":
-        splits = Counter(result.columns.get("split", []))
-        counts = ", ".join(f"{split} {count}" for split, count in splits.items()) or "no splits"
-        print(f"{len(result)} files indexed ({counts})")
-    elif name == "data items":
-        counts = f"{len(set(result.phones))} phones of {len(set(result.speakers))} speakers in {len(set(result.files))}"
-        print(f"{len(result)} items of {counts} files written to {values['out']}")
+    if describe_result := getattr(import_module(module), "describe_result", None):
+        print(describe_result(result, values))
 
 
 def _add_data_options(options: Any, command: str, arguments: list[str]) -> str:

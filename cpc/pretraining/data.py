@@ -10,7 +10,7 @@ from torch import Tensor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from cpc.data.batch import Batch
-from cpc.data.drawn import Drawn, HeldOut
+from cpc.data.drawn import Drawn, DrawnCorpus, HeldOut
 from cpc.data.modality import HeldOutBatches, Modality, Training
 from cpc.data.store.atomic import json_text
 from cpc.data.store.contents import say
@@ -122,6 +122,10 @@ class PretrainingData(pl.LightningDataModule):
             ValueError: naming the option, if the data have none.
         """
         return self.modality.class_names(self.corpus, task)
+
+    def is_group_task(self, task: str) -> bool:
+        """Return whether the classes of an online probe are the groups of the batches, such as speakers."""
+        return isinstance(self.corpus, DrawnCorpus) and task == self.corpus.nouns[0]
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint's batches were made of, those that are held out too."""

@@ -78,7 +78,7 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
 
 def config(source: Path, seed: int, precision: Precision) -> Config:
     """Return the config of configs/small_speech.yaml, without augmentation and with negatives of other speakers."""
-    # Negatives of the same sequence teach phones, negatives of other sequences teach the speaker: docs/results/speech.md.
+    # Negatives of the same sequence teach phones, those of other sequences the speaker: docs/results/speech.md.
     negatives = {"negatives": "mixed", "auxiliary_negatives": {"sequence_only": 0.85}}
     encoder = {"dim": LATENT_DIM, "hidden_dim": 512, "num_frames": 5}
     return {

@@ -124,7 +124,7 @@ def test_images_of_each_split_with_their_labels(labelled_corpus: Callable[..., I
     task = Task("class", ImageProbeData(corpus))
     assert task.classes == ["a", "c"]
     store = FeatureStore.extract(
-        task.readouts.front_end(["pixels"]), task.rows, task.readouts.name, Extraction(progress=False)
+        task.probe_data.front_end(["pixels"]), task.rows, task.probe_data.name, Extraction(progress=False)
     )
     train, test = task.examples("train", store, "pixels"), task.examples("test", store, "pixels")
     assert (train.labels.tolist(), test.labels.tolist()) == ([1, 0, 1], [UNSEEN, 1])
