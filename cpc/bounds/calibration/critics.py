@@ -36,9 +36,9 @@ class Separable(nn.Module):
             nn.Sequential(Standardise(sample), *self.layers(sample.shape[1])) for sample in (x, y)
         )
 
-    def layers(self, in_dim: int) -> list[nn.Module]:
+    def layers(self, input_dim: int) -> list[nn.Module]:
         """Return the layers between the standardised x or y and its embedding."""
-        return perceptron(in_dim, EMBEDDING_DIM)
+        return perceptron(input_dim, EMBEDDING_DIM)
 
     def forward(self, x: Float[Tensor, "M Dx"], y: Float[Tensor, "N Dy"]) -> Float[Tensor, "M N"]:  # noqa: D102
         return self.x_network(x) @ self.y_network(y).T
@@ -56,8 +56,8 @@ class Concatenated(Separable):
             nn.ReLU(), nn.Linear(HIDDEN_DIM, HIDDEN_DIM), nn.ReLU(), nn.Linear(HIDDEN_DIM, 1)
         )
 
-    def layers(self, in_dim: int) -> list[nn.Module]:  # noqa: D102
-        return [nn.Linear(in_dim, HIDDEN_DIM)]
+    def layers(self, input_dim: int) -> list[nn.Module]:  # noqa: D102
+        return [nn.Linear(input_dim, HIDDEN_DIM)]
 
     def forward(self, x: Float[Tensor, "M Dx"], y: Float[Tensor, "N Dy"]) -> Float[Tensor, "M N"]:  # noqa: D102
         pairs = rearrange(self.x_network(x), "m h -> m 1 h") + rearrange(self.y_network(y), "n h -> 1 n h")
@@ -71,8 +71,8 @@ class BilinearCritic(Separable):
     rate at each step.
     """
 
-    def layers(self, in_dim: int) -> list[nn.Module]:  # noqa: D102
-        return [nn.Linear(in_dim, HIDDEN_DIM, bias=False)]
+    def layers(self, input_dim: int) -> list[nn.Module]:  # noqa: D102
+        return [nn.Linear(input_dim, HIDDEN_DIM, bias=False)]
 
     def forward(self, x: Float[Tensor, "M Dx"], y: Float[Tensor, "N Dy"]) -> Float[Tensor, "M N"]:  # noqa: D102
         return super().forward(x, y) / math.sqrt(HIDDEN_DIM)
@@ -89,10 +89,10 @@ class Baseline(nn.Module):
         return rearrange(self.x_network(x), "m 1 -> m")
 
 
-def perceptron(in_dim: int, out_dim: int) -> list[nn.Module]:
+def perceptron(input_dim: int, output_dim: int) -> list[nn.Module]:
     """Return the layers of a perceptron with two hidden layers."""
-    hidden = [nn.Linear(in_dim, HIDDEN_DIM), nn.ReLU(), nn.Linear(HIDDEN_DIM, HIDDEN_DIM), nn.ReLU()]
-    return [*hidden, nn.Linear(HIDDEN_DIM, out_dim)]
+    hidden = [nn.Linear(input_dim, HIDDEN_DIM), nn.ReLU(), nn.Linear(HIDDEN_DIM, HIDDEN_DIM), nn.ReLU()]
+    return [*hidden, nn.Linear(HIDDEN_DIM, output_dim)]
 
 
 CRITICS: dict[str, type[nn.Module]] = {
