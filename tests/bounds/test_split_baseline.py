@@ -5,7 +5,7 @@ import torch
 
 from cpc.bounds.estimators import interpolated, tuba
 from cpc.bounds.sequences import mean_baseline, scored_rows, split_by_sequence
-from cpc.bounds.tasks import task_named
+from cpc.bounds.tasks import make_task
 from cpc.bounds.vector_ar1 import VectorAR1
 from cpc.losses.candidate_sets import Sequences
 
@@ -32,7 +32,7 @@ def test_sequences_are_parted_whole() -> None:
 
 def test_a_critic_that_lost_its_rows_constants_reads_a_lower_bound(generator: torch.Generator) -> None:
     """The exact critic plus noise of the row's own: TUBA with a baseline of 1 falls apart, this one stays near I."""
-    task, readings = task_named("gaussian", 1.0, 2), []
+    task, readings = make_task("gaussian", 1.0, 2), []
     pool = ~torch.eye(128, dtype=torch.bool)
     first, second = split_by_sequence(pool, torch.arange(128))
     for _ in range(200):
