@@ -76,7 +76,6 @@ LINES: dict[str, tuple[str, ...]] = {
     "transformers": (attention("false"), "--trainer.max_steps=210"),
     "synthesised first": (),  # --init_from the line below
     "synthesised alone": (),
-    "synthesised, then real, in one run": (f"--trainer.max_steps={2 * NUM_STEPS}",),
     "dropout": UNCHANGED,
     "config (pitch 400)": (),
 }
@@ -93,8 +92,6 @@ def run(name: str, seed: int, where: argparse.Namespace, options: list[str]) -> 
     if name == "synthesised first":
         run("synthesised alone", seed, where, options)
         extra += [f"--init_from={folder_of('synthesised alone', seed, where)}"]
-    if name == "synthesised, then real, in one run":
-        extra += [f"--data.first.source={where.synthesised}", f"--data.first.num_batches={NUM_STEPS}"]
     extra += [f"--seed_everything={seed}", f"--data.seed={seed}", "--eval_every_steps=500", *options]
     keep_options(folder, [CONFIG.read_text(), *extra])
     train(folder, ["--config", str(CONFIG), f"--data.manifest={corpus}", *extra])

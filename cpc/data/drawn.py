@@ -5,7 +5,7 @@ B observations.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,7 +16,6 @@ from torch import Tensor
 from cpc.config.argument_rules import Count, Natural, Seed
 from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training
-from cpc.data.streams.in_turn import BatchesInTurn, DataSetsInTurn, First
 from cpc.data.streams.resumable_index import ENDLESS
 from cpc.data.streams.same_group import SameGroupBatches
 from cpc.data.streams.stream import BatchStream, Draw, naming
@@ -137,7 +136,6 @@ class Drawn(Modality):
         cache_dir: where packed data go; null: beside the source.
         skip_bad: go on without files that cannot be used, and say how many.
         seed: of the batches.
-        first: a source that is trained on first (`First`), with the same options; input is standardised by the other.
 
     Attributes:
         sampler: of the batches: `uniform`, or `same_speaker`, of `speakers_per_batch` speakers each.
@@ -153,7 +151,6 @@ class Drawn(Modality):
     eval_batches: Count = 16
     num_workers: Natural = 0
     seed: Seed = 0
-    first: First | None = None
 
     def standardise(self, encoder: Any, corpus: DrawnCorpus) -> None:
         """Give the encoder mean and deviation of the training split."""
@@ -200,7 +197,7 @@ class Drawn(Modality):
         )
 
     def training(self, corpus: DrawnCorpus, model: Any, rank: int = 0, world_size: int = 1) -> Training:
-        """An endless stream over the training split; before it, if asked for, batches of the first source."""
+        """Return an endless stream over the training split."""
         windows = corpus.windows(self.train_split, is_training=True)
         batches = corpus.batches(
             windows,
@@ -213,20 +210,7 @@ class Drawn(Modality):
             rank=rank,
             world_size=world_size,
         )
-        own = Training(windows, batches)
-        if self.first is None:
-            return own
-        other: dict[str, Any] = {self.source_option: self.first.source}
-        before = replace(self, first=None, **other)
-        source = before.open(model.encoder)
-        strategies = model.loss_part.training_strategies
-        before.check_split(source, self.train_split, strategies, strategies[0])
-        parts = before.training(source, model, rank, world_size), own
-        return Training(
-            DataSetsInTurn(*(part.dataset for part in parts)),
-            BatchesInTurn(parts[0].batches, self.first.num_batches, batches),
-            parts=parts,
-        )
+        return Training(windows, batches)
 
     def held_out(
         self,

@@ -226,13 +226,11 @@ class Training(NamedTuple):
         dataset: `dataset.__getitems__(drawn)` is the `Batch` of what `batches` has drawn.
         batches: an endless stream of draws with `state_dict`, from which a resumed run takes the next one.
         class_entropy_nats: of the classes predicted; None where latents are.
-        parts: the streams that it takes turns with; empty if it is one.
     """
 
     dataset: Any
     batches: Any
     class_entropy_nats: float | None = None
-    parts: "tuple[Training, ...]" = ()
 
 
 @runtime_checkable

@@ -30,9 +30,8 @@ def check_batches(
     Raises:
         ValueError: naming the option.
     """
-    for part in training.parts or (training,):
-        _check_memory(modality, model, part, device)
-        _check_training_rows(modality, model, part)
+    _check_memory(modality, model, training, device)
+    _check_training_rows(modality, model, training)
     _check_held_out_rows(model, held_out, strategies)
 
 
