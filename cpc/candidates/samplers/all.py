@@ -16,7 +16,9 @@ class All(Sampler):
     def check_left(self, num: int, num_excluded: int) -> None:
         """Raise ValueError if `num` is not the number of classes."""
         if num != self.num_classes:
-            raise ValueError(f"num_sampled={num}: All draws every one of the {self.num_classes} classes; pass that number")
+            raise ValueError(
+                f"num_sampled={num}: All draws every one of the {self.num_classes} classes; pass that number"
+            )
 
     def sample(
         self,

@@ -149,8 +149,7 @@ class QuerySampler(Sampler):
         """Raise ValueError if every class is excluded."""
         if self.num_classes <= num_excluded:
             raise ValueError(
-                f"nothing is left to draw: {num_excluded} of {self.num_classes} classes are excluded; "
-                "use hits='remove'"
+                f"nothing is left to draw: {num_excluded} of {self.num_classes} classes are excluded; use hits='remove'"
             )
 
     def check_values(self, queries: Float[Tensor, "M D"], targets: Int[Tensor, "M T"]) -> None:
