@@ -119,7 +119,7 @@ class DrawnCorpus(ABC):
             )
 
     def held_out_batch_size(self, windows: Any, batch_size: int, world_size: int) -> int:
-        """Return the size of a held-out batch of all ranks: that of training; short splits repeat rows at new starts."""
+        """Return the held-out batch size of all ranks: that of training; short splits repeat rows at new starts."""
         return world_size * batch_size
 
 
