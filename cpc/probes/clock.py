@@ -1,4 +1,4 @@
-"""What the stages of a report take."""
+"""Measurement of the time that each stage of a command takes."""
 
 import time
 from collections.abc import Iterator
