@@ -79,7 +79,7 @@ class AbsoluteSoftmax(ClassTableLoss):
     Blanc and Rendle 2018 train this model because a quadratic proposal fits it.
     """
 
-    def of_rows(
+    def row_losses(
         self,
         queries: Tensor,
         targets: Tensor,

@@ -193,8 +193,8 @@ class ClassTableLoss(Loss):
         if bool((of_ranks.sum(1) == 0).any()):  # on whatever rank: all refuse it, and none waits
             raise ValueError("no place of the batch has a known class ahead of it: there is nothing to be found")
         weights = len(of_ranks) * weight_of(query % num_steps, of_ranks.sum(0))
-        row_losses = (query, query % num_steps, query // (num_places * num_steps), weights)
-        there, step, sequence, weight = (each.to(queries.device, non_blocking=True) for each in row_losses)
+        row_fields = (query, query % num_steps, query // (num_places * num_steps), weights)
+        there, step, sequence, weight = (each.to(queries.device, non_blocking=True) for each in row_fields)
         asked, targets = rearrange(queries, "k b t d -> (b t k) d")[there], ahead.flatten()[query]
         if measure is not None and strategy == FULL_SOFTMAX:
             found = self.exact(asked, targets, weight)
