@@ -97,12 +97,12 @@ def test_the_sampler_sees_the_table_as_often_as_asked() -> None:
     queries, targets = torch.randn(5, 4), torch.arange(5)
     seen = []
     for _ in range(4):
-        classes.of_rows(queries, targets)
+        classes.row_losses(queries, targets)
         seen.append(torch.equal(sampler.embeddings, classes.table.weight))
         with torch.no_grad():
             classes.table.weight += 1
     assert seen == [True, False, True, False]
-    classes.eval().of_rows(queries, targets)
+    classes.eval().row_losses(queries, targets)
     assert not torch.equal(sampler.embeddings, classes.table.weight)
 
 
@@ -133,7 +133,7 @@ def test_updates_between_keep_the_law_at_what_was_met(
         before = torch.cat([table.weight, table.bias[:, None]], dim=1).detach()
         for _ in range(losses_per_step):
             targets = torch.randperm(90, generator=generator)[:6].reshape(3, 2)
-            classes.of_rows(queries, targets, generator).loss.backward()
+            classes.row_losses(queries, targets, generator).loss.backward()
         fresh = sampler()
         fresh.refresh(before)
         laws.append(classes.sampler.log_prob(shown))
@@ -145,7 +145,7 @@ def test_updates_between_keep_the_law_at_what_was_met(
         assert int(classes.is_met.sum()) <= losses_per_step * 3 * (2 + 2)
     assert (laws[0] - laws[-1]).abs().max() > 0.5
     state = {name: value.clone() for name, value in classes.state_dict().items()}
-    classes.eval().of_rows(queries, torch.tensor([0, 1, 2]), generator)
+    classes.eval().row_losses(queries, torch.tensor([0, 1, 2]), generator)
     assert all(torch.equal(value, state[name]) for name, value in classes.state_dict().items())
 
 

@@ -96,7 +96,7 @@ class ClassTableLoss(Loss):
             )
         self.updates_between = updates_between
         self.last_targets: tuple[Tensor, Tensor] | None = None  # and their rows of the table, as they were
-        self.is_used: Tensor
+        self.is_met: Tensor
         if isinstance(sampler, QuerySampler):
             self.register_buffer("num_losses", torch.zeros((), dtype=torch.long))
         if updates_between:
@@ -230,9 +230,9 @@ class ClassTableLoss(Loss):
             shown = self._shown_queries(queries.detach()) if self.sampler.needs_queries else None
             draw = self.sampler.sample(shown, self.num_sampled, targets, self.hits, generator)
             if self.updates_between and self.training:
-                self.is_used[draw.ids] = True
-                present = on_host[on_host != NO_TARGET].to(self.is_used.device)
-                self.is_used[present] = True
+                self.is_met[draw.ids] = True
+                present = on_host[on_host != NO_TARGET].to(self.is_met.device)
+                self.is_met[present] = True
                 self.last_targets = present, self.table.weight.detach()[present]
         check_draw(draw, targets, self.objective, self.correction)
         of_table = (self._divided(queries), self.table.vectors, self.table.biases)
@@ -251,10 +251,10 @@ class ClassTableLoss(Loss):
         if not self.sampler.is_ready or self.num_losses % self.refresh_every == 0:
             self.sampler.refresh(self._shown_classes())
         elif has_moved:
-            ids = self.is_used.nonzero()[:, 0]
+            ids = self.is_met.nonzero()[:, 0]
             self.sampler.update(ids, self._shown_classes(ids))
         if has_moved:
-            self.is_used.zero_()
+            self.is_met.zero_()
         self.num_losses += int(self.training)
 
     def _has_moved(self) -> bool:
