@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates import draw_negatives
-from cpc.losses.plan import Sequences, plan
+from cpc.losses.candidate_sets import Sequences, plan
 
 
 class ScoredRows(NamedTuple):
@@ -71,8 +71,8 @@ def scored_rows(
     """
     num_steps, num_sequences, num_latents, _ = queries.shape
     planned = plan(strategy, sequences, num_latents, num_steps, skip_steps)
-    assert planned.query is not None
-    pool, device = planned.pool, latents.device
+    assert planned.query_index is not None
+    pool, device = planned.candidate_mask, latents.device
     kept = torch.zeros_like(pool)
     if with_baseline:
         kept, pool = split_by_sequence(pool, repeat(sequences.sequence_id, "b -> (b t)", t=num_latents))
@@ -83,8 +83,8 @@ def scored_rows(
             of_rows = ((planned.step == place) & (planned.sequence == b)).nonzero()[:, 0]
             if len(of_rows) == 0:
                 continue
-            positives = planned.positives[of_rows]
-            scores = flat[planned.query[of_rows].to(device)].double() @ columns.T
+            positives = planned.positive_index[of_rows]
+            scores = flat[planned.query_index[of_rows].to(device)].double() @ columns.T
             candidates, baseline = (repeat(each[b], "n -> m n", m=len(of_rows)) for each in (pool, kept))
             if num_negatives is not None:
                 drawn = draw_negatives(pool, torch.full_like(positives, b), positives, num_negatives, generator)

@@ -14,9 +14,9 @@ from cpc.contexts.grid import is_signal
 from cpc.data.drawn import DrawnCorpus
 from cpc.data.modality import HeldOutBatches
 from cpc.losses import ContrastiveOutput, bank_loss
+from cpc.losses.candidate_sets import rows_of
 from cpc.losses.contrastive import Predictions, predictions
-from cpc.losses.plan import rows_of
-from cpc.losses.result import side_by_side
+from cpc.losses.output import concatenate_directions
 from cpc.model import CPC
 
 _HELD_OUT = "mixed_excluding"  # uniform batches, as the bank's own
@@ -78,7 +78,7 @@ def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundT
             bank_contrast(each, bank, model.loss_part.skip_steps)
             for each in predictions(output, model.in_latents(batch))
         ]
-        tally.update(side_by_side(of_directions, len(batch.x)))
+        tally.update(concatenate_directions(of_directions, len(batch.x)))
     return tally
 
 

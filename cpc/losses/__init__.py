@@ -13,7 +13,7 @@ from cpc.losses.info_nce import info_nce
 from cpc.losses.local_contrastive import LocalContrastive
 from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.objectives import OBJECTIVES, Objective
-from cpc.losses.result import ContrastiveOutput, RowLosses
+from cpc.losses.output import ContrastiveOutput, RowLosses
 
 __all__ = [
     "OBJECTIVES",

@@ -12,10 +12,17 @@ from cpc.candidates.bank import LatentBank
 from cpc.candidates.samplers import Draw
 from cpc.data.tensors import check_precision, check_range, check_tensor
 from cpc.losses.class_loss import candidate_loss, check_places
-from cpc.losses.partition import partition
-from cpc.losses.result import RowLosses
-from cpc.losses.slopes import ScoreCorrections, accuracy_of, loss_and_factor, tie_width
-from cpc.losses.tiled_loss import attach_gradients, scaled, score_dtype
+from cpc.losses.engine import (
+    ScoreCorrections,
+    accuracy_of,
+    attach_gradients,
+    divide_by_temperature,
+    loss_and_factor,
+    partition_sums,
+    score_dtype,
+    tie_width,
+)
+from cpc.losses.output import RowLosses
 
 
 def bank_loss(
@@ -29,7 +36,7 @@ def bank_loss(
 ) -> RowLosses:
     """Contrast each query's positive with a bank: L = -log( exp s+ / (exp s+ + sum over the bank of exp s_i) ).
 
-    Without a draw the sum is exact, at the cost of a pass over the bank in tiles (`cpc.losses.partition`): the loss,
+    Without a draw the sum is exact, at the cost of a pass over the bank in tiles (`cpc.losses.engine.partition`): the loss,
     and log N - L, of all N candidates. With a draw of m it costs m, and a candidate's score is lowered by its log
     expected count, the positive's is not (Bengio and Senecal 2003; eq. 5 of Rawat et al. 2019, arXiv:1907.10747). The
     sum Z' that a row sees has E[Z'] = Z, so the loss estimates that of the bank, and tends to it as m grows.
@@ -59,7 +66,7 @@ def bank_loss(
         (True, [100, 100])
     """
     _check(queries, positives, bank, draw, sequence_id)
-    queries = scaled(queries.to(score_dtype(queries)), temperature)
+    queries = divide_by_temperature(queries.to(score_dtype(queries)), temperature)
     num_own = 0 if sequence_id is None else bank.num_of(sequence_id)
     num_negatives = torch.full((len(queries),), len(bank), device=queries.device) - num_own
     if bool((num_negatives < 1).any()):
@@ -74,9 +81,9 @@ def bank_loss(
     if sequence_id is not None:
         own, of_drawn = rearrange(sequence_id, "q -> q 1"), bank.sequence_id[draw.ids.to(bank.sequence_id.device)]
         log_count = torch.where((own == of_drawn.to(own.device)) & (own >= 0), torch.inf, log_count)
-    shifts = ScoreCorrections(log_count, queries.new_zeros(len(queries), 1))
+    corrections = ScoreCorrections(log_count, queries.new_zeros(len(queries), 1))
     drawn = bank.latents[draw.ids.to(bank.latents.device)].to(queries.device)
-    found = candidate_loss(queries, drawn, None, (rearrange(positives, "m d -> m 1 d"), None), shifts)
+    found = candidate_loss(queries, drawn, None, (rearrange(positives, "m d -> m 1 d"), None), corrections)
     num_met = found.num_candidates - 1
     accuracy = torch.where(num_met > 0, found.accuracy, torch.nan)
     return RowLosses(found.loss, found.loss_nats, num_negatives + 1, accuracy, num_met, draw.ids.shape[-1])
@@ -88,7 +95,7 @@ def _exact(
     needs_gradient = torch.is_grad_enabled() and queries.requires_grad
     positive_scores = torch.einsum("md,md->m", queries, positives)
     width = tie_width(queries, positives.norm(dim=1, keepdim=True))[:, 0]
-    found = partition(queries, bank, positive_scores, width, sequence_id, needs_gradient)
+    found = partition_sums(queries, bank, positive_scores, width, sequence_id, needs_gradient)
     loss_nats, factor = loss_and_factor(found.log_odds)  # log(1 + Z / exp s+), precise also where the loss is tiny
     accuracy = accuracy_of(positive_scores, found.highest, found.num_ties, width)
     slopes = factor / len(queries)  # of log Z, and minus those of the positives

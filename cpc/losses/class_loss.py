@@ -12,11 +12,18 @@ from torch import Tensor
 
 from cpc.candidates.samplers import NO_TARGET, Draw
 from cpc.data.tensors import check_finite, check_precision, check_range, check_tensor
-from cpc.losses.blocks import Block, Blocks
+from cpc.losses.engine import (
+    Block,
+    Blocks,
+    ScoreCorrections,
+    divide_by_temperature,
+    mask_unused,
+    score_dtype,
+    tie_width,
+    tiled_loss,
+)
 from cpc.losses.objectives import correction_of, objective_of
-from cpc.losses.result import RowLosses
-from cpc.losses.slopes import ScoreCorrections, tie_width
-from cpc.losses.tiled_loss import mask_unused, scaled, score_dtype, tiled_loss
+from cpc.losses.output import RowLosses
 
 
 def class_loss(
@@ -76,7 +83,7 @@ def class_loss(
         check_range("ids of the draw", draw.ids, 0, len(classes), "classes")
         _check_hits(draw, targets, objective)
     return loss_on_table(
-        scaled(queries, temperature),
+        divide_by_temperature(queries, temperature),
         lambda ids: classes if ids is None else classes[ids],
         lambda ids: bias if bias is None or ids is None else bias[ids],
         targets,
@@ -108,7 +115,7 @@ def loss_on_table(
     of_targets = torch.where(is_target, 0.0, torch.inf)
     form = form or objective_of(objective).form
     of_present: tuple[Tensor, Tensor | None] | Tensor = present
-    ids, shifts = None, ScoreCorrections(None, of_targets)
+    ids, corrections = None, ScoreCorrections(None, of_targets)
     if draw is not None:
         log_count, term_weight = draw.log_count_sampled, None
         if correction == "posterior":
@@ -119,8 +126,8 @@ def loss_on_table(
             log_count = torch.where(log_count < torch.inf, 0.0, torch.inf)
         hits = hits_among(draw.ids, targets) if "keep" in objective_of(objective).hits else None
         ids, of_present = draw.ids, (vectors(present), biases(present))
-        shifts = ScoreCorrections(log_count, of_targets, term_weight, hits)
-    found = candidate_loss(queries, vectors(ids), biases(ids), of_present, shifts, form, weight)
+        corrections = ScoreCorrections(log_count, of_targets, term_weight, hits)
+    found = candidate_loss(queries, vectors(ids), biases(ids), of_present, corrections, form, weight)
     return found._replace(objective=objective)
 
 
@@ -129,7 +136,7 @@ def candidate_loss(
     candidates: Float[Tensor, "N D"] | Float[Tensor, "M N D"],
     bias: Float[Tensor, " N"] | Float[Tensor, "M N"] | None,
     targets: tuple[Float[Tensor, "M T D"], Float[Tensor, "M T"] | None] | Int[Tensor, "M T"],
-    shifts: ScoreCorrections,
+    corrections: ScoreCorrections,
     form: str = "softmax",
     weight: Float[Tensor, " M"] | None = None,
 ) -> RowLosses:
@@ -143,13 +150,13 @@ def candidate_loss(
         candidates: those that all rows meet, or each row's own.
         bias: of the candidates.
         targets: vectors of each row's targets and their biases; or their places, if they are among the candidates.
-        shifts: what is subtracted from scores, and who is not there.
-        form: a name in `cpc.losses.slopes.TERMS`.
+        corrections: what is subtracted from scores, and who is not there.
+        form: a name in `cpc.losses.engine.score_gradients.TERMS`.
         weight: of each row in `loss`; None: 1 / M.
     """
     dtype = score_dtype(queries)
     queries, candidates, bias = queries.to(dtype), candidates.to(dtype), None if bias is None else bias.to(dtype)
-    log_count, log_count_targets, *_ = shifts
+    log_count, log_count_targets, *_ = corrections
     assert log_count_targets is not None
     is_target = log_count_targets < torch.inf
     if isinstance(targets, Tensor):
@@ -166,14 +173,18 @@ def candidate_loss(
         with torch.autocast(queries.device.type, enabled=False):
             target_scores = torch.einsum("md,mtd->mt", queries, vectors)
         target_scores = target_scores if target_bias is None else target_scores + target_bias
-    shifts = ScoreCorrections(
-        *(each if each is None or each.dtype == torch.bool else each.to(dtype) for each in shifts)
+    corrections = ScoreCorrections(
+        *(each if each is None or each.dtype == torch.bool else each.to(dtype) for each in corrections)
     )
-    shifts = shifts._replace(tie_width=width)
+    corrections = corrections._replace(tie_width=width)
     weight = queries.new_full((len(queries),), 1 / len(queries)) if weight is None else weight.to(dtype)
-    own_block = Blocks.of([Block(positives=own)])
+    own_block = Blocks.pack([Block(positives=own)])
     loss, loss_nats, accuracy = tiled_loss(
-        *(queries, candidates, own_block, weight), form=form, bias=bias, target_scores=target_scores, shifts=shifts
+        *(queries, candidates, own_block, weight),
+        form=form,
+        bias=bias,
+        target_scores=target_scores,
+        corrections=corrections,
     )
     return RowLosses(loss, loss_nats, num_candidates, accuracy)
 

@@ -15,13 +15,13 @@ from torch import Tensor
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers import NO_TARGET, Hits, QuerySampler, Sampler
 from cpc.data.batch import Batch
+from cpc.losses.candidate_sets import Sequences, row_weights
 from cpc.losses.class_loss import as_sets, check_draw, loss_on_table
-from cpc.losses.gathered import rows_of_all_ranks
+from cpc.losses.engine import divide_by_temperature
 from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.objectives import FULL_SOFTMAX, correction_of, hits_of, learns_log_odds, objective_of
-from cpc.losses.plan import Sequences, weight_of
-from cpc.losses.result import ContrastiveOutput, RowLosses, summed
-from cpc.losses.tiled_loss import scaled
+from cpc.losses.output import ContrastiveOutput, RowLosses, sum_by_step
+from cpc.losses.ranks import gather_row_counts
 from cpc.predictors import Output
 
 _log = logging.getLogger(__name__)
@@ -189,10 +189,10 @@ class ClassTableLoss(Loss):
         query = ((ahead >= 0) & rearrange(is_valid, "b t -> b t 1")).flatten().nonzero()[:, 0]
         num_rows = torch.bincount(query % num_steps, minlength=num_steps)
         # Held-out text may end earlier on some ranks, which ask no more; its sums need no weight.
-        of_ranks = rows_of_all_ranks(num_rows) if measure is None else num_rows[None]
+        of_ranks = gather_row_counts(num_rows) if measure is None else num_rows[None]
         if bool((of_ranks.sum(1) == 0).any()):  # on whatever rank: all refuse it, and none waits
             raise ValueError("no place of the batch has a known class ahead of it: there is nothing to be found")
-        weights = len(of_ranks) * weight_of(query % num_steps, of_ranks.sum(0))
+        weights = len(of_ranks) * row_weights(query % num_steps, of_ranks.sum(0))
         of_rows = (query, query % num_steps, query // (num_places * num_steps), weights)
         there, step, sequence, weight = (each.to(queries.device, non_blocking=True) for each in of_rows)
         asked, targets = rearrange(queries, "k b t d -> (b t k) d")[there], ahead.flatten()[query]
@@ -200,7 +200,7 @@ class ClassTableLoss(Loss):
             found = self.exact(asked, targets, weight)
         else:
             found = self.of_rows(asked, targets, generator, weight)
-        return summed(found, step, sequence, num_steps, num_sequences)
+        return sum_by_step(found, step, sequence, num_steps, num_sequences)
 
     def of_rows(
         self,
@@ -349,4 +349,4 @@ class ClassTableLoss(Loss):
     def _divided(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M D"]:
         if queries.shape[1] != self.table.dim:
             raise ValueError(f"queries have {queries.shape[1]} dims, the table's classes {self.table.dim}")
-        return scaled(self.table.normalised(queries), self.table.temperature)
+        return divide_by_temperature(self.table.normalised(queries), self.table.temperature)

@@ -1,6 +1,6 @@
 """The loss of CPC: find z_{t+k} among latents of the batch, for every step, sequence and direction of time.
 
-K steps, B observations, S sequences (an image has several), T latents, D latent dim.
+K steps, B observations, S sequences (an image has several), T latents, Q queries, N candidates, D latent dim.
 """
 
 from collections.abc import Iterator
@@ -16,20 +16,20 @@ from cpc.candidates.strategies import STRATEGIES
 from cpc.contexts.grid import columns
 from cpc.data.batch import Batch
 from cpc.data.tensors import check_count, check_precision, check_tensor
-from cpc.losses.gathered import GatheredBatch, of_all_ranks
-from cpc.losses.info_nce import loss_of_rows
+from cpc.losses.candidate_sets import Sequences, copy_to_host, draw_row_negatives, plan
+from cpc.losses.definition import CandidateSet
+from cpc.losses.engine import COMPUTE, REFERENCE, RingState, info_nce_rows
 from cpc.losses.loss import EvalProtocol, Loss
-from cpc.losses.plan import Plan, Sequences, check_identities, on_host, plan
-from cpc.losses.result import ContrastiveOutput, RowLosses, side_by_side, summed
-from cpc.losses.ring import Passing, ring_loss
-from cpc.losses.tiles import COMPUTE
+from cpc.losses.output import ContrastiveOutput, RowLosses, concatenate_directions, sum_by_step
+from cpc.losses.ranks import GatheredBatch, gather_batch
 from cpc.predictors import Output
 
 EXCHANGES = ("gather", "ring")
+Key = tuple[str, str]  # a direction of time and a strategy
 
 
 class Predictions(NamedTuple):
-    """Of one direction of time: queries, the latents that they predict, and whose these are."""
+    """The queries of one direction of time, the latents that they predict, and the sequences of these latents."""
 
     queries: Float[Tensor, "K S T D"]
     latents: Float[Tensor, "S T D"]
@@ -37,22 +37,27 @@ class Predictions(NamedTuple):
 
 
 def predictions(output: Output, batch: Batch, num_observations: int | None = None) -> Iterator[Predictions]:
-    """For each direction of time; the columns of an image share its identity. `num_valid` counts latents.
+    """Yield the predictions of each direction of time; the columns of an image share its identity.
 
-    Identities come to the host once; directions of one size share what follows from them. `num_observations` counts
-    those that have identities, None: as many as have latents.
+    Identities are copied to the host once; directions of one size share their `Sequences`.
+
+    Args:
+        output: of the model.
+        batch: its observations; `num_valid` counts latents.
+        num_observations: number of observations with identities; None: as many as have latents.
     """
     targets = _targets(output)
     num = len(targets) if num_observations is None else num_observations
-    num_valid, sequence_id, group_id = on_host(batch.num_valid, batch.sequence_id, batch.group_id)
+    num_valid, sequence_id, group_id = copy_to_host(batch.num_valid, batch.sequence_id, batch.group_id)
     ids = (num_valid, torch.arange(num) if sequence_id is None else sequence_id, group_id)
     by_size: dict[tuple[int, int], Sequences] = {}
-    for queries, latents in _by_direction(output):
-        each = len(latents) // len(targets)
-        size = (each * num, latents.shape[1])
+    for direction, queries in output.queries.items():
+        latents = columns(targets, direction)
+        num_columns = len(latents) // len(targets)
+        size = (num_columns * num, latents.shape[1])
         if size not in by_size:
-            of_columns = (None if i is None else repeat(i, "b -> (b s)", s=each) for i in ids)
-            by_size[size] = Sequences.of(size, *of_columns)
+            column_ids = (None if i is None else repeat(i, "b -> (b s)", s=num_columns) for i in ids)
+            by_size[size] = Sequences.of(size, *column_ids)
         yield Predictions(queries, latents, by_size[size])
 
 
@@ -60,51 +65,33 @@ def _targets(output: Output) -> Tensor:
     return output.latents if output.targets is None else output.targets
 
 
-def _by_direction(output: Output) -> Iterator[tuple[Float[Tensor, "K S T D"], Float[Tensor, "_ T D"]]]:
-    """Queries and what they find."""
-    return ((queries, columns(_targets(output), direction)) for direction, queries in output.queries.items())
-
-
-class Meeting(NamedTuple):
-    """Which rows meet which candidates: on the device of the latents, where shapes are known beforehand.
-
-    Attributes:
-        plan: of all rows.
-        negatives: `[M, R]`, those that were drawn; None: all.
-        excess: `[M]` nats that draws may add to the bound.
-        passing: what other ranks lend, if it passes by.
-    """
-
-    plan: Plan
-    negatives: Tensor | None
-    excess: Tensor | None
-    passing: Passing | None
-
-
 class Contrastive(Loss):
     """InfoNCE against latents of the batch (eq. 4 of arXiv:1807.03748).
 
-    In a process group the batch is that of all ranks, and every rank calls the loss at the same time. Each computes
-    the losses of its own rows; `.loss` is scaled so that its mean over ranks, and the mean gradient that DDP and FSDP
-    take, are those of the whole batch in one process (`cpc.losses.gathered`).
+    In a process group the batch is that of all ranks, and every rank calls the loss at the same time. Each rank
+    computes the losses of its own rows. `.loss` is scaled so that its mean over ranks, and the mean gradient that DDP
+    and FSDP take, are those of the whole batch in one process (`cpc.losses.ranks`).
 
     Args:
         negatives: where negatives come from, in training and in the held-out bound: `mixed`, `same_speaker`,
             `mixed_excluding`, `same_speaker_excluding` or `sequence_only` (`cpc.candidates.STRATEGIES`).
-        num_negatives: drawn per row and step, uniformly with replacement; None: every candidate of the batch.
-        shared_across_steps: draw once per (b, t) for all steps, as CPC_audio does (see `Plan.draw`).
-        compute: `bf16` rounds the operands of the loss's matrix products to bfloat16 (see `cpc.losses.info_nce`).
-        auxiliary_negatives: further strategies to train with, and the share of each one's loss in the training loss;
-            `negatives` has the rest, and the bound is its alone. `{"sequence_only": 0.75}` beside `mixed`: three
-            quarters of the loss teach what is said, one quarter who speaks.
-        skip_steps: latents between a context and the first one predicted: rows of patches that overlap its own.
-        exchange: of latents between ranks: `gather` holds those of all ranks at once; `ring` those of two, so that
-            memory stays as ranks are added, scores every candidate twice, and sends half as much again. It draws no
-            negatives.
+        num_negatives: number of negatives drawn per row and step, uniformly with replacement; None: all candidates of
+            the batch.
+        shared_across_steps: draw once per (b, t) for all steps, as CPC_audio does.
+        compute: `bf16` rounds the operands of the loss's matrix products to bfloat16; `reference` runs the definition
+            (see `cpc.losses.info_nce`).
+        auxiliary_negatives: further strategies to train with, and the share of each in the training loss. `negatives`
+            has the remaining share, and the bound is that of `negatives`. With `{"sequence_only": 0.75}` and
+            `negatives="mixed"`, three quarters of the loss teach what is said, one quarter who speaks.
+        skip_steps: number of latents between a context and the first latent that it predicts. For overlapping patches,
+            the number of rows that overlap the context's row.
+        exchange: how latents get from rank to rank: `gather` holds those of all ranks at once. `ring` holds those of
+            two ranks, so that memory stays as ranks are added; it scores every candidate twice, sends half as much
+            again, and cannot draw negatives.
 
     Raises:
         ValueError: on an unknown strategy, shares that leave nothing for `negatives`, fewer than one negative, a
-            negative `skip_steps`, draws shared where none are made, or draws from a ring.
+            negative `skip_steps`, shared draws without draws, or draws or the reference with a ring.
     """
 
     meets_all_ranks = True
@@ -114,7 +101,7 @@ class Contrastive(Loss):
         negatives: str = "mixed",
         num_negatives: int | None = None,
         shared_across_steps: bool = False,
-        compute: Literal["float32", "bf16"] = "float32",
+        compute: Literal["float32", "bf16", "reference"] = "float32",
         auxiliary_negatives: dict[str, float] | None = None,
         skip_steps: int = 0,
         exchange: Literal["gather", "ring"] = "gather",
@@ -136,8 +123,13 @@ class Contrastive(Loss):
             raise ValueError(f"model.loss.init_args.exchange={exchange!r} is not one of {', '.join(EXCHANGES)}")
         if exchange == "ring" and num_negatives is not None:
             raise ValueError(
-                f"model.loss.init_args.exchange=ring meets every candidate, but num_negatives={num_negatives} draws "
-                "them: leave num_negatives out, or choose exchange=gather"
+                f"model.loss.init_args.exchange=ring scores every candidate, but num_negatives={num_negatives} "
+                "draws them: leave num_negatives out, or choose exchange=gather"
+            )
+        if exchange == "ring" and compute == REFERENCE:
+            raise ValueError(
+                "model.loss.init_args.compute=reference holds all candidates at once, exchange=ring does not: choose "
+                "exchange=gather"
             )
         self.exchange = exchange
         self.negatives = negatives
@@ -148,11 +140,11 @@ class Contrastive(Loss):
 
     @property
     def training_strategies(self) -> tuple[str, ...]:
-        """`negatives`, whose bound is watched, and the auxiliary ones."""
+        """`negatives`, whose bound is recorded, and the auxiliary strategies."""
         return (self.negatives, *self.auxiliary_negatives)
 
     def held_out_strategies(self, extra: tuple[str, ...]) -> tuple[str, ...]:
-        """`negatives`, and any others."""
+        """Return `negatives` and the extra strategies."""
         return tuple(dict.fromkeys((self.negatives, *extra)))
 
     def forward(
@@ -162,76 +154,95 @@ class Contrastive(Loss):
         generator: torch.Generator | None = None,
         measure: EvalProtocol | None = None,
     ) -> ContrastiveOutput:
-        """Contrast every z_{t+k} with its candidates.
+        """Return the loss of finding every z_{t+k} among its candidates.
 
-        With auxiliary strategies `.loss` is the mean of all, weighted by their shares; all else is of `negatives`.
+        With auxiliary strategies `.loss` is the mean over all strategies, weighted by their shares; all other fields
+        are those of `negatives`.
         """
-        check_identities(len(_targets(output)), batch.num_valid, batch.sequence_id, batch.group_id)
-        everyone = of_all_ranks(output, batch, self._strategies(measure), self.exchange)
-        return self.of_meetings(everyone.output, self.meetings(everyone, generator, measure))
+        gathered = gather_batch(output, batch, self._strategies(measure), self.exchange)
+        candidate_sets = self.candidate_sets(gathered, measure)  # on the host
+        candidate_sets = self.draw_negatives(candidate_sets, output.latents.device, generator, measure)
+        losses = self.row_losses(gathered.output, candidate_sets)  # on the device
+        return self.reduce(losses, candidate_sets, len(output.latents))
 
-    def meetings(
-        self, everyone: GatheredBatch, generator: torch.Generator | None = None, measure: EvalProtocol | None = None
-    ) -> list[list[Meeting]]:
-        """Who meets whom, of each direction of time and each strategy: all of `forward` that the host does.
+    def candidate_sets(self, gathered: GatheredBatch, measure: EvalProtocol | None = None) -> dict[Key, CandidateSet]:
+        """Return the candidate set of each direction of time and strategy, on the host.
 
-        Of the latents the shapes are asked alone.
+        Only the shapes of the latents are read.
         """
-        strategies = self._strategies(measure)
         num_negatives = self.num_negatives if measure is None else measure.num_negatives
-        has_draws = num_negatives is not None
-        of_directions = []
-        for queries, latents, sequences in predictions(everyone.output, everyone.batch, sum(everyone.nums)):
-            part, device, of_strategies = everyone.part(queries.shape[1]), latents.device, []
-            for strategy in strategies:
-                planned = plan(strategy, sequences, latents.shape[1], len(queries), self.skip_steps, part, has_draws)
-                excess = negatives = passing = None
-                if num_negatives is not None:
-                    excess = draw_excess_nats(num_negatives, planned.num_negatives).to(device, non_blocking=True)
-                    negatives = planned.draw(num_negatives, generator, self.shared_across_steps, device)
-                if part is not None and not part.is_apart and self.exchange == "ring":
-                    each = latents.shape[:2].numel() // len(everyone.output.latents)
-                    num_valid = part.of(sequences).num_valid
-                    passing = Passing.of(planned, [num * each for num in everyone.nums], num_valid, device)
-                of_strategies.append(Meeting(planned.on(device), negatives, excess, passing))
-            of_directions.append(of_strategies)
-        return of_directions
+        sets = {}
+        by_direction = predictions(gathered.output, gathered.batch, sum(gathered.nums))
+        for direction, (queries, latents, sequences) in zip(gathered.output.queries, by_direction, strict=True):
+            num_steps, num_sequences, num_latents, _ = queries.shape
+            rank_slice = gathered.rank_slice(num_sequences)
+            for strategy in self._strategies(measure):
+                size = (num_latents, num_steps, self.skip_steps)
+                rows = plan(strategy, sequences, *size, rank_slice, has_draws=num_negatives is not None)
+                if rank_slice is not None and not rank_slice.is_apart and self.exchange == "ring":
+                    num_per_observation = latents.shape[:2].numel() // len(gathered.output.latents)
+                    nums = [num * num_per_observation for num in gathered.nums]
+                    num_valid = rank_slice.select(sequences).num_valid
+                    rows = rows._replace(ring=RingState.of(rows, nums, num_valid, latents.device))
+                sets[direction, strategy] = rows
+        return sets
+
+    def draw_negatives(
+        self,
+        candidate_sets: dict[Key, CandidateSet],
+        device: torch.device,
+        generator: torch.Generator | None = None,
+        measure: EvalProtocol | None = None,
+    ) -> dict[Key, CandidateSet]:
+        """Return the candidate sets on the device, with the negatives of each row if they are drawn."""
+        num_negatives = self.num_negatives if measure is None else measure.num_negatives
+        sets = {}
+        for key, rows in candidate_sets.items():
+            negatives = excess = None
+            if num_negatives is not None:
+                excess = draw_excess_nats(num_negatives, rows.num_negatives)
+                negatives = draw_row_negatives(rows, num_negatives, generator, self.shared_across_steps, device)
+            sets[key] = rows._replace(draw_excess_nats=excess).on(device)._replace(negatives=negatives)
+        return sets
+
+    def row_losses(self, output: Output, candidate_sets: dict[Key, CandidateSet]) -> dict[Key, RowLosses]:
+        """Return the loss of each row of each set; nothing depends on values of tensors, so it compiles as one graph."""
+        targets = _targets(output)
+        vectors = {
+            direction: (
+                rearrange(queries, "k b t d -> (b t k) d"),
+                rearrange(columns(targets, direction), "b t d -> (b t) d"),
+            )
+            for direction, queries in output.queries.items()
+        }
+        return {key: self._score(*vectors[key[0]], rows) for key, rows in candidate_sets.items()}
+
+    def reduce(
+        self, losses: dict[Key, RowLosses], candidate_sets: dict[Key, CandidateSet], num_observations: int
+    ) -> ContrastiveOutput:
+        """Return the mean loss over directions, and the sums of each step and observation."""
+        by_direction: dict[str, list[ContrastiveOutput]] = {}
+        for (direction, strategy), rows in candidate_sets.items():
+            row_losses = losses[direction, strategy]
+            sums = sum_by_step(row_losses, rows.step, rows.sequence, *rows.size[:2], rows.draw_excess_nats)
+            by_direction.setdefault(direction, []).append(sums)
+        return concatenate_directions([self._mix(*sums) for sums in by_direction.values()], num_observations)
 
     def _strategies(self, measure: EvalProtocol | None) -> tuple[str, ...]:
         return self.training_strategies if measure is None else (measure.strategy,)
 
-    def of_meetings(self, output: Output, meetings: list[list[Meeting]]) -> ContrastiveOutput:
-        """The loss of rows that are known: nothing here depends on values, so compilers take it whole."""
-        of_directions = []
-        for (queries, latents), of_strategies in zip(_by_direction(output), meetings, strict=True):
-            of_rows, candidates = rearrange(queries, "k b t d -> (b t k) d"), rearrange(latents, "b t d -> (b t) d")
-            contrasts = []
-            for planned, negatives, excess, passing in of_strategies:
-                row = self._rows(of_rows, candidates, planned, negatives, passing)
-                contrasts.append(summed(row, planned.step, planned.sequence, *planned.size[:2], excess))
-            of_directions.append(self._shared(*contrasts))
-        return side_by_side(of_directions, len(output.latents))
+    def _score(self, queries: Float[Tensor, "Q D"], candidates: Float[Tensor, "N D"], rows: CandidateSet) -> RowLosses:
+        return info_nce_rows(queries, candidates, rows, compute=self.compute)
 
-    def _rows(
-        self,
-        queries: Float[Tensor, "Q D"],
-        candidates: Float[Tensor, "N D"],
-        planned: Plan,
-        negatives: Tensor | None,
-        passing: Passing | None,
-    ) -> RowLosses:
-        if passing is not None:
-            return ring_loss(queries, candidates, planned, passing, self.compute)
-        return loss_of_rows(queries, candidates, planned, negatives, self.compute)
-
-    def _shared(self, of_bound: ContrastiveOutput, *auxiliary: ContrastiveOutput) -> ContrastiveOutput:
+    def _mix(self, main: ContrastiveOutput, *auxiliary: ContrastiveOutput) -> ContrastiveOutput:
+        """Return the output of `negatives` with the weighted loss of all strategies."""
         if not auxiliary:
-            return of_bound
-        loss, loss_nats = (1 - sum(self.auxiliary_negatives.values())) * of_bound.loss, of_bound.loss_nats
+            return main
+        loss, loss_nats = (1 - sum(self.auxiliary_negatives.values())) * main.loss, main.loss_nats
         for share, other in zip(self.auxiliary_negatives.values(), auxiliary, strict=True):
             loss = loss + share * other.loss
-            loss_nats = loss_nats + 0 * other.loss_nats  # the same, unless the step is not finite here
-        return of_bound._replace(loss=loss, loss_nats=loss_nats)
+            loss_nats = loss_nats + 0 * other.loss_nats  # makes a loss that is not finite visible in the sums
+        return main._replace(loss=loss, loss_nats=loss_nats)
 
 
 def _check_auxiliary(shares: dict[str, float], negatives: str) -> None:
@@ -246,7 +257,7 @@ def _check_auxiliary(shares: dict[str, float], negatives: str) -> None:
     if sum(shares.values()) >= 1:
         raise ValueError(
             f"the shares in {option} sum to {sum(shares.values()):g}: below 1 a part is left for "
-            f"negatives={negatives!r}, whose bound is watched"
+            f"negatives={negatives!r}, whose bound is recorded"
         )
 
 
@@ -261,24 +272,24 @@ def contrast(
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> ContrastiveOutput:
-    """`Contrastive` on tensors: score z_{t+k} against the row's candidates with the query W_k c_t, for every k and t.
+    """Return the loss of `Contrastive` on tensors: find z_{t+k} with the query W_k c_t, for every k and t.
 
-    Candidates are all valid latents of the allowed sequences, the same set for every k, plus the positive.
+    The candidates of a row are all valid latents of the allowed sequences, the same for every k, and the positive.
 
     Args:
         queries: W_k c_t, steps first.
         latents: z.
         strategy: where negatives come from, a name in `cpc.candidates.STRATEGIES`.
-        num_valid: how many latents of each sequence are signal (the rest is padding, neither target nor candidate);
-            None: all.
+        num_valid: number of latents of each sequence that are signal; the rest is padding, neither target nor
+            candidate. None: all.
         sequence_id: sequences that may overlap share an id; None: all distinct.
         group_id: the speaker of each sequence, -1 where unknown.
         generator: source of the draws.
         options: of `Contrastive`: `num_negatives`, `shared_across_steps`, `skip_steps`, `compute`.
 
     Raises:
-        ValueError: as `Contrastive`, on tensors of another kind or shape, or if `num_valid` counts more latents than
-            there are, no sequence is longer than the first step, or the strategy leaves a row without negatives.
+        ValueError: as `Contrastive`, on tensors of the wrong dtype or shape, or if `num_valid` counts more latents
+            than there are, no sequence is longer than the first step, or the strategy leaves a row without negatives.
     """
     check_tensor("queries", queries, "floats", ("K", "B", "T", "D"))
     check_tensor("latents", latents, "floats", tuple(queries.shape[1:]))

@@ -8,7 +8,7 @@ from cpc.data.drawn import Drawn, identities
 from cpc.data.modality import Training
 from cpc.data.streams.stream import naming
 from cpc.evaluation.held_out import BYTES_PER_NEGATIVE, memory_bytes
-from cpc.losses.plan import check_rows
+from cpc.losses.candidate_sets import check_rows
 from cpc.model import CPC
 
 NUM_CHECKED_BATCHES = 1000  # a quarter of a second

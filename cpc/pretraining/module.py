@@ -21,7 +21,7 @@ from cpc.data.modality import HeldOutBatches, Modality
 from cpc.evaluation import OnBatch, held_out_bound, measured_tallies
 from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.objectives import FULL_SOFTMAX
-from cpc.losses.result import ContrastiveOutput
+from cpc.losses.output import ContrastiveOutput
 from cpc.model import CPC
 from cpc.pretraining.chunks import contrast_in_chunks
 

@@ -7,7 +7,7 @@ from cpc.bounds.estimators import interpolated, tuba
 from cpc.bounds.sequences import mean_baseline, scored_rows, split_by_sequence
 from cpc.bounds.tasks import task_named
 from cpc.bounds.vector_ar1 import VectorAR1
-from cpc.losses.plan import Sequences
+from cpc.losses.candidate_sets import Sequences
 
 
 def test_the_mean_over_columns_against_a_loop(generator: torch.Generator) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import cpc.losses.partition as partition
+import cpc.losses.engine.partition as partition
 from cpc.candidates import LatentBank
 from cpc.candidates.samplers import Draw
 from cpc.losses import bank_loss
@@ -115,7 +115,7 @@ def test_rows_that_met_nobody_are_no_reading() -> None:
         sequence_id=OWN[1:],
     )
     assert found.mi_nats == pytest.approx(rest.mi_nats)
-    assert "estimate from 2 draws (without 1 rows that met no negative)" in found.reading
+    assert "estimate from 2 draws (without 1 rows without a negative)" in found.reading
     alone = bank_loss(
         queries[:1], positives[:1], bank, Draw(ids[:1], torch.zeros(1, 2), torch.zeros(1)), sequence_id=OWN[:1]
     )

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import cpc.losses.tiles as tiles
+import cpc.losses.engine.tiles as tiles
 from cpc.candidates.samplers import Bernoulli, Draw, Uniform, drop_hits
 from cpc.losses import OBJECTIVES, class_loss
 

@@ -11,8 +11,8 @@ from cpc.candidates import LatentBank
 from cpc.candidates.samplers import Draw
 from cpc.losses import bank_loss, contrast, info_nce
 from cpc.losses.class_loss import candidate_loss
-from cpc.losses.slopes import ScoreCorrections
-from cpc.losses.tiles import GATHER_BEYOND
+from cpc.losses.engine.score_gradients import ScoreCorrections
+from cpc.losses.engine.tiles import GATHER_BEYOND
 
 Found = tuple[Tensor, list[Tensor]]
 

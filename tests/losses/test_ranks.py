@@ -10,7 +10,7 @@ import torch
 
 from cpc.data.batch import Batch
 from cpc.losses import Contrastive
-from cpc.losses.gathered import of_all_ranks
+from cpc.losses.ranks import gather_batch
 from cpc.predictors import Output
 
 SCRIPT = Path(__file__).parent / "gloo_ranks.py"
@@ -60,17 +60,17 @@ def test_training_is_the_same_at_any_world_size(tmp_path: Path) -> None:
 def test_a_single_process_gathers_nothing() -> None:
     x = torch.zeros(2, 3, 4)
     output, batch = Output(x, x, {"": x[None]}, None), Batch.of(x)
-    found = of_all_ranks(output, batch)
+    found = gather_batch(output, batch)
     assert found.output is output
     assert found.batch is batch
-    assert found.part(2) is None
+    assert found.rank_slice(2) is None
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"exchange": "broadcast"}, "exchange='broadcast' is not one of gather, ring"),
-        ({"exchange": "ring", "num_negatives": 5}, "exchange=ring meets every candidate, but num_negatives=5 draws"),
+        ({"exchange": "ring", "num_negatives": 5}, "exchange=ring scores every candidate, but num_negatives=5 draws"),
     ],
 )
 def test_exchanges_that_do_not_fit(unchecked_types: None, options: dict[str, Any], message: str) -> None:

@@ -1,0 +1,311 @@
+"""Which rows of a batch are scored against which candidates: worked out on the host before any score is computed.
+
+The candidate sets follow from lengths, identities and the strategy. The arithmetic that comes after them has shapes
+that are known beforehand. Candidates come from the sequences of all ranks; this rank predicts a slice of them.
+
+K steps, B sequences that are predicted, S sequences that give candidates, T latents of each, M rows, N = S T
+candidates, R drawn negatives.
+"""
+
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from cpc.candidates.draws import NegativePool, one_pool
+from cpc.candidates.strategies import (
+    allowed_matrix,
+    check_num_valid,
+    identities_read,
+    includes_own_sequence,
+    num_candidates_of,
+)
+from cpc.data.tensors import check_tensor
+from cpc.losses.definition import CandidateSet
+from cpc.losses.engine import Blocks, split_scores
+
+
+class Sequences(NamedTuple):
+    """Lengths and identities of sequences, on the host.
+
+    Attributes:
+        num_valid: number of latents that are signal; the rest of a sequence is padding, neither target nor candidate.
+        sequence_id: sequences that may overlap share one.
+        group_id: the speaker, -1 where unknown; None: all unknown.
+    """
+
+    num_valid: Tensor
+    sequence_id: Tensor
+    group_id: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        size: tuple[int, int],
+        num_valid: Int[Tensor, " B"] | None = None,
+        sequence_id: Int[Tensor, " B"] | None = None,
+        group_id: Int[Tensor, " B"] | None = None,
+    ) -> "Sequences":
+        """Return the sequences of a batch of `size` (B, T).
+
+        None stands for sequences without padding, for distinct sequences and for unknown speakers.
+
+        Raises:
+            ValueError: if an argument is not one integer for each sequence, or `num_valid` counts more latents than
+                there are.
+        """
+        num_sequences, num_latents = size
+        check_identities(num_sequences, num_valid, sequence_id, group_id)
+        num_valid, sequence_id, group_id = copy_to_host(num_valid, sequence_id, group_id)
+        if num_valid is None:
+            num_valid = torch.full((num_sequences,), num_latents)
+        check_num_valid(num_valid, num_latents)
+        return cls(num_valid, torch.arange(num_sequences) if sequence_id is None else sequence_id, group_id)
+
+    def cache_key(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None]:
+        """Return what a candidate set depends on: lengths, and which identities are equal.
+
+        An identity is replaced by the index of the first sequence that has it; -1 (unknown) stays.
+        """
+        group_id = None
+        if self.group_id is not None:
+            group_id = tuple(_first_index(self.group_id).masked_fill(self.group_id < 0, -1).tolist())
+        return tuple(self.num_valid.tolist()), tuple(_first_index(self.sequence_id).tolist()), group_id
+
+
+class RankSlice(NamedTuple):
+    """The sequences that this rank predicts, among those of all ranks.
+
+    Attributes:
+        first: index of the first one.
+        num: B.
+        num_ranks: number of ranks that share the sequences.
+        is_apart: no row is scored against latents of another rank, and each rank holds only its own latents.
+    """
+
+    first: int
+    num: int
+    num_ranks: int
+    is_apart: bool = False
+
+    def select(self, sequences: Sequences) -> Sequences:
+        """Return the sequences of this rank."""
+        own = slice(self.first, self.first + self.num)
+        num_valid, sequence_id, group_id = sequences
+        return Sequences(num_valid[own], sequence_id[own], None if group_id is None else group_id[own])
+
+
+def plan(
+    strategy: str,
+    sequences: Sequences,
+    num_latents: int,
+    num_steps: int,
+    skip_steps: int = 0,
+    rank_slice: RankSlice | None = None,
+    has_draws: bool = False,
+) -> CandidateSet:
+    """Return the candidate set of a batch, on the host: a row for every step and every t where z_t, z_{t+k} are valid.
+
+    The candidates of a row are all valid latents of the allowed sequences, the same for every k, and its positive.
+    Batches with the same lengths and the same equal identities share one candidate set.
+
+    Args:
+        strategy: which sequences' latents are candidates, a name in `cpc.candidates.STRATEGIES`.
+        sequences: the sequences of all ranks.
+        num_latents: T.
+        num_steps: K.
+        skip_steps: the first step is k = skip_steps + 1.
+        rank_slice: the sequences that are predicted; None: all.
+        has_draws: prepare for drawing negatives.
+
+    Raises:
+        ValueError: as `check_rows` for the sequences of all ranks, and so on every rank.
+    """
+    identities = Sequences(sequences.num_valid, *identities_read(strategy, *sequences[1:]))
+    return _plan(strategy, identities.cache_key(), num_latents, num_steps, skip_steps, rank_slice, has_draws)
+
+
+@functools.lru_cache(maxsize=8)
+@torch.inference_mode(False)
+def _plan(
+    strategy: str,
+    cache_key: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None],
+    num_latents: int,
+    num_steps: int,
+    skip_steps: int,
+    rank_slice: RankSlice | None,
+    has_draws: bool,
+) -> CandidateSet:
+    sequences = Sequences(*(None if ids is None else torch.tensor(ids) for ids in cache_key))  # type: ignore[arg-type]
+    check_rows(strategy, *sequences, skip_steps=skip_steps)
+    own = sequences if rank_slice is None else rank_slice.select(sequences)
+    sources, first = (own, 0) if rank_slice is None or rank_slice.is_apart else (sequences, rank_slice.first)
+    query_index, step, sequence, target_index = rows_of(own.num_valid, num_latents, num_steps, skip_steps)
+    positive_index = first * num_latents + target_index
+    allowed = allowed_matrix(strategy, *own[1:], *sources[1:])
+    is_valid = torch.arange(num_latents) < rearrange(sources.num_valid, "s -> s 1")
+    candidate_sequence = repeat(torch.arange(len(is_valid)), "s -> (s t)", t=num_latents)
+    candidate_mask = rearrange(rearrange(allowed, "b s -> b s 1") & is_valid, "b s t -> b (s t)")
+    layout = split_scores(candidate_mask, allowed, sequence, candidate_sequence, positive_index)
+    size = (num_steps, len(own.num_valid), num_latents)
+    planned = assemble(query_index, step, sequence, positive_index, candidate_mask, layout, size)
+    if has_draws:
+        planned = planned._replace(pool=NegativePool.of(candidate_mask, sequence, positive_index))
+    return planned if rank_slice is None else _count_all_ranks(planned, rank_slice, sequences.num_valid, skip_steps)
+
+
+def _count_all_ranks(
+    planned: CandidateSet, rank_slice: RankSlice, num_valid: Int[Tensor, " S"], skip_steps: int
+) -> CandidateSet:
+    """Return the set of a slice with weights and draws that count the rows of all sequences."""
+    ahead = skip_steps + torch.arange(1, planned.size[0] + 1)
+    num_rows = (rearrange(num_valid, "s -> s 1") - ahead).clamp(min=0)  # [S, K]
+    before = num_rows[: rank_slice.first]
+    return planned._replace(
+        weight=rank_slice.num_ranks * row_weights(planned.step, num_rows.sum(0)),
+        num_rows_before=int(before.sum()),
+        num_times_before=int(before[:, 0].sum()),
+    )
+
+
+def assemble(
+    query_index: Int[Tensor, " M"] | None,
+    step: Int[Tensor, " M"],
+    sequence: Int[Tensor, " M"],
+    positive_index: Int[Tensor, " M"],
+    candidate_mask: Bool[Tensor, "B N"],
+    layout: Blocks,
+    size: tuple[int, int, int],
+) -> CandidateSet:
+    """Return the candidate set of given rows and masks; see `CandidateSet`."""
+    masks, mask_index = one_pool(candidate_mask, sequence)
+    num_negatives = masks.sum(1)[mask_index] - masks[mask_index, positive_index].long()
+    is_used = masks[mask_index.unique()].any(0)
+    is_used[positive_index] = True
+    return CandidateSet(
+        query_index=query_index,
+        positive_index=positive_index,
+        sequence=sequence,
+        candidate_mask=candidate_mask,
+        weight=row_weights(step),
+        negatives=None,
+        step=step,
+        num_negatives=num_negatives,
+        is_used=is_used,
+        size=size,
+        layout=layout,
+    )
+
+
+def draw_row_negatives(
+    candidate_set: CandidateSet,
+    num: int,
+    generator: torch.Generator | None = None,
+    shared_across_steps: bool = False,
+    device: torch.device | None = None,
+) -> Int[Tensor, "M R"]:
+    """Draw negatives for each row, uniformly with replacement.
+
+    Given the same generator, each rank draws for its rows what one process draws for them.
+
+    Args:
+        candidate_set: the rows, on the host.
+        num: R.
+        generator: source of the draws.
+        shared_across_steps: draw once per (b, t) for all steps, as CPC_audio does. Where the draw is z_{t+k} itself,
+            it is drawn again for this step, so that the draws of each step stay uniform over its negatives.
+        device: where the draws go; None: the host.
+    """
+    rows = candidate_set
+    device = rows.candidate_mask.device if device is None else device
+    pool = rows.pool or NegativePool.of(rows.candidate_mask, rows.sequence, rows.positive_index)
+    negatives = pool.draw(num, generator, device, rows.num_rows_before)
+    if not shared_across_steps:
+        return negatives
+    assert rows.query_index is not None
+    num_steps, _, num_latents = rows.size
+    time, time_index = torch.unique_consecutive(rows.query_index // num_steps, return_inverse=True)
+    pool_of_times = NegativePool.of(rows.candidate_mask, time // num_latents, None)
+    shared = pool_of_times.draw(num, generator, device, rows.num_times_before)[time_index.to(negatives.device)]
+    positives = rearrange(rows.positive_index, "m -> m 1").to(negatives.device, non_blocking=True)
+    return torch.where(shared == positives, negatives, shared)
+
+
+def row_weights(step: Int[Tensor, " M"], num_rows: Int[Tensor, " K"] | None = None) -> Float[Tensor, " M"]:
+    """Return each row's weight in the mean, over the steps that have rows, of the mean over the rows of a step.
+
+    Args:
+        step: the step of each row.
+        num_rows: number of rows of each step; None: counted from `step`.
+    """
+    num_rows = torch.bincount(step) if num_rows is None else num_rows
+    return 1 / (num_rows[step] * (num_rows > 0).sum()).double()
+
+
+def rows_of(num_valid: Int[Tensor, " B"], num_latents: int, num_steps: int, skip_steps: int = 0) -> tuple[Tensor, ...]:
+    """Return, for each row, the index of its query (b t k), its step, its sequence and the index of its target (b t).
+
+    There is one row per sequence, time and step, in the order in which a bilinear predictor returns its queries.
+    """
+    ahead = skip_steps + torch.arange(1, num_steps + 1)
+    time = rearrange(torch.arange(num_latents), "t -> 1 t 1")
+    query_index = (time + ahead < rearrange(num_valid, "b -> b 1 1")).flatten().nonzero()[:, 0]
+    position, step = query_index // num_steps, query_index % num_steps
+    return query_index, step, position // num_latents, position + ahead[step]
+
+
+def check_rows(
+    strategy: str,
+    num_valid: Int[Tensor, " B"],
+    sequence_id: Int[Tensor, " B"],
+    group_id: Int[Tensor, " B"] | None = None,
+    skip_steps: int = 0,
+) -> None:
+    """Refuse a batch that has no rows, or a row without negatives; only lengths and identities are read.
+
+    Raises:
+        ValueError: if no sequence is longer than the first step, or the strategy leaves a row without negatives.
+    """
+    longest = int(num_valid.max())
+    if longest < 2 + skip_steps:
+        raise ValueError(
+            f"the longest sequence has {longest} latents, a prediction {1 + skip_steps} ahead needs at least "
+            f"{2 + skip_steps}: use longer windows (data.window_samples) or larger images (data.image_size), or leave "
+            "such short files out"
+        )
+    num_negatives = num_candidates_of(strategy, num_valid, sequence_id, group_id) - int(includes_own_sequence(strategy))
+    has_no_negatives = (num_negatives < 1) & (num_valid > 1 + skip_steps)
+    if bool(has_no_negatives.any()):
+        raise ValueError(
+            f"negatives={strategy!r} leaves {int(has_no_negatives.sum())} of {len(num_valid)} sequences of a batch "
+            "without a single negative: raise data.batch_size, or, for a same-speaker strategy, choose "
+            "data.sampler=same_speaker, which puts several sequences of a speaker in each batch"
+        )
+
+
+def check_identities(num: int, num_valid: Any, sequence_id: Any, group_id: Any) -> None:
+    """Refuse lengths and identities that are not one integer for each of `num` observations; values are not read.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+    for name, ids in (("num_valid", num_valid), ("sequence_id", sequence_id), ("group_id", group_id)):
+        if ids is not None:
+            check_tensor(name, ids, "integers", (num,))
+
+
+def copy_to_host(*ids: Tensor | None) -> Iterator[Tensor | None]:
+    """Return tensors of one shape on the CPU, copied by one transfer, so that a GPU is waited for once."""
+    present = [each for each in ids if each is not None]
+    moved = iter(torch.stack(present).cpu() if any(each.device.type != "cpu" for each in present) else present)
+    return (None if each is None else next(moved) for each in ids)
+
+
+def _first_index(ids: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+    """Return, for each sequence, the index of the first sequence with the same identity."""
+    _, index = torch.unique(ids, return_inverse=True)
+    return torch.full_like(index, len(ids)).scatter_reduce(0, index, torch.arange(len(ids)), "amin")[index]

@@ -1,0 +1,292 @@
+"""From a tile of scores to losses, accuracies and d loss / d score, for every form of loss.
+
+In a softmax where the target has probability p, the log odds against it are log((1 - p) / p): the log of the others'
+sum of exp s, minus the target's score. The loss is the softplus of these log odds. Its derivative by a score is 1 - p
+times the score's share of the others' sum, or 1 - p times -1 for the target. In this form large scores cancel before
+anything is added, and tiny losses keep their digits.
+
+No function here makes the host wait for a GPU: shapes are known beforehand, and values are read only on a CPU.
+
+M rows, N candidates, T targets. A score of minus infinity marks a candidate or target that does not exist.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+class ScoreCorrections(NamedTuple):
+    """Corrections from scores F to the scores G = F - log count that a loss reads; none of them gets a gradient.
+
+    Attributes:
+        log_count: `[N]` or `[M, N]`, of candidates; +inf: not a candidate of the row.
+        log_count_targets: `[M, T]`, of targets; +inf: the row has fewer targets.
+        term_weight: weights of the candidates' terms in a logistic loss, of the shape of `log_count`; None: 1.
+        hits: `[M, N]`, accidental hits that were kept: candidates that are targets of the row. Accuracy ignores them.
+        tie_width: `[M, 1]`, how far apart scores may be and still tie (`tie_width`); None: computed from the targets,
+            which are then among the candidates.
+    """
+
+    log_count: Tensor | None = None
+    log_count_targets: Tensor | None = None
+    term_weight: Tensor | None = None
+    hits: Tensor | None = None
+    tie_width: Tensor | None = None
+
+    def select(self, rows: Any) -> "ScoreCorrections":
+        """Return the corrections of some rows, `[1, N]` where all rows share them."""
+        return ScoreCorrections(
+            *(field if field is None else field[None] if field.ndim == 1 else field[rows] for field in self)
+        )
+
+
+class LossAndGradients(NamedTuple):
+    """The losses of a tile and their derivatives by the scores.
+
+    Attributes:
+        loss: `[M, 1]`.
+        factor: `[M, 1]` a factor of all derivatives of a row, which they do not contain yet.
+        score_grads: `[M, N]` derivatives by the scores of candidates.
+        target_grads: `[M, T]` derivatives by the scores of targets.
+    """
+
+    loss: Tensor
+    factor: Tensor
+    score_grads: Tensor
+    target_grads: Tensor
+
+
+def loss_and_gradients(
+    form: str,
+    scores: Float[Tensor, "M N"],
+    corrections: ScoreCorrections,
+    own: Int[Tensor, "M T"] | None = None,
+    targets: Float[Tensor, "M T"] | None = None,
+    mask: Bool[Tensor, "M N"] | None = None,
+) -> tuple[Float[Tensor, " M"], LossAndGradients]:
+    """Return accuracies, losses and score gradients of a tile; the scores are overwritten.
+
+    Args:
+        form: a name in `FORMS`.
+        scores: scores of the candidates.
+        corrections: of these rows.
+        own: indices of the row's targets among the candidates. They are not candidates of the row, but the gradients by
+            their scores are returned among those of the candidates.
+        targets: scores of the targets if they are not among the candidates.
+        mask: the candidates of each row besides its targets; None: all.
+    """
+    log_count, log_count_targets, weight, hits, width = corrections
+    assert width is not None
+    if own is not None:
+        targets = scores.gather(1, own)
+    assert targets is not None
+    if mask is not None:
+        scores.masked_fill_(~mask, -torch.inf)
+    if own is not None:
+        scores.scatter_(1, own, -torch.inf)
+    if log_count is not None:
+        scores.masked_fill_(log_count == torch.inf, -torch.inf)
+    if log_count_targets is not None:
+        targets = targets.masked_fill(log_count_targets == torch.inf, -torch.inf)
+    others = scores if hits is None else scores.masked_fill(hits, -torch.inf)
+    accuracy, best = accuracy_and_best(targets.amax(1, keepdim=True), others, width)
+    if log_count is not None:
+        scores -= log_count
+        best = scores.amax(1, keepdim=True)
+    if log_count_targets is not None:
+        targets = targets - log_count_targets
+    found = FORMS[form](scores, targets, best, weight)
+    if own is not None:
+        found.score_grads.scatter_add_(1, own, found.target_grads)
+    return accuracy, found
+
+
+def softmax(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> LossAndGradients:
+    """Return -log softmax over targets and candidates, averaged over the row's targets; the scores are overwritten.
+
+    With several targets the wanted distribution is uniform over them, as in TensorFlow's `sampled_softmax_loss`.
+    """
+    assert weight is None, "in a softmax, a weight is a correction of the score"
+    is_empty = best == -torch.inf  # the row has no candidate: only its targets enter the loss
+    scores[:, :1].masked_fill_(is_empty, 0)
+    shares, log_total = softmax_in_place(scores)
+    shares[:, :1].masked_fill_(is_empty, 0)
+    if targets.shape[1] == 1:
+        loss, factor = loss_and_factor(log_odds_against(targets, best, log_total))
+        return LossAndGradients(loss, factor, shares, -torch.ones_like(targets))
+    is_target = targets > -torch.inf
+    wanted = is_target.to(scores) / is_target.sum(1, keepdim=True)
+    best_target = targets.amax(1, keepdim=True)
+    targets = targets - best_target  # large scores cancel before anything is added
+    log_targets = targets.logsumexp(1, keepdim=True)
+    mean_target = torch.where(is_target, targets * wanted, 0).sum(1, keepdim=True)
+    loss, factor = loss_and_factor(log_odds_against(best_target, best, log_total - log_targets))
+    target_shares = torch.softmax(targets, 1)
+    target_grads = (target_shares - wanted) - target_shares * factor
+    return LossAndGradients(
+        loss + (log_targets - mean_target), torch.ones_like(factor), shares.mul_(factor), target_grads
+    )
+
+
+def softmax_of_odds(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> LossAndGradients:
+    """Return the softmax loss of log P where the scores are log odds: F = log(P / (1 - P)), log P = log sigmoid(F)."""
+    log_p, log_p_targets, best = F.logsigmoid(scores), F.logsigmoid(targets), F.logsigmoid(best)
+    loss, factor, score_grads, target_grads = softmax(log_p, log_p_targets, best, weight)
+    # d log P / dF = 1 - P
+    return LossAndGradients(loss, factor, score_grads * torch.sigmoid(-scores), target_grads * torch.sigmoid(-targets))
+
+
+def logistic(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> LossAndGradients:
+    """Return the sum of log(1 + exp -G) over targets and log(1 + exp G) over candidates; the scores are overwritten.
+
+    Every target is a whole positive, as in the literature; TensorFlow's `nce_loss` divides one positive among them.
+    """
+    candidate_terms = softplus(scores)
+    if weight is not None:
+        candidate_terms *= weight
+    is_target = targets > -torch.inf
+    loss = candidate_terms.sum(1, keepdim=True)
+    loss = loss + torch.where(is_target, softplus(-targets), 0).sum(1, keepdim=True)
+    score_grads = scores.sigmoid_()
+    if weight is not None:
+        score_grads *= weight
+    target_grads = torch.where(is_target, -torch.sigmoid(-targets), 0)
+    return LossAndGradients(loss, torch.ones_like(loss), flush_denormals(score_grads), target_grads)
+
+
+FORMS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor | None], LossAndGradients]] = {
+    "softmax": softmax,
+    "softmax_of_odds": softmax_of_odds,
+    "logistic": logistic,
+}
+
+
+def log_odds_against(
+    positive_score: Float[Tensor, "*M"], best: Float[Tensor, "*M"], log_total: Float[Tensor, "*M"]
+) -> Float[Tensor, "*M"]:
+    """Return the log of the negatives' sum of exp s relative to exp of the positive's score.
+
+    nan where the positive's score overflowed, since the loss is not 0 then.
+
+    Args:
+        positive_score: of each row.
+        best: highest score of a negative.
+        log_total: log of the sum relative to exp of `best`.
+    """
+    return ((best - positive_score) + log_total).masked_fill(positive_score == torch.inf, torch.nan)
+
+
+def loss_and_factor(log_odds: Float[Tensor, "*M"]) -> tuple[Float[Tensor, "*M"], Float[Tensor, "*M"]]:
+    """Return the loss -log p, and 1 - p, the factor of the row's score gradients."""
+    return softplus(log_odds), flush_denormals(log_odds.sigmoid(), TWO_FACTORS)
+
+
+def softplus(x: Float[Tensor, "*M"]) -> Float[Tensor, "*M"]:
+    """Return log(1 + exp x) to the last digit; torch returns x above 20, which in float64 is 2e-9 too low."""
+    return F.softplus(x, threshold=40 if x.dtype == torch.float64 else 20)
+
+
+def accuracy_and_best(
+    target_score: Float[Tensor, "M 1"], scores: Float[Tensor, "M N"], width: Float[Tensor, "M 1"]
+) -> tuple[Float[Tensor, " M"], Float[Tensor, "M 1"]]:
+    """Return the accuracy of each row and the highest of the other scores, given the width of ties."""
+    best, lowest = scores.amax(1, keepdim=True), target_score - width
+    if scores.device.type != "cpu":  # finding the rows with ties would make the host wait
+        return accuracy_of(target_score, best, (scores >= lowest).sum(1, keepdim=True), width)[:, 0], best
+    num_ties = torch.zeros_like(best)
+    tied = ((best >= lowest) & (best <= target_score + width)).nonzero()[:, 0]
+    if len(tied) > 0:
+        num_ties[tied] = (scores[tied] >= lowest[tied]).sum(1, keepdim=True).to(num_ties)
+    return accuracy_of(target_score, best, num_ties, width)[:, 0], best
+
+
+def accuracy_of(
+    target_score: Float[Tensor, "*M"], best: Float[Tensor, "*M"], num_ties: Tensor, width: Float[Tensor, "*M"]
+) -> Float[Tensor, "*M"]:
+    """Return [no other score is higher] / (1 + ties) for each row.
+
+    Args:
+        target_score: score of each row's target.
+        best: the highest of the other scores.
+        num_ties: number of other scores that are no lower than the target's score minus the width.
+        width: how far apart scores may be and still tie.
+    """
+    return torch.where(best <= target_score + width, 1 / (1 + num_ties.float()), 0.0)
+
+
+@torch.no_grad()
+def tie_width(
+    queries: Float[Tensor, "M D"], lengths: Float[Tensor, "M T"], bias: Float[Tensor, "M T"] | None = None
+) -> Float[Tensor, "M 1"]:
+    """Return how far scores may be from those of a row's targets and still tie: as far as rounding moves equal scores.
+
+    The error of a product of D terms is at most D eps / 2 times |q| |z|, in any order of summation (Higham 2002,
+    Accuracy and Stability of Numerical Algorithms, eq. 3.5), so the scores of two equal vectors differ by at most
+    D eps |q| |z|. Even columns of one product are summed in different orders. The width is at least 16 eps |q| |z|,
+    since an encoder rounds equal latents differently.
+
+    Args:
+        queries: in the dtype in which products are summed.
+        lengths: norms of the targets.
+        bias: biases of the targets.
+    """
+    dtype = torch.finfo(queries.dtype)
+    least = dtype.tiny**0.5  # squares of lower values underflow
+    largest = queries.norm(dim=1, keepdim=True).clamp(min=least) * lengths.amax(1, keepdim=True).clamp(min=least)
+    if bias is not None:
+        largest = largest + bias.abs().amax(1, keepdim=True)
+    return max(16, queries.shape[1]) * dtype.eps * largest
+
+
+def softmax_in_place(scores: Float[Tensor, "M N"]) -> tuple[Float[Tensor, "M N"], Float[Tensor, "M 1"]]:
+    """Return the probabilities, in the memory of the scores, and log of the sum of exp(score - highest score).
+
+    The largest probability is 1 / sum, which is at least 1/N, so that its log is finite.
+    """
+    probabilities = torch.softmax(scores, 1, out=scores if scores.device.type == "cpu" else None)
+    log_total = -probabilities.amax(1, keepdim=True).log()
+    return flush_denormals(probabilities, TWO_FACTORS), log_total
+
+
+ONE_FACTOR, TWO_FACTORS = 0.7, 0.35  # powers of the least normal number: e^-61 in float32, and e^-30 each
+
+
+def add_to_softmax(
+    scores: Float[Tensor, "M N"],
+    tile_best: Float[Tensor, "M 1"],
+    best: Float[Tensor, "M 1"],
+    total: Float[Tensor, "M 1"],
+) -> tuple[Float[Tensor, "M 1"], Float[Tensor, "M 1"], Float[Tensor, "M 1"], Float[Tensor, "M N"]]:
+    """Add a tile of scores to running sums of exponentials, as in online softmax (arXiv:1805.02867).
+
+    Args:
+        scores: -inf where a candidate is not one of the row; overwritten.
+        tile_best: highest score of the tile.
+        best: highest score so far, -inf before the first candidate.
+        total: sum of exp(score - best) so far.
+
+    Returns:
+        The new `best` and `total`, the factor by which older sums shrink, and exp(score - new best) of the tile.
+    """
+    before, best = best, torch.maximum(best, tile_best)
+    finite = best.clamp(min=torch.finfo(scores.dtype).min)  # no inf - inf while a row has no candidate
+    weights = flush_denormals(scores.sub_(finite).exp_())
+    shrink = (before - finite).exp()
+    return best, total * shrink + weights.sum(1, keepdim=True), shrink, weights
+
+
+def flush_denormals(score_grads: Float[Tensor, "*M"], power: float = ONE_FACTOR) -> Float[Tensor, "*M"]:
+    """Set gradients to zero, in place, that are so small that products with them would be denormal.
+
+    Denormal operands slow a CPU's matrix products down up to a hundredfold, and a trained critic makes many. The
+    gradients that are dropped, below e^-30 of a row's sum, are far below what sums in float32 resolve.
+
+    Args:
+        score_grads: derivatives by scores, or one of two factors of them.
+        power: `ONE_FACTOR`, or `TWO_FACTORS` if the derivative is a product of two such numbers.
+    """
+    return F.threshold(score_grads, torch.finfo(score_grads.dtype).tiny ** power, 0.0, inplace=True)
