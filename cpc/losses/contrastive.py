@@ -206,7 +206,7 @@ class Contrastive(Loss):
         return sets
 
     def row_losses(self, output: Output, candidate_sets: dict[Key, CandidateSet]) -> dict[Key, RowLosses]:
-        """Return the loss of each row of each set; nothing depends on values of tensors, so it compiles as one graph."""
+        """Return the losses of all rows; nothing depends on values of tensors, so that it compiles as one graph."""
         targets = _targets(output)
         vectors = {
             direction: (

@@ -1,8 +1,8 @@
 """The definition of the loss, computed fast: in tiles, with gradients from the forward pass, at any number of ranks.
 
 `info_nce_rows` has the signature of `cpc.losses.definition.info_nce_rows` and the same results. `tiled_loss` is the
-same arithmetic for class tables, and `partition_sums` for banks of any size. Code outside this folder imports only what is
-listed here.
+same arithmetic for class tables, and `partition_sums` for banks of any size. Code outside this folder imports only the
+names in `__all__`.
 
 | file | content |
 |---|---|

@@ -167,7 +167,7 @@ class _Rows:
             latents_grad.index_add_(0, columns, total)
 
     def _tiles(self, block: Block, latents: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor | None, SharedTiles]]:
-        """Yield rows, their scores (-inf: not a candidate of the row), the columns of their positives, and their tiles."""
+        """Yield rows, their scores (-inf: not a candidate), the columns of their positives, and the tiles."""
         assert block.rows is not None
         vectors = latents if block.columns is None else latents[block.columns]
         tiles = choose_tiles(len(block.rows), vectors, None, None, self.compute)
@@ -202,7 +202,7 @@ def _blocks_of_rank(blocks: list[Block], nums: list[int], rank: int) -> Iterator
 
 
 def _round(*held: Tensor) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
-    """Yield each rank and its tensors, this rank first; tensors after the first are sent on after the caller changed them."""
+    """Yield each rank and its tensors, this rank first; the others are sent on with the caller's changes."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     for stage in range(num_ranks):
         is_last = stage == num_ranks - 1
