@@ -256,7 +256,7 @@ COUNTS = torch.zeros(2)
     [
         (ONE, None, {"objective": "softmax"}, "objective='softmax' is not one of full_softmax, full_logistic, sampled"),
         (ONE, None, {"objective": "nce"}, "objective='nce' needs candidates: give a draw"),
-        (ONE, Draw(ONE, COUNTS, COUNTS), {"objective": "full_softmax"}, "meets every class: give no draw"),
+        (ONE, Draw(ONE, COUNTS, COUNTS), {"objective": "full_softmax"}, "scores every class: give no draw"),
         (ONE, None, {"correction": "posterior"}, "correction='posterior': full_softmax accepts none"),
         (ONE, Draw(ONE, COUNTS, COUNTS), {"objective": "nce", "correction": "importance"}, "nce accepts posterior"),
         (
