@@ -143,8 +143,8 @@ def test_two_ranks_train_as_those_that_lightning_starts(
 @pytest.mark.parametrize(
     ("rank", "number", "code", "said"),
     [
-        (1, signal.SIGKILL, 2, "cpc: error: rank 1 of 2: its process ended without a word"),
-        (0, signal.SIGKILL, 137, "rank 1: cpc: error: rank 0 of 2: its process ended without a word"),
+        (1, signal.SIGKILL, 2, "cpc: error: rank 1 of 2: its process ended without a message"),
+        (0, signal.SIGKILL, 137, "rank 1: cpc: error: rank 0 of 2: its process ended without a message"),
         (1, signal.SIGSTOP, 2, "cpc: error: rank 1 of 2: no sign of life for 20 s"),
         (1, signal.SIGTERM, 143, "interrupted at step 6 of 60, saved; continue with --run_dir run --ckpt_path last"),
     ],
