@@ -10,17 +10,17 @@ from scipy import integrate, stats
 from torch import Tensor
 
 from cpc.bounds.tasks import (
-    INVERSE_SINH,
     IDENTITY,
+    INVERSE_SINH,
     TASKS,
     AdditiveUniform,
     CorrelatedGaussians,
     DiscreteChannel,
     StudentT,
     Transformed,
+    make_task,
     signed_power,
     spiral,
-    make_task,
 )
 
 NUM_PAIRS = 20_000

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cpc.config.description import build, describe
 from cpc.encoders import GradientTrunk, PatchEncoder
-from cpc.encoders.gradients import orientation_maps, cell_means
+from cpc.encoders.gradients import cell_means, orientation_maps
 
 
 def ramp(angle: float, size: int = 12) -> Tensor:
