@@ -1,4 +1,4 @@
-"""One training step at CPC_audio's size, and its loss alone, against the style of public code.
+"""Time of a training step at CPC_audio's size and of only its loss, compared with the style of public code.
 
 python -m benchmarks.step [--rounds N]
 
@@ -146,7 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
-        "--style", choices=("gather", "gather-prepared", "ours"), help="measure this variant alone, in this process"
+        "--style", choices=("gather", "gather-prepared", "ours"), help="measure only this variant, in this process"
     )
     parser.add_argument("--part", choices=("step", "loss"), default="step")
     parser.add_argument("--choice", choices=CHOICES)

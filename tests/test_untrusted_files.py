@@ -30,7 +30,7 @@ from cpc.data.audio.alignments import read_alignments
 from cpc.data.audio.files import read_audio
 from cpc.data.audio.headers import read_header
 from cpc.data.audio.item_files import read_items
-from cpc.data.audio.label_files import labels_of
+from cpc.data.audio.label_files import join_labels
 from cpc.data.audio.manifest import read_manifest
 from cpc.data.audio.pack import PackedAudio
 from cpc.data.images.pack import PackedImages
@@ -48,8 +48,8 @@ from cpc.data.text.vocabulary import END, UNKNOWN, Vocabulary
 from cpc.encoders import AudioEncoder
 from cpc.interop.tars import untar_corpus
 from cpc.model import CPC
-from cpc.monitor.kinds import BOUND, HEALTH, PROBE
 from cpc.monitor.parse import parse_lines
+from cpc.monitor.record_types import BOUND, HEALTH, PROBE
 from cpc.predictors import Bilinear
 
 pytestmark = [
@@ -245,7 +245,7 @@ def test_labels(name: str, changes: list[Edit], tmp_path: Path) -> None:
     paths = ["a/1.wav", "a/2.wav"]
 
     def read() -> None:
-        found = labels_of(paths, tmp_path / name, "file")
+        found = join_labels(paths, tmp_path / name, "file")
         assert all(len(column) == 2 and name not in ("", "path") for name, column in found.items())
         lines = content.decode().replace('"', "").replace("\r", "\n").split("\n")
         for row, path in enumerate(paths):  # a file's labels are of one line

@@ -111,7 +111,7 @@ def _wrong_pieces(
     wrong |= is_whole_number & ((widths == 0) | (widths > _MOST_DIGITS) | has_sign)
     wrong |= (roles == _VALUE) & (widths == 0)
     fractions = np.flatnonzero(roles == _FRACTION)
-    wrong[fractions] |= widths[fractions] + widths[fractions - 1] == 0  # a point alone
+    wrong[fractions] |= widths[fractions] + widths[fractions - 1] == 0  # a decimal point without digits
     # Labels come first: nothing but blanks may stand before the first of them.
     written = np.flatnonzero(roles != _NOTHING)
     opens_line = np.ones(len(written), bool)

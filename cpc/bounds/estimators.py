@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.bounds.readings import Reading, log_mean_exp
-from cpc.losses.slopes import softplus
+from cpc.losses.engine.score_gradients import softplus
 
 DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY = 0.01, 5.0, 0.99
 ScoreMatrix = Float[Tensor, "M N"]
@@ -38,7 +38,7 @@ def info_nce(scores: ScoreMatrix, positives: Positives = None, candidates: Candi
     A **lower bound** in expectation for any critic, if negatives are independent samples of the marginal of the
     candidates, so they must not repeat (`cpc.candidates.draw_excess_nats`).
     Bias: never above log N, and below the truth unless exp(I) is small against N (`optimal_reading_nats`).
-    Variance: small, because no row exceeds log N (figures in docs/results.md).
+    Variance: small, because no row exceeds log N (figures in docs/results/estimators.md).
 
     Example:
         >>> bool(info_nce(torch.zeros(4, 4)).nats.abs() < 1e-6)

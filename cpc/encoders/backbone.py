@@ -123,8 +123,8 @@ def _cut(network: nn.Module, layer: str, name: str) -> nn.Module:
         return create_feature_extractor(network, {layer: "map"}, suppress_diff_warning=True)
     except (TraceError, RuntimeError) as error:
         raise ValueError(
-            f"{name} cannot be cut at {layer!r}, since torch.fx cannot follow it ({error}): pass the "
-            "submodule that you need as `network`"
+            f"{name} cannot be cut at {layer!r}, since torch.fx cannot follow it ({error}): pass the submodule you "
+            "need as `network`"
         ) from error
     except ValueError as error:
         parts = ", ".join(path for path, _ in network.named_children())

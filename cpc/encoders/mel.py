@@ -17,8 +17,8 @@ class MelEncoder(LogMel):
 
     Frames are those of `LogMel`: 25 ms every 10 ms by default. A latent depends on `num_frames` frames, its own frame
     in the middle. The targets of the first `num_frames + 1` steps share samples with the context; `skip_steps` of the
-    loss skips some of these steps. `initialise_from` measures the statistics that standardise the bands. Every latent is a
-    function of its own window, with zeros outside the waveform.
+    loss skips some of these steps. `initialise_from` measures the statistics that standardise the bands. Every latent
+    is a function of its own window, with zeros outside the waveform.
 
     Args:
         dim: width of the latents.

@@ -7,7 +7,7 @@ from cpc.bounds.estimators import interpolated, tuba
 from cpc.bounds.sequences import mean_baseline, scored_rows, split_by_sequence
 from cpc.bounds.tasks import make_task
 from cpc.bounds.vector_ar1 import VectorAR1
-from cpc.losses.plan import Sequences
+from cpc.losses.candidate_sets import Sequences
 
 
 def test_the_mean_over_columns_against_a_loop(generator: torch.Generator) -> None:
@@ -59,7 +59,7 @@ def test_many_draws_of_a_small_pool_stay_below_the_truth(read: object) -> None:
         queries = torch.cat([of_x * x, torch.full_like(square, of_square)], -1)[None]
         options = {"strategy": "mixed_excluding", "num_negatives": 2000, "with_baseline": True, "generator": generator}
         rows = [rows for _, rows in scored_rows(queries, torch.cat([x, square], -1), Sequences.of((33, 2)), **options)]
-        of_rows = [read(*each[:3], log_baseline=mean_baseline(each.scores, each.baseline)).nats for each in rows]
-        readings.append(torch.stack(of_rows).mean())
+        row_queries = [read(*each[:3], log_baseline=mean_baseline(each.scores, each.baseline)).nats for each in rows]
+        readings.append(torch.stack(row_queries).mean())
     readings = torch.stack(readings)
     assert readings.mean() < process.mutual_information_nats(1) + 3 * readings.std() / 20**0.5

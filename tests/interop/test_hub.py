@@ -137,7 +137,7 @@ def test_the_card_says_what_is_known_and_not_where_it_lies(
 def test_no_spelling_of_a_path_is_shared(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {
         "manifest": "cifar10:/corpora/alice/d2",
-        "first": {"source": "birds:alice/more", "num_batches": 3},
+        "other": {"source": "birds:alice/more", "num_batches": 3},
         "alignments": r"C:\Users\alice\phones.csv",
         "recordings": [r"\\alice\noise", "~alice/wind", "sea:~alice/waves", "s3://alice/rain"],
         "sampler": "uniform",
@@ -155,7 +155,7 @@ def test_no_spelling_of_a_path_is_shared(run: Path, tmp_path: Path, monkeypatch:
     assert shared["init_from"] == "base"
     assert shared["data"]["init_args"] == {
         "manifest": "cifar10",
-        "first": {"source": "birds", "num_batches": 3},
+        "other": {"source": "birds", "num_batches": 3},
         "alignments": "phones.csv",
         "recordings": ["noise", "wind", "sea", "rain"],
         "sampler": "uniform",

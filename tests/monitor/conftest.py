@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.made_runs import write_run
+from benchmarks.synthetic_runs import write_run
 
 if TYPE_CHECKING:
     from cpc.monitor.library import Library
@@ -22,7 +22,7 @@ def runs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def library(runs: Path) -> Iterator["Library"]:
-    """Of both, read."""
+    """Yield a library of both runs, which are read."""
     from cpc.monitor.library import Library  # needs the extra `dashboard`
 
     library = Library([runs])
@@ -33,5 +33,5 @@ def library(runs: Path) -> Iterator["Library"]:
 
 @pytest.fixture(autouse=True)
 def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's cache is none of the tests' business."""
+    """Keep the tests away from the cache of the user."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))

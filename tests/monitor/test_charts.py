@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 
-from benchmarks.made_runs import NUM_CANDIDATES, bound_record, write_run
+from benchmarks.synthetic_runs import NUM_CANDIDATES, bound_record, write_run
 from cpc.data.store.records import append_record, read_records
 from cpc.monitor.charts import NAMES, charts
 from cpc.monitor.figure import Chart
@@ -42,14 +42,14 @@ def lines(chart: Chart) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     }
 
 
-def of_run(library: Library, name: str, split: str = "train", strategy: str = "mixed") -> list[dict[str, Any]]:
+def run_records(library: Library, name: str, split: str = "train", strategy: str = "mixed") -> list[dict[str, Any]]:
     records = read_records(library.runs[name].folder / "bound.jsonl")
     return [record for record in records if (record["split"], record["strategy"]) == (split, strategy)]
 
 
 def test_the_bound_is_the_mean_over_k_with_its_ceiling_and_band(library: Library) -> None:
     chart = drawn(library)["bound"]
-    records = of_run(library, "first")
+    records = run_records(library, "first")
     x, y = lines(chart)["first"]
     assert x.tolist() == [record["step"] for record in records]
     np.testing.assert_allclose(y, [np.mean(record["mi_bound_nats"]) for record in records], rtol=1e-5)
@@ -73,7 +73,7 @@ def test_bits_are_nats_over_ln_2(library: Library) -> None:
 
 def test_steps_are_lines_and_rows_of_the_heat_map(library: Library) -> None:
     found = drawn(library, focus="deeper/second")
-    records = of_run(library, "deeper/second")
+    records = run_records(library, "deeper/second")
     bounds = np.array([record["mi_bound_nats"] for record in records])
     for k in range(4):
         np.testing.assert_allclose(lines(found["steps"])[f"k = {k + 1}"][1], bounds[:, k], rtol=1e-5)
@@ -86,21 +86,21 @@ def test_steps_are_lines_and_rows_of_the_heat_map(library: Library) -> None:
 def test_the_profile_has_ceilings_and_what_gaussians_would_hold(library: Library) -> None:
     run = library.runs["first"]
     informations = [5.0, None, 2.5, 1.1]
-    told = bound_record(
+    record = bound_record(
         2050, "valid", 4, level=0.9, strategy="mixed_excluding", information_for_gaussians_nats=informations
     )
-    append_record(run.folder / "bound.jsonl", told)
+    append_record(run.folder / "bound.jsonl", record)
     run.refresh()
     chart = drawn(library, focus="first", unit="bits", x_range=(100.0, 200.0), log_x=True)["profile"]
     by_name = {trace["name"]: trace for trace in chart.figure["data"]}
     curves = ["train mixed", "valid mixed", "valid mixed_excluding"]
     ceilings = [f"{curve}: ceiling" for curve in curves]
     assert set(by_name) == {*curves, *ceilings, "valid mixed_excluding: Gaussians"}
-    np.testing.assert_allclose(np.array(by_name[curves[2]]["y"]) * math.log(2), told["mi_bound_nats"])
+    np.testing.assert_allclose(np.array(by_name[curves[2]]["y"]) * math.log(2), record["mi_bound_nats"])
     np.testing.assert_allclose(np.array(by_name[ceilings[0]]["y"]) * math.log(2), math.log(NUM_CANDIDATES))
-    of_gaussians = by_name["valid mixed_excluding: Gaussians"]["y"]
-    assert of_gaussians[1] is None
-    assert of_gaussians[0] == pytest.approx(5 / math.log(2))
+    gaussian_information = by_name["valid mixed_excluding: Gaussians"]["y"]
+    assert gaussian_information[1] is None
+    assert gaussian_information[0] == pytest.approx(5 / math.log(2))
     axis = chart.figure["layout"]["xaxis"]
     assert (axis["type"], axis["fixedrange"]) == ("category", True)
     assert "range" not in axis
@@ -111,11 +111,11 @@ def test_the_profile_has_ceilings_and_what_gaussians_would_hold(library: Library
 
 def test_held_out_records_and_other_strategies(library: Library) -> None:
     found = drawn(library, split="held-out", strategy="mixed_excluding")["bound"]
-    records = of_run(library, "first", "valid", "mixed_excluding")
+    records = run_records(library, "first", "valid", "mixed_excluding")
     assert lines(found)["first"][0].tolist() == [record["step"] for record in records] == [500, 1000, 1500, 2000]
     np.testing.assert_allclose(lines(found)["first"][1][-1], np.mean(records[-1]["mi_bound_nats"]), rtol=1e-5)
     as_trained = drawn(library, split="held-out")["bound"]
-    last = of_run(library, "first", "valid")[-1]
+    last = run_records(library, "first", "valid")[-1]
     np.testing.assert_allclose(lines(as_trained)["first"][1][-1], np.mean(last["mi_bound_nats"]), rtol=1e-5)
     assert drawn(library, strategy="sequence_only")["bound"].is_empty
 
@@ -160,7 +160,7 @@ def test_a_zoom_between_two_records_draws_the_line_through_it_and_hides_nothing(
 
 
 def test_what_is_last_is_the_last_record_whatever_is_in_view(library: Library) -> None:
-    records = of_run(library, "first")
+    records = run_records(library, "first")
     last = f"{np.mean(records[-1]['mi_bound_nats']):.4g}"
     for settings in ({}, {"x_range": (100.0, 200.0)}, {"smoothing": 21}, {"x_range": (9000.0, 9100.0)}):
         chart = drawn(library, runs=("first",), **settings)["bound"]
@@ -187,7 +187,7 @@ def test_only_positive_quantities_take_a_logarithmic_axis(library: Library) -> N
 
 def test_the_table_holds_ends_extremes_and_values_on_the_way(library: Library) -> None:
     chart = drawn(library, runs=("first",))["loss"]
-    records = of_run(library, "first")
+    records = run_records(library, "first")
     losses = [float(np.mean(record["loss_nats"])) for record in records]
     (row,) = chart.rows
     cells = dict(zip(chart.header, row, strict=True))

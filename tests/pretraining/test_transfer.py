@@ -1,9 +1,8 @@
-"""What a run learns from before its own data: the weights of `--init_from`, the batches of `--data.first`."""
+"""Weights that a run starts from: `--init_from` and `--model.frozen`."""
 
 import json
 import re
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,7 @@ import torch
 
 import cpc
 from cpc.checkpoint import read_checkpoint, read_config
-from cpc.data import Audio
 from cpc.data.audio.index import index_folder
-from cpc.data.streams.in_turn import First
 from cpc.pretraining.command import pretrain
 from cpc.pretraining.transfer import start_from
 
@@ -101,12 +98,11 @@ def test_an_encoder_that_does_not_fit_is_refused(saved: Path, tmp_path: Path) ->
 
 @pytest.fixture
 def config(tmp_path: Path, write_audio: Callable[..., Path]) -> dict[str, Any]:
-    """Four steps of two windows, on the folder `audio`; another corpus is beside it, in `other`."""
-    for folder in ("audio", "other"):
-        for number in range(9):
-            name = f"{('train', 'train', 'valid')[number % 3]}/{number}.wav"
-            write_audio(tmp_path / folder / name, seconds=0.5, seed=number + 100 * (folder == "other"))
-        index_folder(tmp_path / folder, split_level=0, progress=False)
+    """Four steps of two windows, on the folder `audio`."""
+    for number in range(9):
+        name = f"{('train', 'train', 'valid')[number % 3]}/{number}.wav"
+        write_audio(tmp_path / "audio" / name, seconds=0.5, seed=number)
+    index_folder(tmp_path / "audio", split_level=0, progress=False)
     return {
         "model": {
             "encoder": {"class_path": "cpc.encoders.AudioEncoder", "init_args": {"dim": 8}},
@@ -122,47 +118,6 @@ def config(tmp_path: Path, write_audio: Callable[..., Path]) -> dict[str, Any]:
         "trainer": {"max_steps": 4, "accelerator": "cpu", "logger": False, "enable_progress_bar": False},
         "checkpoint_every_steps": 2,
     }
-
-
-def on_another_source_first(config: dict[str, Any], source: str, num_batches: int) -> dict[str, Any]:
-    first = {"first": {"source": source, "num_batches": num_batches}}
-    return config | {"data": config["data"] | {"init_args": config["data"]["init_args"] | first}}
-
-
-@pytest.mark.parametrize("stop", [1, 3])  # in either part
-def test_a_run_on_two_corpora_in_turn_resumes_exactly(config: dict[str, Any], tmp_path: Path, stop: int) -> None:
-    in_turn = on_another_source_first(config, str(tmp_path / "other"), 2) | {"checkpoint_every_steps": 1}
-    whole = pretrain(in_turn | {"run_dir": str(tmp_path / "whole")})
-    stopped = in_turn | {"run_dir": str(tmp_path / "stopped")}
-    pretrain(stopped | {"trainer": config["trainer"] | {"max_steps": stop}})
-    resumed = pretrain(stopped | {"ckpt_path": "last"})
-    ends = [cpc.load_pretrained(run).state_dict() for run in (resumed, whole)]
-    torch.testing.assert_close(*ends, rtol=0, atol=0)
-    other = on_another_source_first(config, str(tmp_path / "other"), 3)
-    with pytest.raises(ValueError, match=r"other batches than it began with: first.num_batches 2 -> 3"):
-        pretrain(
-            other | {"run_dir": str(resumed), "ckpt_path": "last", "trainer": config["trainer"] | {"max_steps": 6}}
-        )
-
-
-def test_batches_of_the_first_source_come_first(config: dict[str, Any], tmp_path: Path) -> None:
-    options = {"window_samples": 3200, "batch_size": 2}
-    model = model_of()
-
-    def of(source: str, **first: Any) -> list[torch.Tensor]:
-        data = Audio(manifest=str(tmp_path / source), **options, **first)
-        training = data.training(data.open(model.encoder), model)
-        return [training.dataset.__getitems__(drawn).x for drawn in islice(training.batches, 5)]
-
-    found = of("audio", first=First(source=str(tmp_path / "other"), num_batches=2))
-    torch.testing.assert_close(found, of("other")[:2] + of("audio")[:3], rtol=0, atol=0)
-
-
-def test_a_first_source_that_cannot_serve_is_refused(config: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"first.num_batches.=0 must be at least 1"):
-        First(source="x", num_batches=0)
-    with pytest.raises(ValueError, match=r"no manifest .*nowhere"):
-        pretrain(on_another_source_first(config, str(tmp_path / "nowhere"), 2) | {"run_dir": str(tmp_path / "run")})
 
 
 def test_a_run_begins_with_them_and_resumes_with_its_own(

@@ -178,7 +178,7 @@ class TwoLevel(QuerySampler):
         excluded: Int[Tensor, "M E"],
         uniform: Float[Tensor, "two M m"],
     ) -> tuple[Int[Tensor, "M m"], Float[Tensor, "M m"], Float[Tensor, "M T"]]:
-        """Return positions, their log q and the log q of the targets, both conditional on classes that are not excluded."""
+        """Return positions, their log q and that of the targets, conditional on classes that are not excluded."""
         weights = self._weights(queries)
         positions = targets.clamp(min=0)
         blocks = self.block_of[positions]

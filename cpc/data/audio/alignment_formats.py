@@ -1,7 +1,7 @@
 """Line formats of time alignments: TIMIT `.phn`, CTM, CSV, and CPC's `converted_aligned_phones.txt`.
 
-Every reader returns tracks: per audio file the segments in order of time, none overlapping another. Whatever breaks
-that, is left over, or occurs twice is a ValueError with the file and the line.
+Every reader returns tracks: the segments of each audio file, in order of time and without overlap. Anything else in a
+file raises a ValueError that names the file and the line.
 """
 
 import codecs
@@ -21,13 +21,13 @@ from cpc.data.store.text_files import decode
 PHN_RATE_HZ = 16_000
 # CPC_audio's labels are 160 samples apart, at LibriSpeech's 16 kHz.
 ALIGNED_PHONES_HOP_SECONDS = 160 / 16_000
-# Times are rounded when they are written, so a segment may end a little after the next one begins; it is cut there.
+# Written times are rounded, so a segment may end a little after the next one begins; its end is cut.
 OVERLAP_TOLERANCE_SECONDS = 1e-3
 # A CTM rounds start and duration each to 10 ms: their sum is up to 10 ms late.
 CTM_OVERLAP_TOLERANCE_SECONDS = 10e-3
 CTM_MOST_FIELDS = 8  # confidence, type and speaker may follow the label
 
-# Words are apart by ASCII's blanks: others, such as U+00A0, may be part of a label.
+# Only ASCII's blanks separate words: other blanks, such as U+00A0, may be part of a label.
 _WORD = re.compile(r"[^ \t\n\r\f\v]+")
 
 
@@ -49,7 +49,7 @@ Row = tuple[int, str, float, float, str]  # line, audio file, start and end in s
 
 
 def read_phn(file: Path) -> Track:
-    """A TIMIT `.phn` file: `start end label` per line in order of time, in samples at 16 kHz."""
+    """Read a TIMIT `.phn` file: `start end label` per line in order of time, in samples at 16 kHz."""
 
     def rows() -> Iterator[Row]:
         last_start = -np.inf
@@ -69,7 +69,7 @@ def read_phn(file: Path) -> Track:
 
 
 def read_ctm(file: Path) -> dict[str, Track]:
-    """A CTM file, `file channel start duration label` per line: tracks by the name in its first column.
+    """Read a CTM file, `file channel start duration label` per line; return tracks by the name in the first column.
 
     A confidence (a number, or NA), a type and a speaker may follow.
     """
@@ -96,7 +96,7 @@ def read_ctm(file: Path) -> dict[str, Track]:
 
 
 def read_csv(file: Path) -> dict[str, Track]:
-    """A CSV file with the columns path, start, end (seconds) and label: tracks by path."""
+    """Read a CSV file with the columns path, start, end (seconds) and label; return tracks by path."""
     header, lines = read_table(file)
     missing = [name for name in ("path", "start", "end", "label") if name not in header]
     if missing:
@@ -107,20 +107,22 @@ def read_csv(file: Path) -> dict[str, Track]:
             f"{file}: has the column {ambiguous[0]} beside start and end, which count from the beginning of the file; "
             "leave it out"
         )
-    path_at, start_at, end_at, label_at = (header.index(name) for name in ("path", "start", "end", "label"))
+    path_column, start_column, end_column, label_column = (
+        header.index(name) for name in ("path", "start", "end", "label")
+    )
 
     def rows() -> Iterator[Row]:
         for number, cells in lines:
-            start, end = (_number(file, number, cells[at]) for at in (start_at, end_at))
-            yield number, cells[path_at], start, end, cells[label_at]
+            start, end = (_number(file, number, cells[i]) for i in (start_column, end_column))
+            yield number, cells[path_column], start, end, cells[label_column]
 
     return _tracks(file, rows())
 
 
 def index_aligned_phones(file: Path) -> dict[str, tuple[int, int]]:
-    """Where each utterance of a `converted_aligned_phones.txt` is: stem -> offset in bytes, line number.
+    """Return the place of each utterance in a `converted_aligned_phones.txt`: stem -> offset in bytes, line number.
 
-    The labels are parsed when they are asked for: LibriSpeech has a hundred million.
+    `read_aligned_phones` parses the labels of one utterance: LibriSpeech has a hundred million labels.
     """
     places: dict[str, tuple[int, int]] = {}
     offset = 0
@@ -141,7 +143,7 @@ def index_aligned_phones(file: Path) -> dict[str, tuple[int, int]]:
 
 
 def read_aligned_phones(file: Path, offset: int, number: int) -> Track:
-    """One line of `converted_aligned_phones.txt`, `stem id id id ...`; a run of equal ids is one segment."""
+    """Read one line of `converted_aligned_phones.txt`, `stem id id id ...`; a run of equal ids is one segment."""
     with file.open("rb") as stream:
         stream.seek(offset)
         words = stream.readline().split()[1:]
@@ -164,7 +166,7 @@ def single_track(file: Path, rows: Iterable[Row]) -> Track:
 
 
 def _tracks(file: Path, rows: Iterable[Row], overlap_seconds: float = OVERLAP_TOLERANCE_SECONDS) -> dict[str, Track]:
-    """Rows in any order as tracks; 24 bytes a row beside the label."""
+    """Collect rows in any order into tracks; a row takes 24 bytes besides its label."""
     names: dict[str, tuple[array[int], array[float], array[float], list[str]]] = {}
     for line, name, start, end, label in rows:
         if name not in names:
@@ -178,9 +180,10 @@ def _tracks(file: Path, rows: Iterable[Row], overlap_seconds: float = OVERLAP_TO
 
 
 def _track(file: Path, overlap_seconds: float, *columns_and_labels: Any) -> Track:
-    """Return the segments sorted by start and checked; those without duration are left out, as no frame lies in them.
+    """Return the segments sorted by start, and check them.
 
-    Neighbours that overlap by rounding meet where the later one begins.
+    Segments without duration are left out, since no frame lies in them. If two neighbours overlap by rounding, the
+    earlier one is cut where the later one begins.
     """
     *columns, labels = columns_and_labels
     columns = [np.array(column) for column in columns]
@@ -195,10 +198,10 @@ def _track(file: Path, overlap_seconds: float, *columns_and_labels: Any) -> Trac
         (np.append(False, overlaps)[: len(starts)], "overlaps the segment before it"),
     ):
         if bad.any():
-            at = int(np.argmax(bad))
+            first = int(np.argmax(bad))
             raise ValueError(
-                f"{file}, line {lines[at]}: the segment {labels[order[at]]!r} from {starts[at]:g} s to "
-                f"{ends[at]:g} s {problem}"
+                f"{file}, line {lines[first]}: the segment {labels[order[first]]!r} from {starts[first]:g} s to "
+                f"{ends[first]:g} s {problem}"
             )
     ends[:-1] = np.minimum(ends[:-1], starts[1:])
     return Track(starts, ends, [labels[row] for row in order.tolist()])
@@ -210,7 +213,7 @@ def decode_text(file: Path) -> str:
 
 
 def _cells(file: Path, comment: str | None = None) -> Iterator[tuple[int, list[str]]]:
-    """Number and words of every line that is neither blank nor a comment."""
+    """Yield number and words of every line that is neither blank nor a comment."""
     for number, line in enumerate(io.StringIO(decode_text(file), newline=None), start=1):
         if line.strip() and not (comment and line.startswith(comment)):
             yield number, _WORD.findall(line)

@@ -1,4 +1,4 @@
-"""Alignments: which label holds from when to when in each audio file, and the label of every frame."""
+"""Alignments: labelled segments of audio files, and the label of every frame."""
 
 import warnings
 from collections import Counter, defaultdict
@@ -25,19 +25,19 @@ from cpc.data.store.folders import name_a_few
 UNLABELLED = -100  # torch's `ignore_index`
 ALIGNMENTS_NAME = "alignments.csv"
 
-# By a frame of an aligner, or by the padding that a codec adds or removes; 80 files of TIMIT by nothing. Larger shifts
-# move phones.
+# Labels may end after their audio by a frame of an aligner, or by the padding that a codec adds or removes; in 80 files
+# of TIMIT none do. Larger differences shift the phones.
 MOST_SECONDS_AFTER_AUDIO = 0.05
-# Labels of half the rate, or in another unit, end in half the audio or less. Unlabelled silence at the end of files
-# takes less.
+# Labels at half the rate, or in another unit, end in the first half of the audio. Unlabelled silence at the end of
+# files is shorter.
 LEAST_SHARE_LABELLED = 0.55
 
-_OF_UTTERANCES = (".phn", ".textgrid", ".ctm")  # formats that come as many files in a folder
-_FORMATS = (*_OF_UTTERANCES, ".csv", ".txt")
+_UTTERANCE_FORMATS = (".phn", ".textgrid", ".ctm")  # one file per utterance (CTM: per utterance or corpus)
+_FORMATS = (*_UTTERANCE_FORMATS, ".csv", ".txt")
 
 
 class Segment(NamedTuple):
-    """A label and the time it holds, in seconds from the start of the file."""
+    """A label with its start and end, in seconds from the start of the file."""
 
     start_seconds: float
     end_seconds: float
@@ -45,12 +45,12 @@ class Segment(NamedTuple):
 
 
 class Alignments:
-    """The segments of many audio files, parsed when first asked for.
+    """The segments of many audio files; a file's segments are parsed when they are first used.
 
     Args:
-        tracks: by the name of the audio file (a path relative to some folder, with or without a suffix, or a stem) its
-            track or a function that reads it.
-        source: where they come from, for messages.
+        tracks: name of the audio file -> its track, or a function that reads it. A name is a path relative to some
+            folder, with or without a suffix, or a stem.
+        source: file or folder of the alignments, for messages.
     """
 
     def __init__(self, tracks: Mapping[str, Track | Callable[[], Track]], source: str = "the alignments") -> None:
@@ -71,23 +71,24 @@ class Alignments:
 
     @property
     def names(self) -> list[str]:
-        """The files there are segments for, as the source names them."""
+        """The names of the aligned files in the source."""
         return list(self._tracks)
 
     @property
     def labels(self) -> list[str]:
-        """The labels that occur, sorted (numbers by value); reads everything, and so finds what is malformed."""
+        """All labels, sorted (numbers by value). Every track is read, so malformed ones raise a ValueError."""
         found: set[str] = set()
         for name in self._tracks:
             found.update(self._track(name).labels)
         return sorted(found, key=lambda label: (int(label) if label.isdecimal() and len(label) < 19 else np.inf, label))
 
     def name_of(self, path: str) -> str | None:
-        """Which name in the source means this path of a manifest: the same path, the same without its suffix, or the
-        same stem; None if none does.
+        """Return the name in the source that matches a path of a manifest; None if there is none.
+
+        Tried in this order: the same path, the same path without suffix, the same stem.
 
         Raises:
-            ValueError: if several do; they are named.
+            ValueError: if several names match; the message lists them.
         """
         names = self._candidates(path)
         if len(names) > 1:
@@ -98,13 +99,13 @@ class Alignments:
         return names[0] if names else None
 
     def segments(self, path: str) -> list[Segment]:
-        """The segments of a file in order of time; they do not overlap.
+        """Return the segments of a file in order of time; they do not overlap.
 
         Args:
-            path: as in the manifest.
+            path: path of the file in the manifest.
 
         Raises:
-            ValueError: if there are none or several alignments for it, or its alignment is malformed.
+            ValueError: if the file has no or several alignments, or its alignment is malformed.
         """
         track = self._track_of(path)
         return list(map(Segment, track.starts.tolist(), track.ends.tolist(), track.labels))
@@ -151,8 +152,8 @@ def read_alignments(path: str | Path, *, tier: str | None = None) -> Alignments:
 
     Raises:
         ValueError: if there is nothing there, a folder holds several formats, a name occurs twice, a table is
-            malformed, or `tier` is given for a format without tiers. Files of one utterance are read when
-            they are asked for.
+            malformed, or `tier` is given for a format without tiers. A file of one utterance is read, and checked,
+            when its segments are first used.
     """
     path = Path(path)
     if (path / ALIGNMENTS_NAME).is_file():
@@ -168,13 +169,13 @@ def read_alignments(path: str | Path, *, tier: str | None = None) -> Alignments:
     if tier is not None and files[0].suffix.lower() != ".textgrid":
         raise ValueError(f"`tier`={tier}: {files[0]} is no TextGrid, and other formats have no tiers; leave it out")
     tracks: dict[str, Track | Callable[[], Track]] = {}
-    home: dict[str, Path] = {}
+    file_of: dict[str, Path] = {}
     for file in files:
         found = _tracks_in(file, root, tier)
         for name in found:
             if name in tracks:
-                raise ValueError(f"{name} is aligned in both {home[name]} and {file}; keep one")
-            home[name] = file
+                raise ValueError(f"{name} is aligned in both {file_of[name]} and {file}; keep one")
+            file_of[name] = file
         tracks.update(found)
     if not tracks:
         raise ValueError(f"{path} holds no alignments")
@@ -183,11 +184,11 @@ def read_alignments(path: str | Path, *, tier: str | None = None) -> Alignments:
 
 @runtime_checkable
 class FrameTimes(Protocol):
-    """Where frames lie in time: an encoder says it of its latents, a front end of its features.
+    """The times of frames: latents of an encoder, or features of a feature extractor.
 
     Attributes:
-        sample_rate_hz: what samples are counted in.
-        hop_samples: from a frame's centre to the next one's.
+        sample_rate_hz: rate of the samples.
+        hop_samples: distance from a frame's centre to the next frame's.
         first_centre_samples: centre of frame 0, from the first sample of the window.
     """
 
@@ -199,14 +200,14 @@ class FrameTimes(Protocol):
 def window_labels(
     segments: Sequence[Segment], times: FrameTimes, start: int, num_frames: int, classes: Mapping[str, int]
 ) -> np.ndarray:
-    """The class that holds at the centre of every frame of a window.
+    """Return the class at the centre of every frame of a window.
 
     Args:
-        segments: of the window's file, in order of time, not overlapping; none leave every frame unlabelled.
-        times: of the frames in a window.
+        segments: segments of the window's file, in order of time, not overlapping; if empty, no frame has a label.
+        times: times of the frames in a window.
         start: the window's first sample; 0 for a whole file.
         num_frames: T.
-        classes: label -> class; frames of a label that is missing here stay unlabelled.
+        classes: label -> class; frames whose label is missing here stay unlabelled.
 
     Returns:
         `[T]` int64; -100 where no segment covers the centre (a segment covers its start, not its end).
@@ -217,18 +218,18 @@ def window_labels(
     class_of_segment = np.array([classes.get(label, UNLABELLED) for label in labels], dtype=np.int64)
     rate = times.sample_rate_hz
     centres = (start + times.first_centre_samples) / rate + times.hop_samples / rate * np.arange(num_frames)
-    at = np.searchsorted(np.array(starts), centres, side="right") - 1
-    covered = (at >= 0) & (centres < np.array(ends)[at])
-    return np.where(covered, class_of_segment[at], UNLABELLED)
+    segment = np.searchsorted(np.array(starts), centres, side="right") - 1
+    covered = (segment >= 0) & (centres < np.array(ends)[segment])
+    return np.where(covered, class_of_segment[segment], UNLABELLED)
 
 
 def check_alignments(alignments: Alignments, manifest: Manifest, rows: Sequence[int] | np.ndarray) -> None:
-    """Refuse alignments that are not those of the files; frames of files without an alignment stay unlabelled.
+    """Refuse alignments that do not fit the files; frames of files without an alignment stay unlabelled.
 
     Args:
-        alignments: read here, as far as they are of these files.
-        manifest: of the audio; its counts say how long each file is, else its header does.
-        rows: which files of the manifest are meant.
+        alignments: the alignments, of which only these files' are read.
+        manifest: manifest of the audio; lengths come from its counts, or else from the files' headers.
+        rows: rows of the files in the manifest.
 
     Raises:
         ValueError: if no file has an alignment or no alignment a label, or a file has several; if the labels of a file
@@ -237,25 +238,25 @@ def check_alignments(alignments: Alignments, manifest: Manifest, rows: Sequence[
     Warns:
         UserWarning: if the last labels of half of the files end before 55 % of their audio.
     """
-    rows = np.unique(np.asarray(rows, dtype=np.int64))  # folds name a row as often as it is trained and tested on
+    rows = np.unique(np.asarray(rows, dtype=np.int64))  # folds repeat a row
     paths = [manifest.paths[row] for row in rows.tolist()]
-    aligned = [place for place, path in enumerate(paths) if alignments.name_of(path)]
+    aligned = [i for i, path in enumerate(paths) if alignments.name_of(path)]
     if not aligned:
         raise ValueError(
             f"{len(paths)} of {len(paths)} audio files have no alignment:\n{name_a_few(paths)}\n"
             f"{len(alignments)} alignments have no audio:\n{name_a_few(alignments.names)}\n"
             "files match by their path, their path without suffix, or their stem"
         )
-    found = manifest.take(rows[aligned])
-    ends = np.array([alignments.end_seconds(path) for path in found.paths])
+    files = manifest.take(rows[aligned])
+    ends = np.array([alignments.end_seconds(path) for path in files.paths])
     if not ends.any():
-        raise ValueError(f"the alignments of {len(found)} audio files hold no label:\n{name_a_few(found.paths)}")
-    lengths = found.seconds
+        raise ValueError(f"the alignments of {len(files)} audio files hold no label:\n{name_a_few(files.paths)}")
+    lengths = files.seconds
     late = np.flatnonzero(ends > lengths + MOST_SECONDS_AFTER_AUDIO).tolist()
     if late:
-        lines = [f"{found.paths[row]}: labels until {ends[row]:g} s, audio until {lengths[row]:g} s" for row in late]
+        lines = [f"{files.paths[row]}: labels until {ends[row]:g} s, audio until {lengths[row]:g} s" for row in late]
         raise ValueError(
-            f"the labels of {len(late)} of {len(found)} aligned files end after their audio:\n{name_a_few(lines)}\n"
+            f"the labels of {len(late)} of {len(files)} aligned files end after their audio:\n{name_a_few(lines)}\n"
             "give times in seconds (samples at 16 kHz in .phn) from the beginning of each file, or remove the "
             "alignments that are of other recordings"
         )
@@ -269,8 +270,8 @@ def check_alignments(alignments: Alignments, manifest: Manifest, rows: Sequence[
 
 
 def _files_below(folder: Path) -> list[Path]:
-    """The alignment files below a folder, all of one format."""
-    files = [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in _OF_UTTERANCES and file.is_file()]
+    """Return the alignment files below a folder, all of one format."""
+    files = [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in _UTTERANCE_FORMATS and file.is_file()]
     counts = Counter(file.suffix.lower() for file in files)
     if len(counts) > 1:
         found = ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items()))

@@ -1,4 +1,4 @@
-"""Which changes of waveforms training makes, and how each window draws them.
+"""Augmentation of training windows: its options, and the random changes of each window.
 
 S samples.
 """
@@ -12,29 +12,29 @@ from cpc.data.audio.waveform_changes import (
     COLOURS,
     Waveform,
     add_noise,
+    coloured_noise,
     drop_band,
     drop_time,
     keep_band,
-    made_noise,
     reverberate,
     room_response,
     shift_pitch,
 )
 
-_DIRECT_DB = (0.0, 12.0)  # direct sound against reverberation: from the far end of a room to beside the speaker
+_DIRECT_DB = (0.0, 12.0)  # direct sound against reverberation: 0 dB at the far end of a room, 12 dB beside the speaker
 _NARROWEST_HZ = 10.0  # ten of the frequencies that a second of noise is made of
 
 
 @dataclass(kw_only=True)
 class WaveformAugmentation:
-    """Changes of training windows, in this order (after Kharitonov et al. 2020, arXiv:2007.00991); null: not that one.
+    """Changes of training windows, in this order (after Kharitonov et al. 2020, arXiv:2007.00991); null leaves one out.
 
-    Every window draws its own. Two numbers are a range, one is the largest amount; draws from both are uniform.
+    Amounts are drawn for each window. Two numbers are a range, one number is the largest amount; both are uniform.
 
     Args:
-        applied_to: `past`: contexts come from changed waveforms, the latents they are to find from unchanged ones, at
-            the cost of encoding both; `both`: all come from changed ones.
-        pitch_cents: pitch is raised or lowered by at most this.
+        applied_to: `past`: contexts come from changed waveforms, positives and negatives from unchanged ones, at the
+            cost of encoding both; `both`: contexts, positives and negatives come from changed waveforms.
+        pitch_cents: largest change of pitch, up or down.
         noise_snr_db: range of the ratio of signal to added noise.
         noise: `white`, `pink` or `brown`; or recordings: a manifest, or a folder that holds `manifest.csv`.
         noise_band_hz: only this band of the noise is added; the paper's is 80 to 240.
@@ -54,15 +54,15 @@ class WaveformAugmentation:
 
     @property
     def recordings(self) -> str | None:
-        """Where noise was recorded; None: it is made, or there is none."""
+        """Manifest of the noise recordings; None if noise is generated, or if there is no noise."""
         return None if self.noise in COLOURS else self.noise
 
     def check(self, sample_rate_hz: int, window_samples: int) -> None:
-        """Refuse what is out of range, or has no effect.
+        """Refuse options that are out of range or have no effect.
 
         Args:
-            sample_rate_hz: of the windows.
-            window_samples: how long these are.
+            sample_rate_hz: rate of the windows.
+            window_samples: length of the windows.
 
         Raises:
             ValueError: naming the option.
@@ -104,11 +104,11 @@ class WaveformAugmentation:
 
 
 class Augmenter:
-    """Changes a waveform as a key decides, and nothing else: not the order of windows, the process or the rank.
+    """Changes a waveform by a key. The result does not depend on the order of windows, the process or the rank.
 
     Args:
-        options: which changes.
-        sample_rate_hz: of waveforms and noise.
+        options: the changes.
+        sample_rate_hz: rate of waveforms and noise.
         recordings: `PackedAudio` of noise, if the options name some.
     """
 
@@ -120,32 +120,32 @@ class Augmenter:
             raise ValueError(f"data.augmentation.noise={options.noise!r} holds no audio that can be read")
 
     def __call__(self, x: Waveform, key: int) -> Waveform:
-        """The waveform changed; each change has draws of its own, so that one more leaves the others as they were."""
+        """Return the changed waveform. Each change has its own generator: adding a change does not alter the others."""
         options, rate = self.options, self.sample_rate_hz
-        of_pitch, of_noise, of_reverb, of_band, of_time = (np.random.default_rng((key, change)) for change in range(5))
+        pitch_rng, noise_rng, reverb_rng, band_rng, time_rng = (np.random.default_rng((key, i)) for i in range(5))
         if options.pitch_cents is not None:
-            x = shift_pitch(x, of_pitch.uniform(-options.pitch_cents, options.pitch_cents), rate)
+            x = shift_pitch(x, pitch_rng.uniform(-options.pitch_cents, options.pitch_cents), rate)
         if options.noise_snr_db is not None:
-            snr_db = of_noise.uniform(*options.noise_snr_db)
-            x = add_noise(x, self._noise(len(x), of_noise), snr_db)
+            snr_db = noise_rng.uniform(*options.noise_snr_db)
+            x = add_noise(x, self._noise(len(x), noise_rng), snr_db)
         if options.reverb_ms is not None:
-            rt60_ms, direct_db = of_reverb.uniform(*options.reverb_ms), of_reverb.uniform(*_DIRECT_DB)
-            x = reverberate(x, room_response(rt60_ms, direct_db, rate, of_reverb))
+            rt60_ms, direct_db = reverb_rng.uniform(*options.reverb_ms), reverb_rng.uniform(*_DIRECT_DB)
+            x = reverberate(x, room_response(rt60_ms, direct_db, rate, reverb_rng))
         if options.band_drop_hz is not None:
-            width = of_band.uniform(0, options.band_drop_hz)
-            low = of_band.uniform(0, rate / 2 - width)
+            width = band_rng.uniform(0, options.band_drop_hz)
+            low = band_rng.uniform(0, rate / 2 - width)
             x = drop_band(x, low, low + width, rate)
         if options.time_drop_ms is not None:
-            num_samples = min(len(x), round(of_time.uniform(0, options.time_drop_ms) / 1000 * rate))
-            x = drop_time(x, int(of_time.integers(0, len(x) - num_samples + 1)), num_samples)
+            num_samples = min(len(x), round(time_rng.uniform(0, options.time_drop_ms) / 1000 * rate))
+            x = drop_time(x, int(time_rng.integers(0, len(x) - num_samples + 1)), num_samples)
         return x
 
     def _noise(self, num_samples: int, rng: np.random.Generator) -> Waveform:
-        """Made or recorded; of a recording that is too short, again and again."""
+        """Return generated or recorded noise; a recording that is too short is repeated."""
         rate, band = self.sample_rate_hz, self.options.noise_band_hz
-        size = max(num_samples, rate)  # a second, so that the narrowest band holds some of it
+        size = max(num_samples, rate)  # at least a second: the narrowest band is not empty
         if self.recordings is None:
-            noise = made_noise(size, self.options.noise, rate, rng)
+            noise = coloured_noise(size, self.options.noise, rate, rng)
         else:
             lengths = self.recordings.num_samples
             file = int(rng.choice(np.flatnonzero(lengths)))

@@ -1,4 +1,4 @@
-"""`cpc data pack`. torch is imported when it starts, not for its help."""
+"""`cpc data pack`. torch is imported when the command runs, so that its help is fast."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from cpc.config.argument_rules import Count, checked
 def pack_corpus(
     data: str | Path, *, sample_rate_hz: Count = 16000, cache_dir: str | Path | None = None, skip_bad: bool = False
 ) -> None:
-    """Decode a corpus once, and print where it is.
+    """Decode a corpus once, and print the folder of the pack.
 
     Args:
         data: manifest CSV, or the folder that holds it.

@@ -1,4 +1,4 @@
-"""Checks that an audio file holds what its header says and nothing more: decoders end early without a word."""
+"""Checks that an audio file holds exactly what its header says: decoders end early without an error."""
 
 import mmap
 import re
@@ -9,19 +9,19 @@ from typing import NamedTuple
 
 from soundfile import SoundFile
 
-# libsndfile shortens a cut-off file in silence, but its log keeps what the header promised.
+# libsndfile shortens a truncated file without an error, but its log keeps the sizes in the header.
 _SIZES = re.compile(r"^\s*(data|SSND|Data Size|riff|Riff size)\s*: (\d+) \(should be (\d+)\)", re.MULTILINE)
 _CAF_SIZES = re.compile(r"Bytes / packet\s*: (\d+)\s+Frames / packet\s*: 1\n(?:.*\n)*?data : (\d+)")
 _CAF_EDIT_BYTES = 4
 _NIST_COUNT = re.compile(rb"\nsample_count -i (\d+)")
 _NIST_HEADER_BYTES = 1024
 
-# A header of this many samples does not know its length; libsndfile says 2**63 - 1.
+# A header with more samples than this has no known length; libsndfile then gives 2**63 - 1.
 MOST_SAMPLES = 1 << 40
-# Players pad files to whole blocks; more after the audio is no padding.
+# Programs pad files to whole blocks; more bytes than this after the audio are not padding.
 _MOST_PADDING_BYTES = 4096
 _MOST_METADATA_BYTES = 1 << 24
-# The end of the audio lies at most so far before the place where the decoder has stopped to read.
+# The end of the audio lies at most this far before the position of the decoder.
 _BUFFERED_BYTES = {"FLAC": 1 << 17}
 
 _OGG_BEGINS, _OGG_ENDS = 2, 4  # flags of a page, RFC 3533
@@ -40,17 +40,17 @@ _MPEG_2_KBITS = (
     _MPEG_2_LOW_KBITS,
 )
 _MPEG_RATES_HZ = (44100, 48000, 32000)
-_INFO_BYTES = 64  # of a first frame: the frame of Xing, LAME or Fraunhofer, which holds the number of frames, is there
+_INFO_BYTES = 64  # of the first frame, which may hold the number of frames (by Xing, LAME or Fraunhofer)
 
 
 class _Mpeg(NamedTuple):
     """The frames of an MPEG file.
 
     Attributes:
-        num_samples: of its whole frames of audio.
-        num_frames: how many those are.
-        num_promised: what its first frame says, None if it says nothing.
-        missing_bytes: of the last frame.
+        num_samples: samples of the whole frames of audio.
+        num_frames: number of whole frames of audio.
+        num_promised: number of frames in the information frame; None without one.
+        missing_bytes: missing bytes of the last frame.
     """
 
     num_samples: int
@@ -68,8 +68,8 @@ def whole_samples(path: Path, stream: FileIO, sound: SoundFile) -> int:
         sound: the decoder that reads from it.
 
     Raises:
-        ValueError: naming the file, if it was cut off, holds several files joined to one, or does not say how long
-            it is, so that its decoder would end early.
+        ValueError: naming the file, if it is truncated, holds several joined files, or has no known length, so that
+            its decoder would end early.
     """
     if sound.frames > MOST_SAMPLES:
         raise ValueError(f"{path}: does not say how long it is; write it again with any audio tool")
@@ -105,17 +105,17 @@ def whole_samples(path: Path, stream: FileIO, sound: SoundFile) -> int:
 
 
 def check_end(path: Path, stream: FileIO, sound: SoundFile) -> None:
-    """Refuse a file that goes on after its audio; call it when the last sample was read.
+    """Refuse a file that goes on after its audio; call this after the last sample is read.
 
     Args:
         path: for messages.
-        stream: the open file, where the decoder has stopped to read.
+        stream: the open file, at the position of the decoder.
         sound: the decoder.
 
     Raises:
         ValueError: naming the file, if another file follows, or bytes that are neither metadata nor padding.
     """
-    if sound.format in ("MP3", "OGG"):  # whose frames and pages were counted
+    if sound.format in ("MP3", "OGG"):  # `whole_samples` counted their frames and pages
         return
     end = stream.tell()
     with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -124,14 +124,14 @@ def check_end(path: Path, stream: FileIO, sound: SoundFile) -> None:
         if content.find(content[:8], max(8, end - buffered), last) > 0:
             raise _joined(path)
         num_after = len(content) - end
-        # Names of chunks, as `LIST`, or `_PMX` of Adobe Audition.
+        # Names of chunks, such as `LIST`, or `_PMX` of Adobe Audition.
         is_chunk = any(content[start : start + 4].strip(b" _").isalnum() for start in (end, end + 1))
     if not buffered and num_after > (max(end, _MOST_METADATA_BYTES) if is_chunk else _MOST_PADDING_BYTES):
         raise _longer(path, num_after)
 
 
 def _is_placeholder(num_bytes: int) -> bool:
-    """Whether a length is what programs that write to a pipe put there: near 2**31, 2**32 or 2**63."""
+    """Return whether a length is a placeholder of a program that writes to a pipe: near 2**31, 2**32 or 2**63."""
     return abs(num_bytes - 2**31) <= 4096 or 0 <= 2**32 - num_bytes <= 4096 or num_bytes >= 2**62
 
 
@@ -161,7 +161,7 @@ def _joined(path: Path) -> ValueError:
 
 
 def _check_ogg_pages(path: Path, content: mmap.mmap) -> None:
-    """Go from page to page: a stream ends with a page that says so, and no other one may follow."""
+    """Check the pages: a stream ends with a page that has the end flag, and no other stream may follow."""
     position, flags, has_begun = 0, 0, False
     while content[position : position + 4] == b"OggS":
         sizes_start = position + _OGG_HEADER_BYTES
@@ -170,7 +170,7 @@ def _check_ogg_pages(path: Path, content: mmap.mmap) -> None:
         flags, sizes_end = content[position + 5], sizes_start + content[sizes_start - 1]
         if has_begun and flags & _OGG_BEGINS:
             raise _joined(path)
-        has_begun = not flags & _OGG_BEGINS  # streams that run side by side all begin at first
+        has_begun = not flags & _OGG_BEGINS  # parallel streams all begin before any goes on
         position = sizes_end + sum(content[sizes_start:sizes_end])
         if position > len(content):
             raise _cut_off(path)
@@ -183,7 +183,7 @@ def _whole_mpeg_samples(path: Path, mpeg: _Mpeg, num_decoded: int) -> int:
         raise ValueError(f"{path}: is truncated, {mpeg.missing_bytes} bytes of its last frame are missing")
     promised = mpeg.num_promised
     if promised is not None:
-        if mpeg.num_frames + 1 < promised:  # some encoders count the frame that says so
+        if mpeg.num_frames + 1 < promised:  # some encoders count the information frame, too
             raise ValueError(f"{path}: is truncated, {mpeg.num_frames} of its {promised} frames are there")
         if mpeg.num_frames > promised:
             raise ValueError(
@@ -199,7 +199,7 @@ def _whole_mpeg_samples(path: Path, mpeg: _Mpeg, num_decoded: int) -> int:
 
 
 def _mpeg_frame_bytes(version: int, layer: int, kbits: int, rate: int, padding: int) -> int:
-    """Bytes of a frame, from the fields of its header; 0 if one is illegal or the format is free."""
+    """Return the bytes of a frame by the fields of its header; 0 if a field is illegal or the format is free."""
     if version == 1 or layer == 0 or kbits in (0, 15) or rate == 3:
         return 0
     rows = _MPEG_1_KBITS if version == 3 else _MPEG_2_KBITS
@@ -210,7 +210,7 @@ def _mpeg_frame_bytes(version: int, layer: int, kbits: int, rate: int, padding: 
     return (72 if layer == 1 and version != 3 else 144) * bits_per_second // rate_hz + padding
 
 
-# By the second and third byte of a frame, of which the first has eight ones.
+# Bytes of a frame, by its second and third byte; the first byte has eight ones.
 _MPEG_FRAME_BYTES = [
     _mpeg_frame_bytes(key >> 11 & 3, key >> 9 & 3, key >> 4 & 15, key >> 2 & 3, key >> 1 & 1) if key >> 13 == 7 else 0
     for key in range(1 << 16)
@@ -218,7 +218,7 @@ _MPEG_FRAME_BYTES = [
 
 
 def _count_mpeg_frames(content: mmap.mmap) -> _Mpeg:
-    """Go from frame to frame, over tags and damages."""
+    """Count the frames, skipping tags and damaged bytes."""
     position, num_frames, samples_per_frame = 0, 0, 0
     promised: int | None = None
     while position + 4 <= len(content):
@@ -235,7 +235,7 @@ def _count_mpeg_frames(content: mmap.mmap) -> _Mpeg:
             position += num_bytes
         elif content[position : position + 3] == b"ID3":
             size = content[position + 6 : position + 10]
-            position += 10 + sum((byte & 127) << 7 * place for place, byte in enumerate(reversed(size)))
+            position += 10 + sum((byte & 127) << 7 * i for i, byte in enumerate(reversed(size)))
         elif len(content) - position == 128 and content[position : position + 3] == b"TAG":
             break
         else:
@@ -250,7 +250,7 @@ def _frame_bytes_at(content: mmap.mmap, position: int) -> int:
 
 
 def _next_frame(content: mmap.mmap, position: int) -> int:
-    """Where a frame begins that another one follows; the end of the file if none does."""
+    """Return the position of the next frame that another frame follows; the end of the file if there is none."""
     while 0 <= (position := content.find(b"\xff", position)) < len(content) - 4:
         following = position + _frame_bytes_at(content, position)
         if position < following < len(content) - 4 and _frame_bytes_at(content, following):
@@ -260,7 +260,7 @@ def _next_frame(content: mmap.mmap, position: int) -> int:
 
 
 def _promised_frames(frame: bytes) -> int | None:
-    """The number of frames in a first frame that holds no audio; None if it holds audio, or no number."""
+    """Return the number of frames in an information frame; None if the frame holds audio, or no number."""
     for name in (b"Xing", b"Info"):
         start = frame.find(name)
         if 0 < start <= len(frame) - 12 and frame[start + 7] & 1:

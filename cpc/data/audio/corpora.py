@@ -1,6 +1,6 @@
-"""What the scripts of public audio corpora share (`datasets/NAME/prepare.py`): from files to a manifest with labels.
+"""Helpers of the scripts of public audio corpora (`datasets/NAME/prepare.py`), which write a manifest with labels.
 
-Nothing is downloaded, and nothing but the manifest is written.
+They download nothing, and write only the manifest.
 """
 
 import re
@@ -15,7 +15,7 @@ from cpc.data.store.text_files import read_text
 
 
 def describe(manifest: Manifest, published: dict[str, int] | None = None) -> str:
-    """A table of the splits: files, speakers, hours, and where `published` counts of files differ from these."""
+    """Return a table of the splits: files, speakers, hours, and `published` counts of files if they differ."""
     hours = manifest.num_samples / manifest.sample_rate_hz / 3600
     speakers, splits = manifest.column("speaker"), manifest.column("split")
     lines = [
@@ -34,7 +34,7 @@ def describe(manifest: Manifest, published: dict[str, int] | None = None) -> str
 
 
 def index_audio(root: Path, out: Path | None) -> tuple[Manifest, Path]:
-    """The audio below `root`, and where its manifest goes; nothing is left there if the corpus is refused later."""
+    """Index the audio below `root`; return the index and the path of the manifest, which is not written yet."""
     out = root if out is None else out
     if out.is_dir():
         out = out / MANIFEST_NAME
@@ -45,7 +45,7 @@ def index_audio(root: Path, out: Path | None) -> tuple[Manifest, Path]:
 
 
 def parse_paths(index: Manifest, pattern: str, layout: str) -> dict[str, list[str]]:
-    """The pattern's named groups, one list per group."""
+    """Match every path; return the values of each named group of the pattern."""
     matches = [re.search(pattern, path) for path in index.paths]
     strange = [path for path, match in zip(index.paths, matches, strict=True) if match is None]
     refuse(f"of {len(index)} audio files are not named like {layout}", strange)
@@ -56,7 +56,7 @@ def parse_paths(index: Manifest, pattern: str, layout: str) -> dict[str, list[st
 def splits_of(
     lists: dict[str, Path], ids: Collection[str], *, without_suffix: bool = False, allow_missing: bool = False
 ) -> dict[str, str]:
-    """Utterance -> split, from one list per split."""
+    """Return utterance -> split, read from one list of utterances per split."""
     present = set(ids)
     split_of: dict[str, str] = {}
     for split, path in lists.items():
@@ -72,16 +72,16 @@ def splits_of(
 
 
 def read_list(path: Path) -> list[str]:
-    """The lines of a text file that are not blank; raises a ValueError if there is none."""
+    """Return the lines of a text file that are not blank; raise a ValueError if there is no file."""
     require_file(path)
     return [line for line in read_text(path).splitlines() if line.strip()]
 
 
-def refuse(complaint: str, culprits: Iterable[str]) -> None:
+def refuse(problem: str, culprits: Iterable[str]) -> None:
     """Raise a ValueError that names the first few culprits, if there are any."""
     culprits = list(culprits)
     if culprits:
-        raise ValueError(f"{len(culprits)} {complaint}:\n{name_a_few(culprits)}")
+        raise ValueError(f"{len(culprits)} {problem}:\n{name_a_few(culprits)}")
 
 
 def write_manifest(

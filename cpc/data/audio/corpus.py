@@ -1,4 +1,4 @@
-"""A corpus as training and evaluation use it: a manifest's audio, speakers and frame labels, cut by split."""
+"""The audio, speakers and frame labels of a manifest, by split, for training and evaluation."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,10 +22,10 @@ Sampler = Literal["uniform", "same_speaker"]
 
 @runtime_checkable
 class Geometry(FrameTimes, Protocol):
-    """What an encoder says about its latents: how many there are, and where they lie."""
+    """The number and the times of an encoder's latents."""
 
     def num_latents(self, num_samples: int) -> int:
-        """Latents of so many samples."""
+        """Return the number of latents of `num_samples` samples."""
         ...
 
 
@@ -33,12 +33,12 @@ class Geometry(FrameTimes, Protocol):
 class Corpus(DrawnCorpus):
     """The files of a manifest at an encoder's sample rate.
 
-    Audio is decoded when windows are first asked for; `check` needs none.
+    Audio is decoded by the first call of `windows`; `check` decodes nothing.
 
     Args:
         source: a manifest CSV, a folder that holds `manifest.csv`, or the URL of a sharded corpus.
-        geometry: the encoder whose latents the windows give.
-        others: as of `cpc.data.Audio`; the labels of alignments come with every window.
+        geometry: the encoder.
+        others: options of `cpc.data.Audio`; the labels of alignments come with every window.
 
     Attributes:
         manifest: all rows.
@@ -78,11 +78,11 @@ class Corpus(DrawnCorpus):
         """Check the manifest and the alignments before decoding.
 
         Args:
-            splits: those that will be used; None: all rows.
-            needs_speakers: whether every file of these must have a speaker.
+            splits: the splits that will be used; None: all rows.
+            needs_speakers: whether every file of these splits must have a speaker.
 
         Raises:
-            ValueError: if a split has no rows, a speaker is missing, or the alignments are not those of a split (see
+            ValueError: if a split has no rows, a speaker is missing, or the alignments do not fit a split (see
                 `check_alignments`).
         """
         for split in splits:
@@ -104,14 +104,14 @@ class Corpus(DrawnCorpus):
 
     @cached_property
     def audio(self) -> PackedAudio:
-        """The audio of all rows; packed here, if it is neither packed yet nor in shards."""
+        """The audio of all rows; packed now unless it is packed already or in shards."""
         if self._shards is not None:
             return open_sharded(self._shards, self.manifest, self.geometry.sample_rate_hz, self.skip_bad)
         return pack(self.manifest, self.geometry.sample_rate_hz, self.cache_dir, skip_bad=self.skip_bad)
 
     @cached_property
     def augmenter(self) -> Augmenter | None:
-        """Changes training's windows; recordings of noise are packed here, if they are not yet."""
+        """The augmentation of training windows; recordings of noise are packed now unless they are packed already."""
         options, rate = self.augmentation, self.geometry.sample_rate_hz
         if options is None:
             return None
@@ -124,14 +124,14 @@ class Corpus(DrawnCorpus):
         return Augmenter(options, rate, recordings)
 
     def windows(self, split: str | None, *, is_training: bool = False) -> WindowDataset:
-        """The windows of a split, None of all rows, in training augmented; sequence ids are the manifest's rows."""
+        """Return the windows of a split (None: of all rows), augmented in training; sequence ids are manifest rows."""
         rows = self.manifest.rows(split)
-        at_once = None
+        windows_at_once = None
         if is_training and self.shuffle_hours is not None:
-            at_once = round(self.shuffle_hours * 3600 * self.geometry.sample_rate_hz / self.window_samples)
-            if at_once < 16:
+            windows_at_once = round(self.shuffle_hours * 3600 * self.geometry.sample_rate_hz / self.window_samples)
+            if windows_at_once < 16:
                 raise ValueError(
-                    f"data.shuffle_hours={self.shuffle_hours} holds {at_once} windows: at least 16 are shuffled"
+                    f"data.shuffle_hours={self.shuffle_hours} holds {windows_at_once} windows: at least 16 are shuffled"
                 )
         made_from = {
             "paths of audio files": digest(self.manifest.paths[row] for row in rows.tolist()),
@@ -149,12 +149,12 @@ class Corpus(DrawnCorpus):
             num_latents=self.geometry.num_latents(self.window_samples),
             split=split,
             augmenter=self.augmenter if is_training else None,
-            windows_at_once=at_once,
+            windows_at_once=windows_at_once,
             made_from=made_from,
         )
 
     def statistics(self, split: str | None) -> tuple[float, float]:
-        """Exact mean and standard deviation of the samples of a split, that of training; None: of all rows."""
+        """Return the exact mean and standard deviation of the samples of a split; None: of all rows."""
         with naming(split):
             return self.audio.subset(self.manifest.rows(split)).statistics
 

@@ -1,4 +1,4 @@
-"""Frozen front ends: whole files in, one feature vector per frame out.
+"""Features of whole files, one vector per frame, by a frozen model or by spectra.
 
 B files, S samples, T frames, D feature dim.
 """
@@ -23,32 +23,32 @@ _SPECTRAL: dict[str, Any] = {"mfcc": MFCC, "logmel": LogMel}
 
 
 class Features:
-    """Latents z, contexts c or a spectral baseline of whole files: what probes read.
+    """Latents z, contexts c or a spectral baseline of whole files, for probes.
 
-    Every file starts from a fresh state and the model is in eval mode, so neither the order of files nor what was read
-    before matters, but for rounding where files are taken together. Long files are encoded in chunks: the encoder's
-    overlap, the context carries its state, and the result is that of the whole file at once, in bounded memory.
+    Every file starts from a fresh state and the model is in eval mode, so features do not depend on other files, except
+    for rounding where files are encoded together. Long files are encoded in chunks in bounded memory: chunks of the
+    encoder overlap, and the context carries its state. The result equals that of the whole file at once.
 
     Args:
         kind: `z` latents, `c` contexts, `zc` both side by side (one pass over the audio serves two probes), `mfcc` or
             `logmel`.
-        model: whose latents and contexts; needed for `z`, `c` and `zc`.
-        sample_rate_hz: rate of the waveforms for `mfcc` and `logmel`; the model's own where there is a model.
+        model: needed for `z`, `c` and `zc`.
+        sample_rate_hz: rate of the waveforms for `mfcc` and `logmel`; the model's own if there is a model.
         statistics: mean and deviation of the corpus' samples, for `mfcc` and `logmel`; a model has its own.
-        device: where to compute; the model is moved there. Unless given, where the model is.
-        precision: `bfloat16` runs the encoder's products in it, faster on many processors that have it and slower on
-            some; contexts stay in float32.
+        device: device to compute on, to which the model is moved; the model's own unless given.
+        precision: `bfloat16` computes the encoder's products in bfloat16, faster on many processors and slower on some;
+            contexts stay in float32.
         chunk_seconds: audio encoded at a time; short chunks stay in the processor's cache.
 
     Attributes:
         dim: D.
         has_context: whether a context network runs over the latents.
-        hop_samples: from a frame to the next.
+        hop_samples: distance from a frame to the next.
         first_centre_samples: centre of frame 0, from the file's first sample.
-        sample_rate_hz: of the waveforms.
+        sample_rate_hz: rate of the waveforms.
 
     Raises:
-        ValueError: on an unknown kind, or without the model or the rate that the kind needs.
+        ValueError: on an unknown kind, or if the model or the rate that the kind needs is missing.
 
     Example:
         >>> features = Features("mfcc", sample_rate_hz=16000)
@@ -97,7 +97,7 @@ class Features:
         self.hop_samples: int = self._encoder.hop_samples
         self.first_centre_samples: float = self._encoder.first_centre_samples
         self.sample_rate_hz: int = self._encoder.sample_rate_hz
-        # A latent closer than this to the start of a chunk has seen the padding there.
+        # A latent closer than this to the start of a chunk depends on the padding there.
         half_field = (self._encoder.receptive_field_samples - 1) / 2
         self._margin_latents = max(0, math.ceil((half_field - self.first_centre_samples) / self.hop_samples))
         self._shortest_samples = self._encoder.shortest_samples
@@ -105,11 +105,11 @@ class Features:
         self.chunk_samples = max(self.hop_samples, round(chunk_seconds * self.sample_rate_hz))
 
     def num_frames(self, num_samples: np.ndarray) -> np.ndarray:
-        """Frames of files of these lengths."""
+        """Return the number of frames of files of these lengths."""
         return self._encoder.num_latents(torch.from_numpy(np.asarray(num_samples, np.int64))).numpy()
 
     def geometry(self) -> dict[str, Any]:
-        """What a reader of stored features must know."""
+        """Return the facts that a reader of stored features needs."""
         return {
             "features": self.kind,
             "dim": self.dim,
@@ -119,7 +119,7 @@ class Features:
         }
 
     def __call__(self, wave: np.ndarray) -> np.ndarray:
-        """Features of a whole file.
+        """Return the features of a whole file.
 
         Args:
             wave: `[S]` float32 at `sample_rate_hz`.
@@ -131,7 +131,7 @@ class Features:
         return np.concatenate(pieces) if pieces else np.zeros((0, self.dim), np.float32)
 
     def stream(self, blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """Features of one file whose samples come block by block; the pieces `[t, D]` together are the file's `[T, D]`.
+        """Yield the features of one file, given in blocks of samples; the pieces `[t, D]` together are `[T, D]`.
 
         Args:
             blocks: consecutive samples, in blocks of any size.
@@ -143,21 +143,22 @@ class Features:
                 yield rearrange(frames, "1 t d -> t d").cpu().numpy()
 
     def together(self, files: Sequence[Iterable[np.ndarray]]) -> list[np.ndarray]:
-        """Features of several files, each as if it came alone, up to rounding.
+        """Return the features of several files, equal to those of each file by itself, up to rounding.
 
-        A recurrent context's steps wait for memory, so that eight files side by side take little longer than one; the
-        padding behind a shorter file reaches none of its contexts, because they are causal. The encoder, which is not,
-        takes the files one by one.
+        Steps of a recurrent context are bound by memory bandwidth: a batch of eight files takes little longer than one
+        file. Contexts are causal, so the padding behind a shorter file does not reach its contexts. The encoder is not
+        causal, and encodes one file at a time.
 
         Args:
-            files: each a file's blocks of samples.
+            files: the blocks of samples of each file.
 
         Returns:
             `[T, D]` float32 per file.
         """
         with self.frozen():
             latents = [
-                rearrange(torch.cat([self._none(), *self._latents(blocks)], 1), "1 t d -> t d") for blocks in files
+                rearrange(torch.cat([self._no_latents(), *self._latents(blocks)], 1), "1 t d -> t d")
+                for blocks in files
             ]
             lengths = [len(each) for each in latents]
             frames, _ = self._frames(nn.utils.rnn.pad_sequence(latents, batch_first=True), None)
@@ -165,23 +166,23 @@ class Features:
 
     @torch.inference_mode()
     def _frames(self, latents: Float[Tensor, "B T Z"], state: Any) -> tuple[Float[Tensor, "B T D"], Any]:
-        """Features of latents, going on from `state`."""
+        """Return the features of latents and the new state, starting from `state`."""
         if self._context is None:
             return latents, None
         contexts, state = self._context(latents, state)
         return torch.cat([latents, contexts], 2) if self.kind == "zc" else contexts, state
 
     def _latents(self, blocks: Iterable[np.ndarray]) -> Iterator[Float[Tensor, "1 t Z"]]:
-        """A file's latents in pieces, none of which has seen the edge of a chunk."""
+        """Yield a file's latents in pieces; no latent depends on the edge of a chunk."""
         pending = np.zeros(0, np.float32)
-        num_done = 0  # latents of `pending` that are out already, or that have seen its cut edge
+        num_done = 0  # latents of `pending` that were yielded already, or that depend on its cut edge
         for block in self._chunks(blocks):
             pending = np.concatenate([pending, block])
             num_final = (len(pending) - 1 - self._last_offset) // self.hop_samples + 1
             if num_final <= num_done or len(pending) < self._shortest_samples:
                 continue
             yield self._encode(pending)[:, num_done:num_final]
-            # What is kept begins at a latent's place and is long enough for the encoder, also behind the last chunk.
+            # The remainder begins where a latent begins, and is long enough for the encoder even after the last chunk.
             num_droppable = (len(pending) - self._shortest_samples) // self.hop_samples
             num_dropped = max(min(num_final - self._margin_latents, num_droppable), 0)
             pending = pending[num_dropped * self.hop_samples :]
@@ -195,12 +196,12 @@ class Features:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             return self._encoder(samples).float()
 
-    def _none(self) -> Float[Tensor, "1 0 Z"]:
+    def _no_latents(self) -> Float[Tensor, "1 0 Z"]:
         return torch.zeros(1, 0, self.latent_dim, device=self.device)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """The network in eval mode, and afterwards as it was."""
+        """Put the network into eval mode while the block runs, and restore its mode afterwards."""
         was_training = self._network.training
         self._network.eval()
         try:

@@ -1,4 +1,4 @@
-"""What tables call audio files: their paths, their paths without suffix, or their stems."""
+"""Names of audio files in tables: their paths, their paths without suffix, or their stems."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -8,26 +8,26 @@ from cpc.data.audio.headers import AUDIO_SUFFIXES
 
 
 def composed(name: str) -> str:
-    """A name in Unicode's normal form C, in which names are compared."""
+    """Return a name in Unicode's normal form C, in which names are compared."""
     return unicodedata.normalize("NFC", name)
 
 
 def bare_path(path: str) -> str:
-    """A path without the suffix of an audio file (`spk.001` keeps its dot), in Unicode's normal form C.
+    """Return a path without the suffix of an audio file (`spk.001` keeps its dot), in Unicode's normal form C.
 
-    File systems and unpackers change the normal form of a name: two that differ in it only are one name.
+    File systems and unpackers change the normal form of a name: names that differ only in the form are equal.
     """
     pure = PurePosixPath(composed(path))
     return pure.with_suffix("").as_posix() if pure.suffix.lower() in AUDIO_SUFFIXES else pure.as_posix()
 
 
 def is_end_of(one: str, other: str) -> bool:
-    """Whether one of two bare paths ends as the other, in whole folders: one tree may start a folder deeper."""
+    """Return whether one bare path ends with the other, in whole folders: one tree may start a folder deeper."""
     return f"/{one}".endswith(f"/{other}") or f"/{other}".endswith(f"/{one}")
 
 
 def shortest_names(paths: Sequence[str]) -> list[str]:
-    """One name for each path: all stems if they differ, else all paths without suffix, else the paths."""
+    """Return one name for each path: all stems if they differ, else all paths without suffix, else the paths."""
     bare = [bare_path(path) for path in paths]
     for names in ([path.rpartition("/")[2] for path in bare], bare):
         if len(set(names)) == len(names):

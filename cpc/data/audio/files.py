@@ -1,4 +1,4 @@
-"""Waveforms from audio files: at any rate, mono, block by block, the same as if decoded and resampled at once."""
+"""Waveforms from audio files: mono, at any rate, in blocks that equal decoding and resampling the whole file."""
 
 import math
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _MAX_FACTOR = 256  # 192 kHz to 1 kHz is 192
 
 
 def read_audio(path: str | Path, sample_rate_hz: int) -> np.ndarray:
-    """A whole audio file, mono, at `sample_rate_hz`.
+    """Read a whole audio file, mono, at `sample_rate_hz`.
 
     Returns:
         `[S]` float32, nominally in [-1, 1].
@@ -33,7 +33,7 @@ def read_audio(path: str | Path, sample_rate_hz: int) -> np.ndarray:
 
 
 def read_blocks(path: str | Path, sample_rate_hz: int, block_samples: int = _BLOCK_SAMPLES) -> Iterator[np.ndarray]:
-    """The blocks whose concatenation is `read_audio(path, sample_rate_hz)`, in bounded memory.
+    """Yield blocks whose concatenation is `read_audio(path, sample_rate_hz)`, in bounded memory.
 
     Args:
         path: the file.
@@ -61,12 +61,12 @@ def read_blocks(path: str | Path, sample_rate_hz: int, block_samples: int = _BLO
 
 
 def resampled_length(num_samples: np.ndarray, old_rate_hz: np.ndarray, new_rate_hz: int) -> np.ndarray:
-    """Number of samples after resampling: ceil(num_samples * new / old), int64."""
+    """Return the number of samples after resampling: ceil(num_samples * new / old), int64."""
     return -(-np.asarray(num_samples, np.int64) * new_rate_hz // np.asarray(old_rate_hz, np.int64))
 
 
 def check_rates(path: str | Path, old_rate_hz: int, new_rate_hz: int) -> None:
-    """Refuses a pair of rates of which one is out of range, or that lie too far apart, or have no small common pattern.
+    """Refuse two rates if one is out of range, they lie too far apart, or they have no small common pattern.
 
     Raises:
         ValueError: naming the file.
@@ -83,10 +83,10 @@ def check_rates(path: str | Path, old_rate_hz: int, new_rate_hz: int) -> None:
 
 
 class _Resampling:
-    """Windowed-sinc resampling with torchaudio's filters, and how far each output sample looks.
+    """Windowed-sinc resampling with torchaudio's filters.
 
-    `old` input samples and `new` output samples make one pattern; a pattern's outputs depend on the inputs of `margin`
-    patterns before and after it, and on nothing else.
+    `old` input samples and `new` output samples make one pattern. The outputs of a pattern depend only on the inputs of
+    this pattern and of `margin` patterns before and after it.
     """
 
     def __init__(self, old_rate_hz: int, new_rate_hz: int) -> None:
@@ -97,7 +97,7 @@ class _Resampling:
 
     @torch.no_grad()
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        # torchaudio computes the length in float32, hence one sample too few now and then: here it is exact.
+        # torchaudio computes the length in float32, sometimes one sample too few: here the length is exact.
         padded = functional.pad(
             torch.from_numpy(x)[None, None], (self._transform.width, self._transform.width + self.old)
         )
@@ -118,7 +118,7 @@ def _decode_all(path: Path, sound: Sound, block_samples: int) -> Iterator[np.nda
 
 
 def _mono(path: Path, sound: Sound, x: np.ndarray, num_wanted: int) -> np.ndarray:
-    """Averages the channels of a decoded piece, after checking that it is whole and finite."""
+    """Average the channels of a decoded block, after checking that it is whole and finite."""
     if len(x) < num_wanted:
         raise ValueError(
             f"{path}: is truncated, {num_wanted - len(x)} of the {sound.num_samples} samples that its header promises "

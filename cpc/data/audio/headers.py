@@ -1,4 +1,4 @@
-"""What an audio file says about itself, read without decoding it: length, rate, channels, and whether it is whole."""
+"""Headers of audio files, read without decoding: length, rate, channels, and a check that the file is whole."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -17,22 +17,22 @@ from cpc.data.store.parallel import map_in_order
 from cpc.data.store.untrusted import open_regular, reading
 from cpc.on_ray.spread import spread
 
-# What libsndfile reads and people store speech in; compared in lower case.
+# Formats of recordings that libsndfile reads; compared in lower case.
 AUDIO_SUFFIXES = frozenset(
     ".wav .wave .flac .ogg .oga .opus .mp3 .aif .aiff .aifc .au .snd .caf .w64 .rf64 .sph .nist .voc".split()
 )
 
-# Measured with libsndfile 1.2.2: after a seek in these, samples can be other than in one go (MP3 loses its reservoir).
-# Nor can their last sample be looked at.
+# Measured with libsndfile 1.2.2: after a seek in these formats, samples may differ from those of straight decoding (MP3
+# loses its bit reservoir). Nor can their last sample be read by a seek.
 _INEXACT_SEEKS = ("MPEG_LAYER_I", "MPEG_LAYER_II", "MPEG_LAYER_III", "VORBIS")
-_MOST_VORBIS_SAMPLES = 2048  # in a byte: a packet has two bytes or more for 4096
+_MOST_VORBIS_SAMPLES = 2048  # per byte: a packet of at least two bytes holds at most 4096 samples
 
-# What is legal of a file and in a manifest; other headers are wrong. A file that claims 1 Hz would become 16,000 times
-# as long, 2^40 samples at 16 kHz are two years, and libsndfile knows 1024 channels.
+# Legal values in headers and manifests; a header beyond them is damaged. A header of 1 Hz would make the file 16,000
+# times as long, 2^40 samples at 16 kHz are two years, and libsndfile supports at most 1024 channels.
 COUNT_LIMITS = {"num_samples": (1, MOST_SAMPLES), "sample_rate_hz": (1000, 10_000_000), "num_channels": (1, 1024)}
 COUNT_COLUMNS = tuple(COUNT_LIMITS)
 
-_FILES_TOGETHER = 256  # of one message to a worker on Ray: a header takes less time than a message
+_FILES_PER_MESSAGE = 256  # to a worker on Ray: a message takes longer than reading a header
 
 
 class Header(NamedTuple):
@@ -42,7 +42,7 @@ class Header(NamedTuple):
         num_samples: samples per channel at the file's own rate.
         sample_rate_hz: the file's own rate.
         num_channels: 1 for mono.
-        subtype: libsndfile's name of the sample format, as "PCM_16" or "FLOAT".
+        subtype: libsndfile's name of the sample format, such as "PCM_16" or "FLOAT".
     """
 
     num_samples: int
@@ -52,26 +52,26 @@ class Header(NamedTuple):
 
 
 class Sound(soundfile.SoundFile):
-    """An audio file that seeks only where a seek is exact, and otherwise decodes straight on.
+    """An audio file that seeks only in formats with exact seeks, and otherwise decodes straight on.
 
-    soundfile itself seeks after every `read` of a seekable file, which spoils the next piece of an MP3 or Ogg Vorbis.
+    soundfile seeks after every `read` of a seekable file, which corrupts the next block of an MP3 or Ogg Vorbis file.
 
     Attributes:
-        stream: the file itself.
-        num_samples: what decoding gives of each channel.
+        stream: the open file.
+        num_samples: number of decoded samples per channel.
     """
 
     stream: FileIO
     num_samples: int
 
     def seekable(self) -> bool:
-        """Whether decoding after a seek gives the very samples that decoding from the start gives."""
+        """Return whether decoding after a seek gives the same samples as decoding from the start."""
         return super().seekable() and self.subtype not in _INEXACT_SEEKS
 
 
 @contextmanager
 def open_sound(path: Path) -> Iterator[Sound]:
-    """Opens an audio file; whatever the decoder complains about becomes a ValueError that names the file.
+    """Open an audio file; errors of the decoder become a ValueError that names the file.
 
     Raises:
         ValueError: also as `whole_samples`.
@@ -86,13 +86,13 @@ def open_sound(path: Path) -> Iterator[Sound]:
             check_rate(sound.samplerate, f"{path}: is of")
             sound.stream, sound.num_samples = stream, whole_samples(path, stream, sound)
             if not sound.num_samples:
-                check_end(path, stream, sound)  # a length of 0 before samples is one that was never written
+                check_end(path, stream, sound)  # a length of 0 before samples was never written
                 raise ValueError(f"{path}: holds no samples")
             yield sound
 
 
 def _refuse_compression(path: Path, reason: str) -> None:
-    """Say of a whole file in an encoding that libsndfile does not read that it is not damaged."""
+    """Raise a ValueError if a file is not damaged, but in an encoding that libsndfile does not read."""
     with open_regular(path) as stream:
         head = stream.read(1024)
     if head.startswith(b"NIST_1A") and b"shorten" in head:
@@ -107,7 +107,7 @@ def check_rate(sample_rate_hz: int, whose: str) -> None:
     """Refuse a rate out of range.
 
     Raises:
-        ValueError: beginning with whose it is.
+        ValueError: a message that begins with `whose`.
     """
     lowest, highest = COUNT_LIMITS["sample_rate_hz"]
     if not lowest <= sample_rate_hz <= highest:
@@ -115,10 +115,10 @@ def check_rate(sample_rate_hz: int, whose: str) -> None:
 
 
 def read_header(path: Path) -> Header:
-    """Length, rate and channels of an audio file, after a look at its end.
+    """Read length, rate and channels of an audio file, and check that it is whole.
 
-    A cut-off WAV, AIFF or AU file is found by its header, a FLAC file by its last sample, an Ogg file by its last page,
-    an MP3 file by its frames, which are counted.
+    A truncated WAV, AIFF or AU file is detected by its header, a FLAC file by its last sample, an Ogg file by its last
+    page, an MP3 file by counting its frames.
 
     Raises:
         ValueError: naming the file, if it is missing, empty, truncated, without samples or no audio, holds several
@@ -143,22 +143,22 @@ def read_header(path: Path) -> Header:
 def read_headers(
     files: Sequence[Path], num_workers: int, bar: str | None = None, num_ray_workers: int | None = None
 ) -> list[Header | str]:
-    """Of every file its header or what is wrong with it, in order.
+    """Return, for each file in order, its header or an error message.
 
     Args:
-        files: to read.
+        files: the files to read.
         num_workers: threads of each process.
         bar: title of a progress bar.
-        num_ray_workers: processes of a Ray cluster; this one alone unless given.
+        num_ray_workers: processes of a Ray cluster; only this process unless given.
     """
     if num_ray_workers is None:
         found = _examine(files, num_workers)
     else:
-        parts = [files[start : start + _FILES_TOGETHER] for start in range(0, len(files), _FILES_TOGETHER)]
-        of_parts = spread(
+        parts = [files[start : start + _FILES_PER_MESSAGE] for start in range(0, len(files), _FILES_PER_MESSAGE)]
+        part_headers = spread(
             lambda: lambda part: list(_examine(part, num_workers)), parts, num_ray_workers, name=itemgetter(0)
         )
-        found = chain.from_iterable(of_parts)
+        found = chain.from_iterable(part_headers)
     return list(tqdm(found, total=len(files), desc=bar, unit="file", disable=bar is None))
 
 

@@ -1,14 +1,16 @@
-"""The index of a folder: the manifest of all audio in it, from headers, paths and chance."""
+"""The index of a folder: a manifest of all its audio, from headers, paths and random splits."""
 
 import re
 import warnings
+from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from cpc.config.argument_rules import Count, Seed, Share, Writable, checked
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS, Header, read_headers
-from cpc.data.audio.label_files import labels_of
+from cpc.data.audio.label_files import join_labels
 from cpc.data.audio.manifest import KNOWN_COLUMNS, MANIFEST_NAME, Manifest, read_manifest
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
 from cpc.data.store.splits import draw_splits, split_called, splits_of_folders
@@ -39,36 +41,37 @@ def index_folder(
     overwrite: bool = False,
     progress: bool = True,
 ) -> Manifest:
-    r"""Writes the manifest of all audio files below a folder; only their headers are read.
+    r"""Write the manifest of all audio files below a folder; only their headers are read.
 
     Args:
         root: folder to search, with all folders below it; names that begin with a dot are left out.
         out: CSV to write, or the folder for it; manifest.csv in `root` if not given.
-        speaker_level: which folder below `root` names the speaker: 0 the first, -1 the one the file lies in.
+        speaker_level: level of the folder below `root` that names the speaker: 0 is the first, -1 is the file's own.
         speaker_pattern: regular expression, searched in the path relative to `root`. Each named group becomes a column:
-            `(?P<digit>\d)_(?P<speaker>[a-z]+)_(?P<index>\d+)`; groups `speaker` and `split` mean what they say.
-        split_level: which folder below `root` names the split; other words for train, valid and test become these.
-        labels: CSV (or TSV) whose columns are joined to the files; one called `split` or `speaker` means what it says.
-        label_key: its column that names the files, by their paths below `root`, their names, or their stems; `path`
-            if not given.
-        valid_share: share of the files that is drawn for split `valid`, 0.1 if not given; nothing is drawn where
-            folders or the pattern name the split, nor where both shares are 0. If neither shares nor levels are given
-            and all first folders are called as splits (train, validation; train2017, dev-clean), they are the splits.
+            `(?P<digit>\d)_(?P<speaker>[a-z]+)_(?P<index>\d+)`; groups `speaker` and `split` become these columns.
+        split_level: level of the folder below `root` that names the split; other words for train, valid and test become
+            these.
+        labels: CSV (or TSV) whose columns are joined to the files; `split` and `speaker` become these columns.
+        label_key: column of `labels` that names the files, by their paths below `root`, their names, or their stems;
+            `path` if not given.
+        valid_share: share of the files that is drawn for split `valid`, 0.1 if not given; nothing is drawn if folders
+            or the pattern name the split, or if both shares are 0. If neither shares nor levels are given and the names
+            of all first folders are splits (train, validation; train2017, dev-clean), these are the splits.
         test_share: share of the files that is drawn for split `test`, likewise.
-        split_by: `speaker` draws speakers, so that those of `valid` and `test` are heard nowhere else.
-        seed: of the drawn splits.
-        num_workers: threads that read headers, of each process.
-        num_ray_workers: processes of a Ray cluster (RAY_ADDRESS; one is started here without) that read headers; this
-            one alone if not given.
+        split_by: `speaker` draws speakers, so that speakers of `valid` and `test` are in no other split.
+        seed: seed of the drawn splits.
+        num_workers: threads of each process that read headers.
+        num_ray_workers: processes of a Ray cluster that read headers (at RAY_ADDRESS, else started here); only this
+            process if not given.
         skip_bad: leave out files that cannot be read, and warn how many.
-        overwrite: replace a manifest that is there already.
+        overwrite: replace an existing manifest.
         progress: show a progress bar.
 
     Raises:
-        ValueError: if there is no audio, a file is bad, lies too shallow for a level, does not match the pattern or is
-            there under two names; the first few are named. Also for a pattern without named groups, an `out` that
-            exists, shares beside a split that folders, the pattern or `labels` name, and a split that would be empty;
-            on `labels` as `labels_of`, on `num_ray_workers` as `cpc.on_ray.spread.spread`.
+        ValueError: if there is no audio, or a file is bad, lies in too few folders for a level, does not match the
+            pattern, or has two names; the first few are named. Also for a pattern without named groups, an `out` that
+            exists, shares together with a split that folders, the pattern or `labels` name, and a split that would be
+            empty; on `labels` as `join_labels`, on `num_ray_workers` as `cpc.on_ray.spread.spread`.
     """
     root = Path(root)
     if not root.is_dir():
@@ -80,12 +83,12 @@ def index_folder(
         raise ValueError(f"{out} exists already; set `overwrite` to replace it, or name another place with `out`")
     paths = find_files(root, AUDIO_SUFFIXES, "audio")
     refuse_doubles(root, paths)
-    format_table({"path": paths})  # refuses a name with a line break before the headers are read
+    format_table({"path": paths})  # refuse a name with a line break before reading headers
     columns_of_paths = _labels(paths, speaker_level, speaker_pattern, split_level)
     if label_key is not None and labels is None:
         raise ValueError(f"`label_key`={label_key} is a column of `labels`: name the table too")
     if labels is not None:
-        joined = labels_of(paths, labels, label_key or "path")
+        joined = join_labels(paths, labels, label_key or "path")
         twice = sorted(joined.keys() & columns_of_paths.keys())
         if twice:
             raise ValueError(f"{labels} has the columns {', '.join(twice)}, which paths name already: leave one out")
@@ -93,7 +96,7 @@ def index_folder(
     if "split" in columns_of_paths:
         columns_of_paths["split"] = [split_called(split) or split for split in columns_of_paths["split"]]
     draw = partial(_drawn_splits, valid_share=valid_share, test_share=test_share, split_by=split_by, seed=seed)
-    draw({"path": paths} | columns_of_paths)  # what is wrong with the options shows before the headers are read
+    draw({"path": paths} | columns_of_paths)  # check the options before reading headers
     out.parent.mkdir(parents=True, exist_ok=True)
     entries = read_headers([root / path for path in paths], num_workers, "index" if progress else None, num_ray_workers)
     bad = [entry for entry in entries if isinstance(entry, str)]
@@ -116,6 +119,13 @@ def index_folder(
         raise ValueError(f"{out if labels is None else labels}: {error}") from error
     manifest.write(out)
     return read_manifest(out, check_files=False)
+
+
+def describe_result(manifest: Manifest, options: Mapping[str, Any]) -> str:
+    """Return the line that the command line prints."""
+    splits = Counter(manifest.columns.get("split", []))
+    counts = ", ".join(f"{split} {count}" for split, count in splits.items()) or "no splits"
+    return f"{len(manifest)} files indexed ({counts})"
 
 
 def _labels(
@@ -159,18 +169,18 @@ def _drawn_splits(
     split_by: SplitBy,
     seed: int,
 ) -> dict[str, list[str]]:
-    """A column `split`, unless there is one or both shares are 0; from the first folders, where these say splits."""
+    """Return a column `split` from the first folders or by chance; {} if there is one, or both shares are 0."""
     if split_by not in get_args(SplitBy):
         raise ValueError(f"split_by={split_by!r} is not one of {', '.join(get_args(SplitBy))}")
-    is_asked_for = (valid_share, test_share, split_by, seed) != (None, None, "file", 0)
+    has_options = (valid_share, test_share, split_by, seed) != (None, None, "file", 0)
     if "split" in columns:
-        if is_asked_for:
+        if has_options:
             raise ValueError(
                 f"valid_share={valid_share}, test_share={test_share}, split_by={split_by!r}, seed={seed} draw splits, "
                 "but `split_level`, `speaker_pattern` or `labels` name them already: leave one or the other out"
             )
         return {}
-    if not is_asked_for and (named := _splits_of_first_folders(columns["path"])):
+    if not has_options and (named := _splits_of_first_folders(columns["path"])):
         return {"split": named}
     shares = [DEFAULT_SHARE if share is None else share for share in (valid_share, test_share)]
     if shares == [0, 0]:
@@ -188,7 +198,10 @@ def _drawn_splits(
 
 
 def _splits_of_first_folders(paths: list[str]) -> list[str]:
-    """Return the split that each path's first folder says, with some of `train` as `valid` if none is; [] if none."""
+    """Return the split that each path's first folder names, or [].
+
+    If there is no `valid`, it is drawn from `train`.
+    """
     tops = [path.rpartition("/")[0].partition("/")[0] for path in paths]
     split_of_top = splits_of_folders(tops)
     if len(set(split_of_top.values())) < 2:

@@ -1,7 +1,7 @@
-"""Item files of ABX tests: the stretches of audio that are compared, as libri-light and ZeroSpeech write them.
+"""Item files of ABX tests: the segments of audio that are compared, in the format of libri-light and ZeroSpeech.
 
-A header `#file onset offset #phone prev-phone next-phone speaker`, then a line for each item, its fields apart by
-blanks and its times in seconds. n items.
+A header `#file onset offset #phone prev-phone next-phone speaker`, then a line for each item, with fields separated by
+blanks and times in seconds. n items.
 """
 
 import math
@@ -23,13 +23,13 @@ class Items:
     """The items of an ABX test, column by column.
 
     Attributes:
-        files: of each item, as the item file calls it.
-        onset_seconds: `[n]` where it begins in its file.
-        offset_seconds: `[n]` where it ends.
-        phones: what it is.
-        previous: the phone before it.
-        following: the phone after it.
-        speakers: who says it.
+        files: name of each item's audio file in the item file.
+        onset_seconds: `[n]` start of each item in its file.
+        offset_seconds: `[n]` end of each item.
+        phones: phone of each item.
+        previous: phone before each item.
+        following: phone after each item.
+        speakers: speaker of each item.
     """
 
     files: Sequence[str]
@@ -44,13 +44,13 @@ class Items:
         return len(self.files)
 
     def line(self, row: int) -> str:
-        """An item as its line in the file."""
+        """Return the line of an item in the file."""
         times = (str(round(float(seconds[row]), 6)) for seconds in (self.onset_seconds, self.offset_seconds))
         labels = (column[row] for column in (self.phones, self.previous, self.following, self.speakers))
         return " ".join((self.files[row], *times, *labels))
 
     def take(self, rows: Sequence[int] | np.ndarray) -> "Items":
-        """These items alone, in this order."""
+        """Return only these items, in this order."""
         files, *labels = (
             [column[row] for row in rows]
             for column in (self.files, self.phones, self.previous, self.following, self.speakers)
@@ -61,8 +61,8 @@ class Items:
         """Write the item file, atomically.
 
         Raises:
-            ValueError: if a name is empty, holds a blank, which would shift the columns, or is not UTF-8; or if an item
-                has no length.
+            ValueError: if a name is empty, is not UTF-8, or holds a blank, which would shift the columns; or if an item
+                is shorter than a microsecond.
         """
         names = {*self.files, *self.phones, *self.previous, *self.following, *self.speakers}
         unfit = sorted(name for name in names if name.split() != [name])
@@ -88,8 +88,8 @@ def read_items(path: str | Path) -> Items:
 
     Raises:
         ValueError: naming the line, if the file is missing or no UTF-8, its first line is no header, it holds no items,
-            a line has not seven fields, its times are not numbers with 0 <= onset < offset, or two lines are of the
-            same stretch of a file: an item that is compared with itself has no error.
+            a line does not have seven fields, its times are not numbers with 0 <= onset < offset, or two lines are of
+            the same segment of a file: an item compared with itself would have no error.
     """
     path = Path(path)
     if not path.is_file():
@@ -124,7 +124,7 @@ def read_items(path: str | Path) -> Items:
 
 
 def _seconds(cell: str) -> float:
-    """NaN where it is no number."""
+    """Return the number in a cell; NaN if it holds none."""
     try:
         return float(cell)
     except ValueError:

@@ -1,9 +1,9 @@
-"""Items for ABX tests, made of the alignments that a corpus has."""
+"""Items of ABX tests, made from the alignments of a corpus."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from cpc.data.audio.manifest import Manifest, read_manifest
 
 Span = Literal["phone", "triphone"]
 
-# Of LibriSpeech's alignments (SIL, sp, spn), TIMIT's (h#, pau, epi) and the synthesised corpus (sil).
+# Labels of LibriSpeech's alignments (SIL, sp, spn), TIMIT's (h#, pau, epi) and the synthesised corpus (sil).
 SILENCES = ("SIL", "sil", "sp", "spn", "h#", "pau", "epi")
 MOST_GAP_SECONDS = 0.02  # between neighbours: CTM rounds start and duration to 10 ms each
 
@@ -33,25 +33,25 @@ def write_items(
 ) -> Items:
     """`cpc data items`: write the item file of an ABX test, from the alignments of a corpus.
 
-    An item is a phone with a neighbour on either side. Files are called by their stems, or by their paths without
-    suffix where two have the same stem.
+    An item is a phone with a neighbour on either side. Files are named by their stems, or by their paths without suffix
+    if two files have the same stem.
 
     Args:
         data: manifest CSV, or the folder that holds it.
         out: item file to write.
         alignments: file or folder of alignments; beside the manifest if not given.
-        tier: of TextGrids, the tier that holds the phones; `phones`, or the only interval tier if not given.
-        split: take items from this part of the corpus alone.
-        span: `phone` spans the phone, `triphone` its neighbours too, as in ZeroSpeech's tests; then neither of them is
-            silent.
-        silences: labels that are no phones; they are neighbours, but no items.
+        tier: tier of TextGrids that holds the phones; `phones`, or the only interval tier if not given.
+        split: take items only from this split.
+        span: an item spans the `phone`, or a `triphone`: the phone and its neighbours, as in ZeroSpeech's tests. The
+            neighbours in a triphone are not silences.
+        silences: labels that are not phones; they may be neighbours, but not items.
 
     Returns:
         The items written.
 
     Raises:
-        ValueError: if the manifest or the alignments cannot be read or do not fit each other, a file has no speaker,
-            no phone has two neighbours, or a name holds a blank.
+        ValueError: if the manifest or the alignments cannot be read or do not fit each other, a file has no speaker, no
+            phone has two neighbours, or a name holds a blank.
     """
     if span not in get_args(Span):
         raise ValueError(f"span={span!r} is not one of {', '.join(get_args(Span))}")
@@ -80,10 +80,16 @@ def write_items(
     return items
 
 
+def describe_result(items: Items, options: Mapping[str, Any]) -> str:
+    """Return the line that the command line prints."""
+    counts = f"{len(set(items.phones))} phones of {len(set(items.speakers))} speakers in {len(set(items.files))}"
+    return f"{len(items)} items of {counts} files written to {options['out']}"
+
+
 def _items(
     segments: Sequence[Segment], span: Span, silences: frozenset[str]
 ) -> Iterator[tuple[float, float, str, str, str]]:
-    """Onset, offset, phone, the one before it and the one after it."""
+    """Yield onset, offset, phone, previous phone and following phone of each item."""
     touches = [after.start_seconds - before.end_seconds <= MOST_GAP_SECONDS for before, after in pairwise(segments)]
     for number, (begins, ends) in enumerate(pairwise(touches), start=1):
         before, phone, after = segments[number - 1 : number + 2]

@@ -1,4 +1,4 @@
-"""Labels that lie in a table beside the files: joined to them by path, name or stem."""
+"""Labels in a table, joined to the files by path, name or stem."""
 
 import warnings
 from collections import Counter
@@ -10,7 +10,7 @@ from cpc.data.audio.headers import COUNT_COLUMNS
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.tables import read_table
 
-# How a row's key may name a file; the way that finds most is taken.
+# Ways in which a row's key may name a file; the one that matches most files is used.
 WAYS: tuple[Callable[[str], str], ...] = (
     lambda path: path,
     lambda path: PurePosixPath(path).name,
@@ -18,18 +18,18 @@ WAYS: tuple[Callable[[str], str], ...] = (
 )
 
 
-def labels_of(paths: list[str], table: str | Path, key: str) -> dict[str, list[str]]:
-    """The other columns of a CSV (of a TSV, if it is called so), a value for each path; empty where no row names it.
+def join_labels(paths: list[str], table: str | Path, key: str) -> dict[str, list[str]]:
+    """Return the columns of a CSV or TSV, with a value for each path; the value is empty if no row names the path.
 
     Args:
-        paths: relative to the folder that is indexed.
-        table: UTF-8, with a header.
-        key: the column that names the files: by the same relative paths, by names, or by names without their suffix.
+        paths: paths relative to the folder that is indexed.
+        table: a table in UTF-8 with a header.
+        key: the column that names the files, by these paths, by file names, or by stems; it is not returned.
 
     Raises:
-        ValueError: naming the table, if it cannot be read (as `read_table`), has no such column, a column that the
-            index itself fills, or two rows for a file; if no row names a file, one could mean several, or a file has no
-            split while others have.
+        ValueError: naming the table, if it cannot be read (as `read_table`), lacks the column `key`, has a column that
+            the index itself fills, or two rows for a file; if no row names a file, a row could mean several, or only
+            some of the files have a split.
     """
     table = Path(table)
     columns = _columns(table, key)
@@ -37,26 +37,26 @@ def labels_of(paths: list[str], table: str | Path, key: str) -> dict[str, list[s
     way = max(WAYS, key=lambda way: len({way(composed(path)) for path in paths} & set(keys)))
     names = [way(composed(path)) for path in paths]
     row_of = {name: row for row, name in enumerate(keys)}
-    found = [row_of.get(name) for name in names]
-    if not any(row is not None for row in found):
+    rows = [row_of.get(name) for name in names]
+    if not any(row is not None for row in rows):
         raise ValueError(
             f"{table} names none of the {len(paths)} files in its column {key!r}: it has {keys[0]!r}, files are "
             f"called {paths[0]!r}: choose another `label_key` of {', '.join(columns) or 'no others'}"
         )
-    doubled = [name for name, count in Counter(keys).items() if count > 1 and name in set(names)]
-    if doubled:
-        raise ValueError(f"{table} has more than one row for {len(doubled)} files:\n{name_a_few(doubled)}")
+    repeated = [name for name, count in Counter(keys).items() if count > 1 and name in set(names)]
+    if repeated:
+        raise ValueError(f"{table} has more than one row for {len(repeated)} files:\n{name_a_few(repeated)}")
     shared = [name for name, count in Counter(names).items() if count > 1 and name in row_of]
     if shared:
         raise ValueError(
-            f"{table} names files that are there in several folders, by their names alone:\n{name_a_few(shared)}\n"
+            f"{table} names files that are there in several folders, only by their names:\n{name_a_few(shared)}\n"
             "write their paths into the table"
         )
-    labels = {name: ["" if row is None else values[row] for row in found] for name, values in columns.items()}
-    split_less = [path for path, split in zip(paths, labels.get("split", paths), strict=True) if not split]
-    if split_less:
-        raise ValueError(f"{table} gives {len(split_less)} of {len(paths)} files no split:\n{name_a_few(split_less)}")
-    num_unnamed, num_unused = found.count(None), len(set(keys) - set(names))
+    labels = {name: ["" if row is None else values[row] for row in rows] for name, values in columns.items()}
+    unsplit = [path for path, split in zip(paths, labels.get("split", paths), strict=True) if not split]
+    if unsplit:
+        raise ValueError(f"{table} gives {len(unsplit)} of {len(paths)} files no split:\n{name_a_few(unsplit)}")
+    num_unnamed, num_unused = rows.count(None), len(set(keys) - set(names))
     if num_unnamed or num_unused:
         warnings.warn(
             f"{table}: {num_unnamed} of {len(paths)} files have no row and stay unlabelled; "
@@ -76,4 +76,4 @@ def _columns(table: Path, key: str) -> dict[str, list[str]]:
     cells = [row for _, row in rows]
     if not cells:
         raise ValueError(f"{table} has a header and no rows")
-    return {name: [row[at] for row in cells] for at, name in enumerate(header)}
+    return {name: [row[i] for row in cells] for i, name in enumerate(header)}

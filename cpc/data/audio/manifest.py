@@ -1,8 +1,8 @@
 """Manifests: one CSV row per audio file, with its split, its speaker and any labels.
 
 A manifest is UTF-8 with a header. `path` is required (relative to the CSV's folder, or absolute); `split`, `speaker`,
-`num_samples`, `sample_rate_hz` and `num_channels` are known; every other column holds labels. `offset` and `duration`,
-with which other tools cut a file into parts, are legal only where they mean the whole file.
+`num_samples`, `sample_rate_hz` and `num_channels` have a fixed meaning; every other column holds labels. Other tools
+cut a file into parts by `offset` and `duration`; here these columns must describe the whole file.
 """
 
 import unicodedata
@@ -21,7 +21,7 @@ from cpc.data.store.tables import format_table, read_table
 
 MANIFEST_NAME = "manifest.csv"
 KNOWN_COLUMNS = ("path", "split", "speaker", *COUNT_COLUMNS)
-# A `duration` is that of the whole file if it is so near to the length: other tools round it, or estimate that of MP3.
+# A `duration` this close to the length is that of the whole file: other tools round it, or estimate it for MP3.
 _DURATION_SHARE, _DURATION_SECONDS = 0.02, 0.1
 
 
@@ -30,7 +30,7 @@ class Manifest:
     """The rows of a corpus, column by column.
 
     Attributes:
-        root: folder that relative paths start from (that of the CSV).
+        root: folder of the CSV, which paths are relative to.
         columns: every column as strings, all of one length; `path` is among them.
     """
 
@@ -56,7 +56,7 @@ class Manifest:
 
     @property
     def paths(self) -> list[str]:
-        """The paths as the manifest has them: the keys of labels and alignments."""
+        """The paths in the manifest, by which labels and alignments name files."""
         return self.columns["path"]
 
     @property
@@ -77,7 +77,7 @@ class Manifest:
 
     @property
     def seconds(self) -> np.ndarray:
-        """`[num_rows]` float64: length of each file; from its header where there are no counts, NaN if it has none."""
+        """`[num_rows]` float64: length of each file, by the counts or else by its header; NaN without a header."""
         if {"num_samples", "sample_rate_hz"} <= self.columns.keys():
             return self.num_samples / self.sample_rate_hz
         headers = read_headers(self.files, num_workers=8)
@@ -87,14 +87,14 @@ class Manifest:
 
     @property
     def label_columns(self) -> list[str]:
-        """The columns that are labels: all but path, split, speaker and the counts."""
+        """The columns of labels: all but path, split, speaker and the counts."""
         return [name for name in self.columns if name not in KNOWN_COLUMNS]
 
     def column(self, name: str) -> list[str]:
-        """The values of one column.
+        """Return the values of one column.
 
         Raises:
-            ValueError: if there is no such column; the message lists those there are.
+            ValueError: if there is no such column; the message lists the columns.
         """
         if name not in self.columns:
             raise ValueError(
@@ -105,7 +105,7 @@ class Manifest:
         return self.columns[name]
 
     def codes(self, name: str) -> tuple[np.ndarray, list[str]]:
-        """A column as class numbers.
+        """Return a column as class indices.
 
         Returns:
             `[num_rows]` int64, the position in the second result, or -1 where the cell is empty; the sorted values.
@@ -116,14 +116,14 @@ class Manifest:
         return np.array([code_of[value] for value in values], dtype=np.int64), classes
 
     def take(self, rows: Sequence[int] | np.ndarray) -> "Manifest":
-        """The manifest of these rows alone, in this order."""
+        """Return the manifest of only these rows, in this order."""
         return Manifest(self.root, {name: [values[row] for row in rows] for name, values in self.columns.items()})
 
     def rows(self, split: str | None) -> np.ndarray:
-        """`[n]` int64: which rows are of one split; None: all.
+        """Return the rows of one split, `[n]` int64; None: all.
 
         Raises:
-            ValueError: if there is no split column, or no row of this split; the message lists the splits there are.
+            ValueError: if there is no split column, or no row of this split; the message lists the splits.
         """
         if split is None:
             return np.arange(len(self))
@@ -137,29 +137,29 @@ class Manifest:
         return rows
 
     def select(self, split: str) -> "Manifest":
-        """The manifest of one split alone; raises as `rows` does."""
+        """Return the manifest of only one split; raise as `rows` does."""
         return self.take(self.rows(split))
 
     def write(self, path: str | Path) -> None:
-        """Writes the CSV, atomically; paths become relative to its folder, or absolute where they lie outside it."""
+        """Write the CSV atomically; paths become relative to its folder, or absolute if they lie outside it."""
         path = Path(path)
         folder = path.absolute().parent
         with write_atomically(path) as new:
-            new.write_bytes(self.csv([_seen_from(folder, file) for file in self.files]))
+            new.write_bytes(self.csv([_relative_to(folder, file) for file in self.files]))
 
     def csv(self, paths: Sequence[str]) -> bytes:
-        """The content of the CSV with these paths."""
+        """Return the content of the CSV with these paths."""
         return format_table(self.columns | {"path": list(paths)})
 
     def _refuse_parts(self) -> None:
         """Refuse an `offset` or a `duration` of a part of a file: cpc reads whole files."""
         whole = "cpc reads whole files: cut the files, or rename the column if it means something else"
         for path, cell in zip(self.paths, self.columns.get("offset", []), strict=False):
-            if _as_number(cell or "0") != 0:
+            if _parse_number(cell or "0") != 0:
                 raise ValueError(f"{path}: offset is {cell[:40]!r}, but must be 0 or empty; {whole}")
         if "duration" not in self.columns:
             return
-        durations = np.array([_as_number(cell) if cell else np.nan for cell in self.columns["duration"]])
+        durations = np.array([_parse_number(cell) if cell else np.nan for cell in self.columns["duration"]])
         given = np.array([cell != "" for cell in self.columns["duration"]], dtype=bool)
         if given.any():
             lengths = self.seconds
@@ -183,22 +183,22 @@ class Manifest:
 
 
 def is_manifest(path: str | Path) -> bool:
-    """Whether a path is that of a CSV, or of a folder that holds a `manifest.csv`."""
+    """Return whether a path is a CSV, or a folder that holds a `manifest.csv`."""
     return Path(path).suffix == ".csv" or (Path(path) / MANIFEST_NAME).is_file()
 
 
 def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
-    """Reads and validates a manifest.
+    """Read and validate a manifest.
 
     Args:
         path: the CSV, or a folder that holds `manifest.csv`.
-        check_files: whether every file named must be there, under one name (about a second per 100 000 files on a local
-            disk).
+        check_files: whether every named file must exist, and have only one name (about a second per 100 000 files on a
+            local disk).
 
     Raises:
         ValueError: if the file is missing or not a CSV (as `read_table`), has no `path` column, repeated paths, a count
-            out of its range, an `offset` or a `duration` of a part of a file, no rows, or names files that are absent,
-            or one by two names.
+            out of its range, an `offset` or a `duration` of a part of a file, no rows, names of absent files, or two
+            names of one file.
     """
     path = Path(path)
     if path.is_dir():
@@ -207,7 +207,7 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
         raise ValueError(f"there is no manifest {path}; write one with `cpc data index FOLDER`")
     names, rows = read_table(path, errors="surrogateescape")  # the name of a file need not be UTF-8
     cells = [row for _, row in rows]
-    columns = {name: [row[at] for row in cells] for at, name in enumerate(names)}
+    columns = {name: [row[i] for row in cells] for i, name in enumerate(names)}
     try:
         manifest = Manifest(path.parent, columns)
     except ValueError as error:
@@ -225,8 +225,8 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
     return manifest
 
 
-def _as_number(cell: str) -> float:
-    """Return NaN for what is no number."""
+def _parse_number(cell: str) -> float:
+    """Return a cell's number; NaN if it is none."""
     try:
         return float(cell)
     except ValueError:
@@ -234,12 +234,12 @@ def _as_number(cell: str) -> float:
 
 
 def _take_normal_forms(manifest: Manifest) -> None:
-    """Name files that are there in another normal form of Unicode as the file system does."""
+    """Replace paths by the file system's names if the two differ only in the normal form of Unicode."""
     for row, (path, file) in enumerate(zip(manifest.paths, manifest.files, strict=True)):
         if not path.isascii() and not file.is_file():
             forms = (unicodedata.normalize(form, path) for form in ("NFC", "NFD"))
             manifest.paths[row] = next((form for form in forms if (manifest.root / form).is_file()), path)
 
 
-def _seen_from(folder: Path, file: Path) -> str:
+def _relative_to(folder: Path, file: Path) -> str:
     return (file.relative_to(folder) if file.is_relative_to(folder) else file).as_posix()

@@ -24,24 +24,22 @@ class Audio(Drawn):
         window_samples: length of a window at the encoder's sample rate.
         batch_size: windows per batch and device.
         sampler: `uniform` over all windows, or `same_speaker`, batches of `speakers_per_batch` speakers.
-        speakers_per_batch: for `same_speaker`; of the batch of all devices together.
+        speakers_per_batch: speakers in the batch of all devices together, for `same_speaker`.
         train_split: value of the manifest's split column to train on.
-        eval_split: the held-out part that the bound is measured on.
-        eval_batches: batches of one held-out evaluation and device, the same ones every time; one pass at most.
-        num_workers: loader processes; 0 loads in the training process, enough with the packed cache.
-        cache_dir: where the audio goes that is decoded once, 115 MB an hour at 16 kHz; null: beside the manifest.
-        cache_gb: what the shards of a URL may take of the disk, 1e9 bytes; they lie in `cache_dir`, by default in
+        eval_split: held-out split, on which the bound is measured.
+        eval_batches: batches of one held-out evaluation and device, the same in every evaluation; at most one pass.
+        num_workers: loader processes; 0 loads in the training process, which is fast enough for packed audio.
+        cache_dir: folder for decoded audio, 115 MB an hour at 16 kHz; null: beside the manifest.
+        cache_gb: largest size of the shards of a URL on disk, in 1e9 bytes; they lie in `cache_dir`, by default in
             `~/.cache/cpc/shards`.
-        shuffle_hours: audio that is shuffled together, for shards of a URL that `cache_gb` does not hold; 16 kHz take
-            0.115 GB an hour. Null: all of it.
-        skip_bad: go on without files that cannot be used, and say how many.
+        shuffle_hours: hours of audio that are shuffled together, for shards of a URL that exceed `cache_gb`; an hour at
+            16 kHz takes 0.115 GB. Null: the whole split.
+        skip_bad: leave out files that cannot be used, and print how many.
         alignments: file or folder of alignments, whose labels probes of `phones` learn; `cpc probe` looks beside the
             manifest if not given.
-        tier: of alignments that are TextGrids, the tier whose labels are read; `phones`, or the only interval tier if
-            not given.
+        tier: tier of TextGrids whose labels are read; `phones`, or the only interval tier if not given.
         augmentation: changes of training windows (`WaveformAugmentation`); null: none.
-        seed: of the batches, and of all changes.
-        first: a source that is trained on first, with the same options (`source`, `num_batches`); null: none.
+        seed: seed of the batches and of all augmentation.
     """
 
     name = "audio"
@@ -71,7 +69,7 @@ class Audio(Drawn):
             )
 
     def check(self, model: Any) -> None:
-        """Also refuse windows that are too short for the model's predictions."""
+        """Refuse, too, windows that are too short for the model's predictions."""
         super().check(model)
         num_latents, furthest = model.encoder.num_latents(self.window_samples), model.steps[-1].k
         if num_latents <= furthest:
@@ -84,14 +82,14 @@ class Audio(Drawn):
             self.augmentation.check(model.encoder.sample_rate_hz, self.window_samples)
 
     def open(self, encoder: Any, *, to_train: bool = False) -> Corpus:
-        """The manifest's audio at the encoder's rate."""
+        """Return the corpus at the encoder's sample rate."""
         if to_train and self.tier is not None and self.alignments is None:
             raise ValueError(f"data.tier={self.tier} is of the TextGrids of data.alignments: name these too")
-        taken = {field.name: getattr(self, field.name) for field in fields(Corpus) if hasattr(self, field.name)}
-        return Corpus(self.manifest, encoder, **taken)
+        options = {field.name: getattr(self, field.name) for field in fields(Corpus) if hasattr(self, field.name)}
+        return Corpus(self.manifest, encoder, **options)
 
     def class_names(self, corpus: Corpus, task: str) -> list[str]:
-        """The classes of `phones`, from the alignments, or `speaker`, from the manifest."""
+        """Return the classes of `phones` from the alignments, or of `speaker` from the manifest."""
         if task == "phones":
             if not corpus.labels:
                 raise ValueError(
@@ -109,10 +107,9 @@ class Audio(Drawn):
         return corpus.speakers
 
     def initialisation_batch(self, corpus: Any) -> Float[Tensor, "B S"]:
-        """Windows without padding."""
+        """Return windows without padding."""
         audio = corpus.windows(self.train_split).audio
         return initialisation_windows(audio, self.window_samples, NUM_INITIALISATION_WINDOWS, self.seed)
 
-    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> AudioProbeData:
-        """Frames of files."""
+    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> AudioProbeData:  # noqa: D102
         return AudioProbeData(corpus, self.alignments, self.tier, **where)

@@ -1,4 +1,4 @@
-"""Audio decoded once: a pack of int16 samples that windows are sliced from, the default for training."""
+"""Audio decoded once into a pack of int16 samples, from which training reads windows."""
 
 import hashlib
 import warnings
@@ -20,11 +20,11 @@ from cpc.data.store.shards import Shards
 _LOUDEST = 32768
 _SCALE = np.float32(1 / _LOUDEST)
 _QUIET = 128  # of 32768: a louder file keeps 8 bits and a sign
-_COARSE = ("PCM_16", "PCM_U8", "PCM_S8", "ULAW", "ALAW")  # what holds no more than the pack does
+_COARSE = ("PCM_16", "PCM_U8", "PCM_S8", "ULAW", "ALAW")  # at most 16 bits, as the pack
 
 
 class PackedAudio(PackedRows):
-    """Audio files in one int16 memory map, as `pack` writes it.
+    """Audio files in one int16 memory map, which `pack` writes.
 
     Attributes:
         sample_rate_hz: rate of every sample.
@@ -51,7 +51,7 @@ class PackedAudio(PackedRows):
         return mean.item(), std.item()
 
     def read(self, file_index: int, start: int, num_samples: int) -> np.ndarray:
-        """At most `num_samples` samples of one file from `start` on, mono; fewer only where the file ends.
+        """Return `num_samples` mono samples of one file from `start` on; fewer only at the end of the file.
 
         Returns:
             `[<= num_samples]` float32 in [-1, 1].
@@ -79,9 +79,9 @@ def pack(
 ) -> PackedAudio:
     """Decode every file of a manifest to mono int16 at one rate, or reuse what an earlier call decoded.
 
-    File `i` of the result is row `i` of the manifest. Samples beyond [-1, 1] are clipped; a
-    warning names such files, and those so quiet that 16 bits round them to few levels. An interrupted call leaves no
-    pack behind; the next one starts again.
+    File `i` of the result is row `i` of the manifest. Samples beyond [-1, 1] are clipped. Warnings name clipped files,
+    and files so quiet that 16 bits round them to few levels. An interrupted call leaves no pack behind; the next call
+    starts again.
 
     Args:
         manifest: the files.
@@ -92,9 +92,8 @@ def pack(
         progress: show a progress bar.
 
     Raises:
-        ValueError: on a rate out of range; naming the first few bad files (missing, damaged, truncated, NaN,
-            constant). The good ones are packed all the same, so that a second call with `skip_bad` has nothing left to
-            do.
+        ValueError: on a rate out of range, or on bad files (missing, damaged, truncated, NaN, constant), of which the
+            first few are named. The good files are packed before, so a second call with `skip_bad` has nothing to do.
         OSError: if the disk is full; nothing stays behind.
     """
     check_rate(sample_rate_hz, "`sample_rate_hz` is")
@@ -105,11 +104,11 @@ def pack(
 
 
 def open_sharded(shards: Shards, manifest: Manifest, sample_rate_hz: int, skip_bad: bool = False) -> PackedAudio:
-    """The audio of a sharded corpus, as `pack` gives it of a local one.
+    """Open the audio of a sharded corpus.
 
     Raises:
-        ValueError: if it has another rate or another number of files than asked for; on files that were skipped, as
-            `pack`.
+        ValueError: if the shards have another sample rate, or another number of files than the manifest; on skipped
+            files, as `pack`.
     """
     packed = PackedAudio(shards.folder, shards)
     if packed.sample_rate_hz != sample_rate_hz:
@@ -140,7 +139,7 @@ class _Waveforms(RowSource):
         self._quiet: set[int] = set()
 
     def key(self) -> str:
-        """A hash of rate, paths, sizes and times."""
+        """Return a hash of the sample rate and of the files' paths, sizes and times."""
         digest = hashlib.sha256(f"{FORMAT} {self._rate_hz}".encode())
         for path, file in zip(self._paths, self._files, strict=True):
             try:
@@ -186,7 +185,7 @@ class _Waveforms(RowSource):
         num_samples, lowest, highest = 0, np.inf, -np.inf
         for block in read_blocks(self._files[row], self._rate_hz):
             scaled = np.rint(block * np.float32(_LOUDEST))
-            # Lossy codecs and resampling overshoot by nature; floating-point files that do have the wrong scale.
+            # Lossy codecs and resampling overshoot slightly; a floating-point file beyond [-1, 1] has a wrong scale.
             if header.subtype in ("FLOAT", "DOUBLE") and np.abs(scaled).max(initial=0) > _LOUDEST:
                 self._clipped.add(row)
             samples = scaled.clip(-_LOUDEST, _LOUDEST - 1).astype("<i2")
@@ -202,7 +201,7 @@ class _Waveforms(RowSource):
             self._quiet.add(row)
 
     def _checked(self, row: int, header: Header | str) -> Header | str:
-        """The header of a file that can be packed, or what is wrong with it."""
+        """Return the header of a file that can be packed, or an error message."""
         file = self._files[row]
         if isinstance(header, str):
             return header

@@ -1,4 +1,4 @@
-"""Audio's features, tasks and baselines: frames of whole files, phones, speakers and columns, MFCC and log-mel spectra.
+"""What probes of audio read: features of whole files, labels (phones, speakers, columns), MFCC and log-mel spectra.
 
 B windows, T frames, C context dim, D feature dim.
 """
@@ -43,11 +43,11 @@ class SegmentLabels(Labels):
     vary_within = True
 
     def names(self, row: int) -> set[str]:
-        """All labels of a file."""
+        """Return all labels of a file."""
         return {segment.label for segment in self.of_row[row]}
 
     def codes(self, row: int, code_of: Mapping[str, int], times: Any, start: int, num_vectors: int) -> np.ndarray:
-        """Of the segment at each frame's centre."""
+        """Return the class of the segment at the centre of each frame; `UNLABELLED` without a segment."""
         return window_labels(self.of_row[row], times, start, num_vectors, code_of)
 
 
@@ -55,9 +55,9 @@ class AudioFrontEnd(FeatureExtractor):
     """Features of the files of a corpus.
 
     Args:
-        features: their names, `c` and `z` in one pass.
-        times: the front end for waveforms.
-        audio: the files; None: only `file_features` is asked for.
+        features: names of the features; `c` and `z` together take one pass.
+        times: computes the features of one file.
+        audio: the files; None if only `file_features` is called.
     """
 
     def __init__(self, features: Sequence[str], times: Features, audio: Audio | None) -> None:
@@ -70,16 +70,16 @@ class AudioFrontEnd(FeatureExtractor):
 
     @property
     def num_workers(self) -> int:
-        """All cores: files per core are faster than a file on all cores."""
+        """All cores on a CPU, since one file per core is faster than one file on all cores."""
         return torch.get_num_threads() if self.times.device.type == "cpu" else 1
 
     def num_vectors(self, rows: np.ndarray) -> np.ndarray:
-        """Frames of each file."""
+        """Return the number of frames of each file."""
         assert self.audio is not None
         return self.times.num_frames(self.audio.num_samples[rows])
 
     def groups(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Files of like length, few enough for the memory; one by one where there is no context."""
+        """Group files of similar length, few enough to fit into memory; without a context, one file per group."""
         num_frames = self.num_vectors(rows)
         groups: list[list[int]] = []
         longest = 0
@@ -94,22 +94,21 @@ class AudioFrontEnd(FeatureExtractor):
         return [np.array(group) for group in groups]
 
     def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """Short files share the steps of the context, a long one goes through it in pieces."""
+        """Yield each file and its features; several files share the steps of the context, one file comes in pieces."""
         blocks = [self._blocks(row) for row in rows.tolist()]
-        of_rows: Iterator[tuple[int, np.ndarray]]
+        row_frames: Iterator[tuple[int, np.ndarray]]
         if len(rows) == 1:
-            of_rows = ((int(rows[0]), frames) for frames in self.times.stream(blocks[0]))
+            row_frames = ((int(rows[0]), frames) for frames in self.times.stream(blocks[0]))
         else:
-            of_rows = zip(rows.tolist(), self.times.together(blocks), strict=True)
-        for row, frames in of_rows:
+            row_frames = zip(rows.tolist(), self.times.together(blocks), strict=True)
+        for row, frames in row_frames:
             yield row, {name: frames[:, part] for name, part in self._parts.items()}
 
-    def geometry(self, feature: str) -> dict[str, Any]:
-        """Where frames lie."""
+    def geometry(self, feature: str) -> dict[str, Any]:  # noqa: D102
         return self.times.geometry() | super().geometry(feature)
 
     def file_features(self, path: Path) -> np.ndarray:
-        """`[T, D]` of a whole file."""
+        """Return the features `[T, D]` of a whole file."""
         pieces = list(self.times.stream(read_blocks(path, self.times.sample_rate_hz)))
         if not pieces:
             raise ValueError(f"{path}: is too short for a single frame")
@@ -125,13 +124,13 @@ class AudioProbeData(ProbeData):
     """Features of a corpus of audio files. Tasks are `phones`, `speaker`, and every other column of the manifest.
 
     Phones and speakers are read from frames (as in van den Oord et al. 2018), other columns from means over a file.
-    Speakers are tested on `valid`: those of the test split are held out, so that no probe could know them.
+    Speakers are tested on split `valid`, because no probe has trained on the speakers of the test split.
 
     Args:
-        corpus: the files; None: only files outside a corpus are read.
-        alignments: file or folder of alignments, the labels of `phones`; beside the manifest unless given.
-        tier: of TextGrids, as `read_alignments` takes it.
-        where: as `ProbeData` takes it.
+        corpus: the files; None if only files outside a corpus are read.
+        alignments: file or folder of alignments with the labels of `phones`; beside the manifest unless given.
+        tier: tier of TextGrids, see `read_alignments`.
+        where: other arguments of `ProbeData`.
     """
 
     unit = "file"
@@ -139,7 +138,7 @@ class AudioProbeData(ProbeData):
     default_features = ("c", "z", "mfcc")
     default_baselines = ("majority", "random", "supervised")
     several_vectors = True
-    # Many short windows beat few long ones by far on a small budget: a gradient sees more speakers.
+    # At equal cost many short windows do far better than few long ones: each gradient sees more speakers.
     supervised: Mapping[str, Any] = {"batch_size": 32, "window_latents": 32}
 
     def __init__(
@@ -150,13 +149,13 @@ class AudioProbeData(ProbeData):
 
     @property
     def corpus(self) -> Corpus:
-        """The files, which everything but `file_features` asks for."""
+        """The corpus; every method but `file_features` needs one."""
         assert self._corpus is not None
         return self._corpus
 
     @property
     def splits(self) -> Sequence[str]:
-        """The manifest's column."""
+        """The split column of the manifest."""
         manifest = self.corpus.manifest
         if "split" not in manifest.columns:
             if self.train_split is None:
@@ -168,7 +167,7 @@ class AudioProbeData(ProbeData):
         return manifest.columns["split"]
 
     def labels(self, task: str, rows: np.ndarray) -> Labels:
-        """Segments for `phones`, from the alignments; or a column."""
+        """Return the segments of the alignments for `phones`, else a column of the manifest."""
         if task == "path":
             raise ValueError("every file has a path of its own: name another column as task")
         manifest = self.corpus.manifest
@@ -185,7 +184,7 @@ class AudioProbeData(ProbeData):
         return SegmentLabels({row: file_items for row, file_items in segments.items() if file_items})
 
     def front_end(self, features: Sequence[str], model: Any = None) -> AudioFrontEnd:
-        """`c` and `z` of a model; spectra standardised by the training split's statistics."""
+        """Return an extractor of a model's `c` and `z`, or of spectra standardised by the training split."""
         audio = None if self._corpus is None else self._corpus.audio
         where: dict[str, Any] = {"device": self.device, "precision": self.precision}
         if model is None:
@@ -195,55 +194,54 @@ class AudioProbeData(ProbeData):
         kind = "zc" if len(features) == 2 else features[0]
         return AudioFrontEnd(features, Features(kind, model, **where), audio)  # type: ignore[arg-type]
 
-    def find_files(self, folder: Path) -> list[str]:
-        """By their suffix."""
+    def find_files(self, folder: Path) -> list[str]:  # noqa: D102
         return find_files(folder, AUDIO_SUFFIXES, "audio")
 
     def name(self, row: int) -> str:
-        """The file's path."""
+        """Return the path of the file."""
         return self.corpus.manifest.paths[row]
 
     def default_test_split(self, task: str) -> str:
-        """`valid` for speakers."""
+        """Return `valid` for speakers, `test` for other tasks."""
         return "valid" if task == "speaker" else "test"
 
     def default_pool(self, task: str) -> Pool:
-        """Frames for phones and speakers."""
+        """Return `frames` for phones and speakers, `mean` for other tasks."""
         return "frames" if task in ("phones", "speaker") else "mean"
 
     def clusters(self, task: str, train: np.ndarray, test: np.ndarray) -> tuple[str, np.ndarray]:
-        """Speakers where the test part has several and none of them was trained on; else files."""
+        """Return speakers if the test part has at least five, none of whom was trained on; else files."""
         ids = self.corpus.group_ids
         tested, trained = set(ids[test].tolist()), set(ids[train].tolist())
         is_independent = -1 not in tested and not tested & trained and len(tested) >= MIN_SPEAKER_CLUSTERS
         return ("speaker", ids) if task != "speaker" and is_independent else ("file", np.arange(len(ids)))
 
     def groups(self, task: str) -> np.ndarray:
-        """Speakers, where all are known; files for the task of speakers."""
+        """Return speakers if all are known; files if not, or if the task is `speaker`."""
         ids = self.corpus.group_ids
         return np.arange(len(ids)) if task == "speaker" or (ids < 0).any() else ids
 
     def minutes(self, rows: np.ndarray) -> np.ndarray:
-        """Of audio; 0 of files that are left out."""
+        """Return the minutes of audio of each file; 0 for a file that was left out."""
         return self.corpus.audio.num_samples[rows] / self.corpus.audio.sample_rate_hz / 60
 
     def initialise(self, model: Any, seed: int) -> None:
-        """By the training split's samples, and windows of it without padding."""
+        """Initialise by the statistics of the training split and by windows of it without padding."""
         audio = self._training_audio
         model.encoder.set_statistics(*self.corpus.statistics(self.train_split))
         windows = initialisation_windows(audio, self.corpus.window_samples, NUM_INITIALISATION_WINDOWS, seed)
         model.initialise_from(windows)
 
     def untrained_names(self, learnt: Sequence[str]) -> Sequence[str]:
-        """The first: a pass over a corpus takes long."""
+        """Return only the first feature, since a pass over a corpus takes long."""
         return learnt[:1] or ("c",)
 
     def trained(self, model: Any) -> list[nn.Module]:
-        """Encoder and context."""
+        """Return the encoder and the context."""
         return [model.encoder, model.context]
 
     def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:
-        """Windows drawn uniformly."""
+        """Yield batches of windows drawn uniformly."""
         audio, encoder = self.corpus.audio.subset(rows), model.encoder
         window_samples = protocol.window_latents * encoder.hop_samples
         dataset = WindowDataset(
@@ -253,11 +251,11 @@ class AudioProbeData(ProbeData):
             num_latents=int(encoder.num_latents(window_samples)),
         )
         draws = window_draws(audio.num_samples, window_samples)
-        drawn = UniformBatches(**draws, batch_size=protocol.batch_size, num_batches=1, seed=protocol.seed)
-        return (dataset.__getitems__(drawn.batch(step)) for step in itertools.count())
+        stream = UniformBatches(**draws, batch_size=protocol.batch_size, num_batches=1, seed=protocol.seed)
+        return (dataset.__getitems__(stream.batch(step)) for step in itertools.count())
 
     def vectors(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Contexts `[B, T, C]`; padding is left out."""
+        """Return the contexts `[B, T, C]`, and a mask `[B, T]` that excludes padding."""
         with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             latents = model.encoder(batch.x)
         contexts, _ = model.context(latents.float())
@@ -265,7 +263,7 @@ class AudioProbeData(ProbeData):
         return contexts, torch.arange(contexts.shape[1], device=contexts.device) < num_valid
 
     def record(self) -> dict[str, Any]:
-        """The manifest, and what untrained models are initialised from."""
+        """Return facts about the manifest, and about the windows that initialise untrained models."""
         manifest, audio = self.corpus.manifest, self.corpus.audio
         return {
             "manifest": str(manifest.root),

@@ -1,4 +1,4 @@
-"""Praat's TextGrid as a file of time alignments, long or short, UTF-8 or UTF-16."""
+"""Time alignments in Praat's TextGrids, long or short, UTF-8 or UTF-16."""
 
 import re
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ _TEXTGRID_VALUE = re.compile(r'"((?:[^"]|"")*)"|(?<!\S)([-+]?\.?\d[\d.]*(?:[eE][
 
 
 def read_textgrid(file: Path, tier: str | None = None) -> Track:
-    """One interval tier of a Praat TextGrid, long or short, UTF-8 or UTF-16; intervals without a text are left out.
+    """Read one interval tier of a Praat TextGrid, long or short, UTF-8 or UTF-16; intervals without text are left out.
 
     Args:
         file: the TextGrid.
-        tier: name of the tier; None: `phones`, or the only interval tier there is.
+        tier: name of the tier; None: `phones`, or the only interval tier.
     """
     values = _TextGridValues(file)
     # The Penn aligner calls the short format by name.
@@ -51,14 +51,14 @@ def read_textgrid(file: Path, tier: str | None = None) -> Track:
 
 
 class _Tier(NamedTuple):
-    """An interval tier: its bounds in seconds, and its intervals in their order, whether they have a text or not."""
+    """An interval tier: its bounds in seconds, and all its intervals in order, with and without text."""
 
     first: float
     last: float
     rows: list[Row]
 
     def labelled(self, file: Path) -> Iterator[Row]:
-        """Yield the intervals with a text; each begins where the one before it ends, or later."""
+        """Yield the intervals that have a text; check that intervals are in order and within the tier."""
         before = self.first
         for line, name, start, end, label in self.rows:
             for is_bad, problem in (
@@ -77,14 +77,14 @@ class _Tier(NamedTuple):
 
 
 class _TextGridValues:
-    """The values of a TextGrid one after the other, as Praat reads them: what is expected decides what is skipped."""
+    """The values of a TextGrid, one after the other; any other text is commentary and skipped, as in Praat."""
 
     def __init__(self, file: Path) -> None:
         self.line = 1
         self._file = file
         self._text = decode_text(file)
         self._values = _TEXTGRID_VALUE.finditer(self._text)
-        self._place = 0
+        self._position = 0
 
     def bounds(self) -> tuple[float, float]:
         first, last = self.number(), self.number()
@@ -139,9 +139,9 @@ class _TextGridValues:
             self._fail(expected, "the end of the file" if match is None else match[0])
         return match[group]
 
-    def _move(self, place: int) -> None:
-        self.line += self._text.count("\n", self._place, place)
-        self._place = place
+    def _move(self, position: int) -> None:
+        self.line += self._text.count("\n", self._position, position)
+        self._position = position
 
     def _fail(self, expected: str, found: str) -> NoReturn:
         raise ValueError(f"{self._file}, line {self.line}: expected {expected}, found {' '.join(found[:60].split())}")

@@ -1,4 +1,4 @@
-"""Changes to waveforms: pitch, noise, reverberation, dropped bands and dropped time. All keep length and time.
+"""Changes of waveforms: pitch, noise, reverberation, dropped bands and dropped time. All keep length and timing.
 
 S samples, n samples of a room's response.
 """
@@ -10,17 +10,17 @@ from jaxtyping import Float
 from scipy import fft, signal
 
 COLOURS = {"white": 0.0, "pink": 0.5, "brown": 1.0}  # amplitude falls with this power of frequency
-_BAND_EDGE_HZ = 25.0  # from nothing to everything beside a dropped band
-# Segments of the time stretch, in seconds: their distance, how far they overlap, and how far each is moved to fit.
+_BAND_EDGE_HZ = 25.0  # beside a dropped band the gain rises from 0 to 1 within this width
+# Segments of the time stretch, in seconds: their distance, their overlap, and the largest shift that aligns one.
 _SEGMENT, _OVERLAP, _REACH = 0.03, 0.01, 0.0075
 
 Waveform = Float[np.ndarray, " S"]
 
 
 def shift_pitch(x: Waveform, cents: float, sample_rate_hz: int) -> Waveform:
-    """Pitch and formants raised by so many cents (1200 are an octave), as SoX does it: resampled, then stretched back.
+    """Raise pitch and formants by `cents` (1200 are an octave), as SoX does: resample, then stretch back.
 
-    Sounds stay where they were to within 12 ms at 300 cents: the search of the stretch, and the drift in a segment.
+    At 300 cents sounds move by at most 12 ms: by the search of the stretch, and by the drift within a segment.
     """
     ratio = 2 ** (-cents / 1200)
     apart = np.pad(x, (0, sample_rate_hz // 20))  # zeros, so that the end does not sound at the beginning
@@ -29,15 +29,15 @@ def shift_pitch(x: Waveform, cents: float, sample_rate_hz: int) -> Waveform:
 
 
 def add_noise(x: Waveform, noise: Waveform, snr_db: float) -> Waveform:
-    """Noise added at a ratio of the two energies; what is silent stays as it is, for no ratio fits it."""
-    energy, of_noise = (float(np.square(each, dtype=np.float64).sum()) for each in (x, noise))
-    if energy == 0 or of_noise == 0:
+    """Add noise at a ratio of the two energies; if one of them is silent, return `x` unchanged."""
+    energy, noise_energy = (float(np.square(each, dtype=np.float64).sum()) for each in (x, noise))
+    if energy == 0 or noise_energy == 0:
         return x
-    return x + noise * np.float32(np.sqrt(energy / of_noise) * 10 ** (-snr_db / 20))
+    return x + noise * np.float32(np.sqrt(energy / noise_energy) * 10 ** (-snr_db / 20))
 
 
-def made_noise(num_samples: int, colour: str, sample_rate_hz: int, rng: np.random.Generator) -> Waveform:
-    """Gaussian noise of one of `COLOURS`, above 20 Hz: pink falls by 3 dB an octave, brown by 6."""
+def coloured_noise(num_samples: int, colour: str, sample_rate_hz: int, rng: np.random.Generator) -> Waveform:
+    """Return Gaussian noise of one of `COLOURS`, above 20 Hz: pink falls by 3 dB an octave, brown by 6."""
     white = rng.standard_normal(num_samples, np.float32)
     if not COLOURS[colour]:
         return white
@@ -45,12 +45,12 @@ def made_noise(num_samples: int, colour: str, sample_rate_hz: int, rng: np.rando
 
 
 def keep_band(x: Waveform, low_hz: float, high_hz: float, sample_rate_hz: int) -> Waveform:
-    """What lies in a band alone."""
+    """Keep only the frequencies within a band."""
     return _filtered(x, lambda hz: (hz >= low_hz) & (hz <= high_hz), sample_rate_hz)
 
 
 def drop_band(x: Waveform, low_hz: float, high_hz: float, sample_rate_hz: int) -> Waveform:
-    """What lies outside a band: nothing is left within, all is left from 25 Hz beside it on."""
+    """Remove the frequencies within a band; from 25 Hz beside the band on, frequencies are unchanged."""
 
     def gain(hz: np.ndarray) -> np.ndarray:
         distance = np.maximum(low_hz - hz, hz - high_hz).clip(0, _BAND_EDGE_HZ)
@@ -62,15 +62,15 @@ def drop_band(x: Waveform, low_hz: float, high_hz: float, sample_rate_hz: int) -
 def room_response(
     rt60_ms: float, direct_db: float, sample_rate_hz: int, rng: np.random.Generator
 ) -> Float[np.ndarray, " n"]:
-    """A room's impulse response: the direct sound, then noise that has decayed by 60 dB after `rt60_ms`.
+    """Return a room's impulse response: the direct sound, then noise that has decayed by 60 dB after `rt60_ms`.
 
     The statistical model of late reverberation (Polack 1988). Its energy is 1, so that sounds keep their level.
 
     Args:
         rt60_ms: reverberation time.
         direct_db: energy of the direct sound against all that follows.
-        sample_rate_hz: of the response.
-        rng: draws the reflections.
+        sample_rate_hz: rate of the response.
+        rng: generator of the reflections.
     """
     num_samples = max(2, round(rt60_ms / 1000 * sample_rate_hz))
     response = rng.standard_normal(num_samples, np.float32)
@@ -82,47 +82,47 @@ def room_response(
 
 
 def reverberate(x: Waveform, response: Float[np.ndarray, " n"]) -> Waveform:
-    """Heard in a room; what would sound on after the end is cut off."""
+    """Convolve with a room's response, and cut off the sound after the end."""
     size = fft.next_fast_len(len(x) + len(response) - 1, real=True)
     return fft.irfft(fft.rfft(x, size) * fft.rfft(response, size), size)[: len(x)]
 
 
 def drop_time(x: Waveform, start: int, num_samples: int) -> Waveform:
-    """Zeros for so many samples from `start` on."""
+    """Set `num_samples` samples from `start` on to zero."""
     changed = x.copy()
     changed[start : start + num_samples] = 0
     return changed
 
 
 def _filtered(x: Waveform, gain: Callable[[np.ndarray], np.ndarray], sample_rate_hz: int) -> Waveform:
-    size = fft.next_fast_len(len(x) + sample_rate_hz // 20, real=True)  # zeros, so that the ends do not meet
+    size = fft.next_fast_len(len(x) + sample_rate_hz // 20, real=True)  # zeros separate the two ends
     gains = np.asarray(gain(fft.rfftfreq(size, 1 / sample_rate_hz)), np.float32)
     return fft.irfft(fft.rfft(x, size) * gains, size)[: len(x)]
 
 
 def _stretched(x: Waveform, num_samples: int, sample_rate_hz: int) -> Float[np.ndarray, " {num_samples}"]:
-    """At its pitch, but in another time: WSOLA (Verhelst and Roelands 1993).
+    """Change the duration but not the pitch: WSOLA (Verhelst and Roelands 1993).
 
-    Segments of 40 ms are laid one over the other's end. Each is taken from within 7.5 ms of its place in time, where it
-    correlates best with that end.
+    Segments of 40 ms overlap, each with the end of the segment before it. A segment is shifted by at most 7.5 ms, to
+    where it correlates best with this end.
     """
     hop, overlap, reach = (max(1, round(each * sample_rate_hz)) for each in (_SEGMENT, _OVERLAP, _REACH))
     speed, size = len(x) / num_samples, hop + overlap
     padded = np.pad(x, (reach + size, reach + 2 * size))  # enough down to an octave below
     energy = np.concatenate([[0], np.square(padded, dtype=np.float64).cumsum()])
-    # Without it an end is followed by what came next in `x` while that is within reach: all comes late, or early.
+    # Prefers small shifts. Without it the best fit is the continuation in `x`, and sounds drift to the largest shift.
     nearness = 1 - 0.2 * np.linspace(-1, 1, 2 * reach + 1) ** 2
     fade = np.linspace(0, 1, overlap, dtype=np.float32)
-    # Each is equally early at its beginning as late at its end.
+    # A segment is as early at its beginning as it is late at its end.
     firsts = np.arange(0, num_samples, hop)
     begins = np.rint((firsts + size / 2) * speed - size / 2).astype(int) + size
     out = np.empty(num_samples + size, np.float32)
     end = padded[begins[0] + reach :][:overlap]
     for first, begin in zip(firsts, begins, strict=True):
         fit = np.correlate(padded[begin : begin + 2 * reach + overlap], end, "valid")
-        of_place = energy[begin + overlap :][: len(fit)] - energy[begin:][: len(fit)]
-        place = begin + int(np.argmax(nearness * fit / np.sqrt(of_place + 1e-9)))
-        segment = padded[place : place + size].copy()
+        shift_energy = energy[begin + overlap :][: len(fit)] - energy[begin:][: len(fit)]
+        start = begin + int(np.argmax(nearness * fit / np.sqrt(shift_energy + 1e-9)))
+        segment = padded[start : start + size].copy()
         segment[:overlap] = segment[:overlap] * fade + end * (1 - fade)
         out[first : first + size] = segment
         end = segment[hop:]

@@ -1,4 +1,4 @@
-"""Windows of exact length, cut from audio: what a batch sampler points at becomes a `Batch`.
+"""Windows of fixed length, cut from audio files and collected into a `Batch`.
 
 B windows, S samples each, T latents each.
 """
@@ -18,16 +18,16 @@ from cpc.data.batch import Batch
 from cpc.data.streams.stream import Draw, digest
 from cpc.data.streams.uniform import UniformBatches
 
-# Enough for channel statistics: 32 windows of 128 latents are 4096 of each.
+# Enough for channel statistics: 32 windows of 128 latents are 4096 values of each channel.
 NUM_INITIALISATION_WINDOWS = 32
-NUM_CHANGES = 2**20  # ways to change a window; the most samples of a file are 2^40, and draws 63 bits
+NUM_CHANGES = 2**20  # augmentation keys; with at most 2^40 samples in a file, start and key fit into 63 bits
 # (file index, first sample, number of latents) -> `[T]` int64 labels, -100 where unknown
 FrameLabels = Callable[[int, int, int], np.ndarray]
 
 
 @runtime_checkable
 class Audio(Protocol):
-    """What windows are read from: `PackedAudio`, or a source of your own."""
+    """The source of windows: `PackedAudio`, or your own class."""
 
     @property
     def num_samples(self) -> np.ndarray:
@@ -35,28 +35,28 @@ class Audio(Protocol):
         ...
 
     def read(self, file_index: int, start: int, num_samples: int) -> np.ndarray:
-        """At most `num_samples` float32 samples from `start` on; fewer only where the file ends."""
+        """Return `num_samples` float32 samples from `start` on; fewer only at the end of the file."""
         ...
 
 
 @dataclass(eq=False)
 class WindowDataset(Dataset[Batch]):
-    """Windows of `window_samples` samples; a window never leaves its file.
+    """Windows of `window_samples` samples, each from one file.
 
-    An index is a pair (file, start), as the batch samplers yield it. Where the file ends before the window does, zeros
-    follow and `num_valid` says so.
+    An index is a pair (file, start) of a batch stream. If the file ends before the window does, the rest is zeros, and
+    `num_valid` counts the samples of the file.
 
     Args:
-        audio: where samples come from.
+        audio: source of the samples.
         window_samples: S, length of every window.
         sequence_ids: `[num_files]` id of each file's sequence; the file's index unless given.
-        group_ids: `[num_files]` the speaker of each file, or -1 where unknown; unknown unless given.
+        group_ids: `[num_files]` the speaker of each file, or -1 if unknown; unknown unless given.
         labels: frame labels of a window: called with (file, start, num_latents), returns int64 `[num_latents]`.
         num_latents: T, latents of a window without padding; needed if `labels` are given.
-        split: of the corpus, for messages.
-        augmenter: changes every window as its draw decides, which then is start * NUM_CHANGES + key.
-        windows_at_once: that are shuffled together (see `UniformBatches`); all if None.
-        made_from: what else a resumed run must find again, by name.
+        split: split of the corpus, for messages.
+        augmenter: changes every window by a key; the second part of an index then is start * NUM_CHANGES + key.
+        windows_at_once: number of windows that are shuffled together (see `UniformBatches`); None: all.
+        made_from: further properties of the data, by name, that a resumed run checks.
 
     Example:
         batches = UniformBatches(**window_draws(audio.num_samples, window_samples), batch_size=8, ...)
@@ -91,7 +91,7 @@ class WindowDataset(Dataset[Batch]):
         self.num_values = self.window_samples * (2 if self._is_past_changed else 1)
 
     def __getitems__(self, windows: Sequence[Draw]) -> Batch:
-        """All windows of a batch at once, written straight into the batch's memory (the loader prefers this)."""
+        """Return the batch of these windows; the loader calls this instead of `__getitem__`."""
         x = np.zeros((len(windows), self.window_samples), np.float32)
         num_valid = np.zeros(len(windows), np.int64)
         labels = np.full((len(windows), 0 if self.labels is None else self.num_latents), -100, np.int64)
@@ -112,7 +112,7 @@ class WindowDataset(Dataset[Batch]):
 
     @property
     def draws(self) -> dict[str, Any]:
-        """What a stream needs to know of these files, see `window_draws`."""
+        """The arguments of a batch stream, see `window_draws`."""
         draws = window_draws(self.audio.num_samples, self.window_samples)
         draws["made_from"] |= self.made_from
         if self.augmenter is not None:
@@ -123,15 +123,16 @@ class WindowDataset(Dataset[Batch]):
         return draws
 
     def num_valid(self, windows: Sequence[Draw]) -> Int[Tensor, " B"]:
-        """Samples of each window that are signal, without reading any."""
+        """Return the number of samples before the padding of each window, without reading any."""
         num_samples = self.audio.num_samples[[file for file, _ in windows]]
         return torch.from_numpy(np.minimum(num_samples, self.window_samples))
 
 
 def window_draws(num_samples: np.ndarray, window_samples: int) -> dict[str, Any]:
-    """What a stream of batches needs to know of windows in audio files.
+    """Return the arguments of a batch stream that draws windows from audio files.
 
-    A file of L samples has max(1, L // window) windows in a pass, each at a uniformly random start; an empty one none.
+    A file of L samples has max(1, L // window) windows in a pass, each at a uniformly random start; an empty file has
+    none.
 
     Args:
         num_samples: `[num_files]` length of each file.
@@ -141,7 +142,7 @@ def window_draws(num_samples: np.ndarray, window_samples: int) -> dict[str, Any]
         `num_slots`, `num_starts` and `made_from`, the arguments of `BatchStream`.
 
     Raises:
-        ValueError: if no file holds a sample, or a window none.
+        ValueError: if no file holds a sample, or `window_samples` is below 1.
     """
     if window_samples < 1:
         raise ValueError(f"window_samples={window_samples}, but a window has at least 1 sample")
@@ -156,16 +157,16 @@ def window_draws(num_samples: np.ndarray, window_samples: int) -> dict[str, Any]
 
 
 def initialisation_windows(audio: Audio, window_samples: int, num_windows: int, seed: int) -> Float[Tensor, "B S"]:
-    """Windows for the data-dependent initialisation: drawn as training's are, but without padding.
+    """Return windows for the data-dependent initialisation, drawn uniformly, as in training, but without padding.
 
-    Zeros that pad a short file are no signal, and every sample enters the encoder's channel statistics. Windows are
-    therefore at most as long as the median file, and shorter files are left out: half of the corpus takes part.
+    Padding would bias the encoder's channel statistics, which every sample enters. Windows are therefore at most as
+    long as the median file, and shorter files are left out: at least half of the files take part.
 
     Args:
-        audio: the training part.
-        window_samples: S, the length of training's windows.
+        audio: the training files.
+        window_samples: S, the length of training windows.
         num_windows: B.
-        seed: of the draw.
+        seed: seed of the stream.
 
     Raises:
         ValueError: if no file holds a sample.

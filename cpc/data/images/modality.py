@@ -40,7 +40,6 @@ class Images(Drawn):
             hold them all.
         skip_bad: go on without files that cannot be used, and say how many.
         seed: of the batches and of all changes to images.
-        first: a source that is trained on first, with the same options (`source`, `num_batches`); null: none.
     """
 
     name = "image"

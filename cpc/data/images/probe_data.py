@@ -1,4 +1,4 @@
-"""Images' features, task and baselines: means or grids of latents and contexts, classes, pixels, gradients' histograms.
+"""What probes of images read: means or grids of latents and contexts, pixels, histograms of gradients; and classes.
 
 B images of a batch, H rows and W columns of patches, D feature dim.
 """
@@ -27,7 +27,7 @@ _HOG: dict[str, Any] = {"orientations": 9, "pixels_per_cell": (8, 8), "cells_per
 
 
 class CorpusImages(FeatureExtractor):
-    """A pass over the images of a corpus, unchanged by chance.
+    """Features of the images of a corpus, without random augmentation.
 
     Args:
         corpus: the images.
@@ -37,38 +37,38 @@ class CorpusImages(FeatureExtractor):
         self.corpus = corpus
 
     def num_vectors(self, rows: np.ndarray) -> np.ndarray:
-        """1, or 0 of an image that was skipped."""
+        """Return 1 for each image, 0 for a skipped one."""
         return (~np.isin(rows, list(self.corpus.images.skipped))).astype(np.int64)
 
     def groups(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Batches of images of one split."""
+        """Return batches of images; each batch is of one split."""
         splits = np.array([self.corpus.table.splits[row] for row in rows.tolist()])
-        of_splits = [rows[splits == split] for split in dict.fromkeys(splits.tolist())]
-        return [part[i : i + _BATCH_IMAGES] for part in of_splits for i in range(0, len(part), _BATCH_IMAGES)]
+        split_rows = [rows[splits == split] for split in dict.fromkeys(splits.tolist())]
+        return [part[i : i + _BATCH_IMAGES] for part in split_rows for i in range(0, len(part), _BATCH_IMAGES)]
 
     def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """A batch of images."""
-        found = self.image_features(self.corpus.observations(rows))
+        """Yield each image and its features."""
+        features = self.image_features(self.corpus.observations(rows))
         for i, row in enumerate(rows.tolist()):
-            yield row, {name: values[i : i + 1] for name, values in found.items()}
+            yield row, {name: values[i : i + 1] for name, values in features.items()}
 
     @abstractmethod
     def image_features(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:
-        """The features of some images."""
+        """Return the features of these images."""
 
 
 class LearntImages(CorpusImages):
-    """What a model says about images, unchanged by chance.
+    """Latents and contexts of a model, for images without random augmentation.
 
-    `z` and `c` are means of latents and contexts over the grid, as van den Oord et al. 2018 read z; `z_grid` and
-    `c_grid` hold all of them side by side, in float16.
+    `z` and `c` are means of latents and contexts over the grid, as in van den Oord et al. 2018. `z_grid` and `c_grid`
+    hold the vectors of the whole grid side by side, in float16.
 
     Args:
-        features: of these four.
-        model: in eval mode.
-        corpus: the images; none are needed for `file_features`.
-        device: where the model is.
-        precision: of the model's products.
+        features: some of these four.
+        model: a model in eval mode.
+        corpus: the images; `file_features` needs none.
+        device: device of the model.
+        precision: precision of the model's products.
     """
 
     dtypes: Mapping[str, str] = {"z_grid": "float16", "c_grid": "float16"}
@@ -79,11 +79,13 @@ class LearntImages(CorpusImages):
         super().__init__(corpus)
         self.features, self.model = features, model
         self.device, self.precision = device, precision
-        of_patch = {name: (model.encoder if name.startswith("z") else model.context).dim for name in features}
-        self.dims = {name: dim * (corpus.num_latents if name.endswith("grid") else 1) for name, dim in of_patch.items()}
+        patch_dims = {name: (model.encoder if name.startswith("z") else model.context).dim for name in features}
+        self.dims = {
+            name: dim * (corpus.num_latents if name.endswith("grid") else 1) for name, dim in patch_dims.items()
+        }
 
     def image_features(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:
-        """Each grid side by side, or its mean."""
+        """Return the vectors of each grid side by side, or their mean."""
         latents, contexts = self._grids(images.everything().x)
         grids = {name: latents if name.startswith("z") else contexts for name in self.features}
         return {
@@ -92,13 +94,16 @@ class LearntImages(CorpusImages):
         }
 
     def geometry(self, feature: str) -> dict[str, Any]:
-        """Where patches lie in an image, and how it is cut: row i and column j are the `patch_size` pixels from
-        `i * stride` and `j * stride` of the central `image_size`, once the shorter side has `load_size` pixels.
+        """Return where patches lie in an image, and how it is cut.
+
+        The image is scaled until its shorter side has `load_size` pixels, and its central square of `image_size` is
+        cut out. The patch in row i and column j begins at pixels `i * stride` and `j * stride` of this square, and has
+        `patch_size` pixels a side.
         """
         return super().geometry(feature) | self.model.encoder.geometry | self.corpus.options.cut
 
     def file_features(self, path: Path) -> Float[np.ndarray, "H W D"]:
-        """The grid of latents or contexts of an image file."""
+        """Return the grid of latents or contexts of an image file."""
         options = replace(self.corpus.options, packed=False, cache_dir=None, skip_bad=False)
         corpus = replace(self.corpus, options=options, table=tabulate(path.parent, [path.name]))
         latents, contexts = self._grids(corpus.windows(None).everything().x)
@@ -120,7 +125,7 @@ class HandMadeImages(CorpusImages):
         corpus: the images.
 
     Raises:
-        ValueError: if `hog` is asked for without scikit-image, or of images smaller than a block of cells.
+        ValueError: if `hog` is given without scikit-image, or for images smaller than a block of cells.
     """
 
     def __init__(self, feature: str, corpus: ImageCorpus) -> None:
@@ -142,7 +147,7 @@ class HandMadeImages(CorpusImages):
         self.dims = {feature: hog(np.zeros((image_size, image_size)), **_HOG).size}
 
     def image_features(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:
-        """From the middle of each image."""
+        """Return the features of the central square of each image."""
         pixels = images.pixels().numpy()
         if self.feature == "pixels":
             return {"pixels": pixels.reshape(len(pixels), -1)}
@@ -153,8 +158,8 @@ class ImageProbeData(ProbeData):
     """Features of whole images, probed for their class. The mean over z, as in van den Oord et al. 2018, is `cpc`.
 
     Args:
-        corpus: the images, cut as the model's run cut them; empty where only files outside a corpus are read.
-        where: as `ProbeData` takes it.
+        corpus: the images, cut as in the model's run; empty if only files outside a corpus are read.
+        where: arguments of `ProbeData`.
     """
 
     unit = "image"
@@ -171,51 +176,50 @@ class ImageProbeData(ProbeData):
 
     @property
     def splits(self) -> Sequence[str]:
-        """The table's."""
+        """The split column of the table."""
         return self.corpus.table.splits
 
     def labels(self, task: str, rows: np.ndarray) -> Labels:
-        """The class of each image."""
+        """Return the class of each image."""
         if task != "class":
             raise ValueError(f"task={task!r}: images are probed for their class: set `task` to class")
         labels, classes = self.corpus.table.labels, self.corpus.table.classes
         return Labels({row: classes[labels[row]] for row in rows.tolist() if labels[row] >= 0}, classes)
 
     def front_end(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
-        """Means and grids of a model in one pass; or pixels, or histograms."""
+        """Return an extractor of a model's means and grids in one pass, or of pixels or histograms."""
         if model is None:
             return HandMadeImages(features[0], self.corpus)
         return LearntImages(features, model, self.corpus, self.device, self.precision)
 
-    def find_files(self, folder: Path) -> list[str]:
-        """By their suffix."""
+    def find_files(self, folder: Path) -> list[str]:  # noqa: D102
         return find_images(folder)
 
     def name(self, row: int) -> str:
-        """The image's."""
+        """Return the name of the image."""
         return self.corpus.table.names[row]
 
     def clusters(self, task: str, train: np.ndarray, test: np.ndarray) -> tuple[str, np.ndarray]:
-        """Sequences: crops that overlap, frames of a film."""
+        """Return sequences: overlapping crops, frames of a film."""
         return "sequence", self.corpus.table.sequences
 
     def groups(self, task: str) -> np.ndarray:
-        """Sequences, as clusters are."""
+        """Return sequences, as `clusters` does."""
         return self.corpus.table.sequences
 
     def initialise(self, model: Any, seed: int) -> None:
-        """By the statistics that the probed model has, and the training split's images."""
+        """Initialise by the probed model's pixel statistics and by images of the training split."""
         trained = self.corpus.encoder
         model.encoder.set_statistics(trained.pixel_mean, trained.pixel_std)
         data = replace(self.corpus.options, train_split=self.train_split, seed=seed)
         model.initialise_from(data.initialisation_batch(self.corpus))
 
     def trained(self, model: Any) -> list[nn.Module]:
-        """The encoder."""
+        """Return the encoder."""
         return [model.encoder]
 
     def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:
-        """Passes over the images, cut and mirrored as in pretraining; their patches are not changed."""
+        """Yield passes over the images, cut and mirrored as in pretraining; patches are not augmented."""
         rows = rows[np.isin(rows, self.corpus.rows(None))]
         images = self.corpus.observations(rows, "images")
         batch_size = min(protocol.batch_size, len(rows))
@@ -230,12 +234,12 @@ class ImageProbeData(ProbeData):
                 yield batch._replace(labels=torch.from_numpy(classes))
 
     def vectors(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The mean of the latents over the grid, `[B, 1, D]`."""
+        """Return the mean of the latents over the grid, `[B, 1, D]`, and a mask that excludes nothing."""
         with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             latents = model.encoder(batch.x)
         means = rearrange(reduce(latents.float(), "b h w d -> b d", "mean"), "b d -> b 1 d")
         return means, torch.ones(means.shape[:2], dtype=torch.bool, device=means.device)
 
     def record(self) -> dict[str, Any]:
-        """How images are cut."""
+        """Return how images are cut, and the number of skipped ones."""
         return {**self.corpus.options.cut, "num_skipped": len(self.corpus.images.skipped)}

@@ -1,1 +1,1 @@
-"""What is kept on disk: files and folders that appear at once, records, splits, parallel reading."""
+"""Files on disk: atomic writing, packs and shards, tables, records, splits and parallel reading."""

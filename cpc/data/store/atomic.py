@@ -1,4 +1,4 @@
-"""Files that are replaced at once: a reader, or a process killed in the middle, finds the old one or the new one."""
+"""Atomic writing: a reader, or a process killed while it writes, finds the old file or the new file."""
 
 import json
 import math
@@ -11,10 +11,10 @@ from typing import Any
 
 @contextmanager
 def write_atomically(path: str | Path) -> Iterator[Path]:
-    """A place beside `path` to write to; it becomes `path` when the block ends, and vanishes if the block fails.
+    """Yield a temporary path; its file replaces `path` when the block ends, and is removed if the block fails.
 
-    The folder is made if it does not exist. A kill -9 may leave that place, `<path>.new`, behind: the next write takes
-    it over.
+    The folder is made if it does not exist. A kill -9 may leave the temporary file `<path>.new` behind; the next write
+    replaces it.
 
     Example:
         >>> with write_atomically("report.json") as new:
@@ -32,11 +32,11 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
 
 
 def json_text(content: Any, **options: Any) -> str:
-    """Return content as JSON, whose readers in other languages know no NaN and no infinity.
+    """Return content as strict JSON, without NaN and infinity, which other languages cannot read.
 
     Args:
-        content: what to write; hand in what `finite` makes of it where a number may not be finite.
-        options: as `json.dumps` takes them.
+        content: the content; pass it through `finite` first if a number may not be finite.
+        options: options of `json.dumps`.
 
     Raises:
         ValueError: if a number is not finite.
@@ -46,7 +46,7 @@ def json_text(content: Any, **options: Any) -> str:
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Name the path in an error of the system that names none, as that of a full disk does."""
+    """Add the path to an OSError without a path, such as that of a full disk."""
     try:
         yield
     except OSError as error:
@@ -59,14 +59,14 @@ def write_json(content: Mapping[str, Any], path: str | Path) -> None:
     """Replace a JSON file, as `write_atomically` does.
 
     Raises:
-        ValueError: if a number is not finite, which JSON cannot say: hand in what `finite` makes of it.
+        ValueError: if a number is not finite, which JSON does not allow: pass the content through `finite`.
     """
     with write_atomically(path) as new:
         new.write_text(json_text(content, indent=2) + "\n", encoding="utf-8")
 
 
 def finite(content: Any) -> Any:
-    """The same dicts, lists and values, with None for each number that is not finite."""
+    """Return the same dicts, lists and values, with None for each number that is not finite."""
     if isinstance(content, Mapping):
         return {key: finite(value) for key, value in content.items()}
     if isinstance(content, list | tuple):

@@ -1,4 +1,4 @@
-"""Folders that appear at once: a reader, or a process killed in the middle, finds the whole folder or none."""
+"""Atomic folders: a reader, or a process killed while it writes, finds the whole folder or none."""
 
 import fcntl
 import os
@@ -16,24 +16,24 @@ _ABANDONED_AFTER_SECONDS = 3600
 
 
 def build_once(folder: Path, is_complete: Callable[[Path], bool], build: Callable[[], None]) -> None:
-    """Call `build` unless the folder is complete; of several processes one builds, and the others wait for it.
+    """Call `build` unless the folder is complete; one of several processes builds, and the others wait for it.
 
-    If it fails or is killed, the next one tries. Where files cannot be locked, each builds.
+    If that process fails or is killed, the next one builds. On file systems without locks every process builds.
 
     Args:
-        folder: that `build` makes, by `build_atomically`.
-        is_complete: whether a folder is what it makes.
-        build: writes it.
+        folder: the folder that `build` makes.
+        is_complete: whether a folder has everything that `build` makes.
+        build: makes the folder by `build_atomically`.
     """
     if not is_complete(folder):
-        with _alone(folder):
+        with _locked(folder):
             if not is_complete(folder):
                 build()
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Holds a lock of the system, which ends with the process, however that ends."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a lock of the system, which ends with the process, even if it is killed."""
     path = folder.with_name(f"{folder.name}.lock")
     with ExitStack() as held:
         try:
@@ -45,26 +45,26 @@ def _alone(folder: Path) -> Iterator[None]:
             except BlockingIOError:
                 print(f"waiting for another process that makes {folder}", file=sys.stderr)
                 fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:  # without a lock work is done twice; a place that cannot be written is named by its writer
+        except OSError:  # without a lock, several processes build; `build` reports a folder that cannot be written
             pass
         yield
 
 
 @contextmanager
 def build_atomically(folder: Path, is_complete: Callable[[Path], bool], option: str | None = None) -> Iterator[Path]:
-    """A folder beside `folder` to write files to; it becomes `folder` when the block ends, and vanishes if it fails.
+    """Yield a temporary folder, which is renamed to `folder` when the block ends, and removed if the block fails.
 
-    Several processes may build one folder at a time: the first one wins, the others find it there (`build_once` lets
-    them wait). A kill -9 leaves `<folder>.partial-*` behind, which is removed by the next call when nothing has been
-    written to it for an hour.
+    Several processes may build one folder at the same time: the first to end wins, and the others keep its folder
+    (`build_once` lets them wait instead). A kill -9 leaves `<folder>.partial-*` behind. A later call removes it if
+    nothing was written to it for an hour.
 
     Args:
-        folder: where it shall be; an incomplete one that is there already is replaced.
-        is_complete: whether a folder is what the block would write.
-        option: the caller's argument that names another place, for the error message.
+        folder: the final folder; an existing incomplete one is replaced.
+        is_complete: whether a folder has everything that the block writes.
+        option: the caller's option for another folder, for the error message.
 
     Raises:
-        OSError: if the place cannot be written; `folder` stays as it was.
+        OSError: if the folder cannot be written; `folder` stays as it was.
     """
     unfinished = folder.with_name(f"{folder.name}.partial-{secrets.token_hex(4)}")
     try:
@@ -96,7 +96,7 @@ def _move(unfinished: Path, folder: Path, is_complete: Callable[[Path], bool]) -
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Removes what a killed process left of this folder; a living one writes all the time."""
+    """Remove what killed processes left of this folder; a running process keeps writing to its own."""
     for leftover in folder.parent.glob(f"{folder.name}.partial-*"):
         try:
             last_written = max(path.stat().st_mtime for path in (leftover, *leftover.iterdir()))

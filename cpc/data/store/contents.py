@@ -1,4 +1,4 @@
-"""One line on stderr about what a source was understood to hold: a wrong guess shows before it trains a model."""
+"""One line on stderr about the content of a source, so that a wrong guess is seen before training."""
 
 import os
 import sys
@@ -14,23 +14,23 @@ _RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # of torchrun, Lightning and Sl
 
 
 def say_contents(source: str | Path, unit: str, splits: Iterable[str], **groups: Collection[str]) -> None:
-    """Say how many units of each split a source has, and its classes; once in a process, on the first rank only.
+    """Print the number of units in each split of a source, and its classes; once in a process, on the first rank only.
 
     Args:
-        source: as the user names it.
-        unit: what is counted, in the plural.
-        splits: of every unit; "" where it has none.
-        groups: the names of its classes or speakers, by what they are in the plural.
+        source: the source as the user names it.
+        unit: name of a unit, in the plural.
+        splits: split of every unit; "" if it has none.
+        groups: names of classes or speakers, by the plural noun for them.
     """
     counts = Counter(splits)
     order = [*SPLITS, *sorted(counts.keys() - set(SPLITS))]
     split_counts = ", ".join(f"{split or '(none)'} {counts[split]}" for split in order if counts[split])
-    said = [f"{counts.total()} {unit}", "no splits" if set(counts) == {""} else f"splits {split_counts}"]
+    parts = [f"{counts.total()} {unit}", "no splits" if set(counts) == {""} else f"splits {split_counts}"]
     for plural, names in groups.items():
         more = ", ..." if len(names) > NUM_NAMED else ""
         named = f" ({', '.join(sorted(names)[:NUM_NAMED])}{more})" if names else ""
-        said.append(f"{len(names) or 'no'} {plural}{named}")
-    say(f"data: {source}: {', '.join(said)}")
+        parts.append(f"{len(names) or 'no'} {plural}{named}")
+    say(f"data: {source}: {', '.join(parts)}")
 
 
 @cache

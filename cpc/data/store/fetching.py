@@ -1,47 +1,47 @@
-"""Files behind URLs, read whole and checked, by whatever file system `fsspec` knows the URL's protocol from."""
+"""Files behind URLs, read whole and checked, by fsspec's file system for the URL's protocol."""
 
 import time
 from collections.abc import Callable
 from typing import Any
 
-NUM_ATTEMPTS = 10  # two minutes together: a server that is started again is waited for
+NUM_ATTEMPTS = 10  # two minutes in all, enough for a server to restart
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 30.0
-SILENCE_SECONDS = 30.0  # of an HTTP server, until it is asked again
+TIMEOUT_SECONDS = 30.0  # without data from an HTTP server
 _BLOCK_BYTES = 2**20
 
 
 def is_url(source: object) -> bool:
-    """Whether a source names a protocol, as `https://HOST/corpus`; otherwise it is a path."""
+    """Return whether a source has a protocol, such as `https://HOST/corpus`; otherwise it is a path."""
     return "://" in str(source)
 
 
 def fetch(url: str, most_bytes: int, check: Callable[[bytes], object]) -> bytes:
-    """The content of a file; after a failure it is asked for again, each time after twice the wait.
+    """Return the content of a file. A failed request is repeated, and the wait before it doubles every time.
 
     Args:
-        url: of any protocol that fsspec knows.
-        most_bytes: that it may have; the rest of a longer one is not read.
-        check: raises a ValueError on content that was cut off or is damaged, which is asked for again.
+        url: URL of any protocol that fsspec knows.
+        most_bytes: largest legal size; a longer file is not read to its end.
+        check: raises a ValueError on truncated or damaged content, which is requested again.
 
     Raises:
         ValueError: if the protocol is unknown, or needs a package that is not installed.
-        FileNotFoundError: if the server says that there is no such file.
-        ConnectionError: naming the URL, the attempts and the last reason.
+        FileNotFoundError: if the server reports that there is no such file.
+        ConnectionError: naming the URL, the number of attempts and the last error.
     """
     wait, started, reason = FIRST_WAIT_SECONDS, time.monotonic(), ""
     for attempt in range(NUM_ATTEMPTS):
         if attempt:
             time.sleep(wait)
             wait = min(2 * wait, LONGEST_WAIT_SECONDS)
-        files, place, options = _file_system(url)
+        file_system, path, options = _file_system(url)
         try:
-            with files.open(place, "rb", **options) as stream:
+            with file_system.open(path, "rb", **options) as stream:
                 content = _read(stream, most_bytes)
             check(content)
             return content
         except FileNotFoundError as error:
             raise FileNotFoundError(f"there is no {url}") from error
-        except Exception as error:  # every file system has errors of its own
+        except Exception as error:  # every file system has its own errors
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
     raise ConnectionError(
         f"{url} could not be read: {NUM_ATTEMPTS} attempts in {time.monotonic() - started:.0f} s failed, the last one "
@@ -50,7 +50,7 @@ def fetch(url: str, most_bytes: int, check: Callable[[bytes], object]) -> bytes:
 
 
 def _file_system(url: str) -> tuple[Any, str, dict[str, Any]]:
-    """The file system of a URL, the file's place in it, and how it is opened; fsspec keeps one per process."""
+    """Return the file system of a URL (fsspec keeps one per process), the file's path in it, and options of `open`."""
     import fsspec
 
     settings: dict[str, Any] = {}
@@ -58,15 +58,15 @@ def _file_system(url: str) -> tuple[Any, str, dict[str, Any]]:
     if url.startswith(("http://", "https://")):
         from aiohttp import ClientTimeout
 
-        # The whole file in one request: a size, whatever it is, spares the question for it.
+        # Read the file in one request: any given size avoids a request for the size.
         options = {"block_size": 0, "size": 1}
-        timeout = ClientTimeout(total=None, sock_connect=SILENCE_SECONDS, sock_read=SILENCE_SECONDS)
+        timeout = ClientTimeout(total=None, sock_connect=TIMEOUT_SECONDS, sock_read=TIMEOUT_SECONDS)
         settings = {"client_kwargs": {"timeout": timeout}}
     try:
-        files, place = fsspec.core.url_to_fs(url, **settings)
+        file_system, path = fsspec.core.url_to_fs(url, **settings)
     except (ImportError, ValueError) as error:
         raise ValueError(f"{url} cannot be opened: {error}") from error
-    return files, place, options
+    return file_system, path, options
 
 
 def _read(stream: Any, most_bytes: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Which files of a kind lie below a folder, and whether two names mean one file."""
+"""Search for files by suffix, and checks of file names."""
 
 import os
 import unicodedata
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cpc.data.store.contents import say
 
-# Files that hold what is looked for, in a format that is not read: they are counted, so that nobody misses them.
+# Formats of audio, images and text that are not read: their files are counted, so that the user notices them.
 _UNREADABLE = {
     "audio": ".m4a .m4b .aac .wma .amr .3gp .ac3 .ape .wv .mka .weba .webm .mp4 .m4v .mov .mkv .avi .ra .shn .raw .pcm",
     "image": ".heic .heif .jxl .svg .psd .xcf .dng .cr2 .cr3 .nef .arw .orf .rw2 .raf .mp4 .m4v .mov .mkv .avi .webm",
@@ -18,19 +18,19 @@ _UNREADABLE = {
 
 
 def find_files(root: Path, suffixes: Collection[str], kind: str, hint: str = "") -> list[str]:
-    """Sorted posix paths, relative to `root`, of the files below it that have one of these suffixes, in any case.
+    """Return the files below a folder that have one of these suffixes: sorted posix paths, relative to `root`.
 
-    Names that begin with a dot are left out; links to folders are followed once. Files of other formats that hold such
-    data are counted on stderr.
+    The case of suffixes is ignored. Names that begin with a dot are left out; links to folders are followed once. Files
+    in known formats that are not read are counted on stderr.
 
     Args:
         root: the folder.
-        suffixes: in lower case, with their dot.
-        kind: what such files are, for the message.
-        hint: its end.
+        suffixes: suffixes in lower case, with their dot.
+        kind: noun for such files, for the message.
+        hint: end of the message.
 
     Raises:
-        ValueError: if there is none; the message says what there is.
+        ValueError: if there is no such file; the message lists the suffixes that were found.
     """
     found: list[str] = []
     others: Counter[str] = Counter()
@@ -42,8 +42,8 @@ def find_files(root: Path, suffixes: Collection[str], kind: str, hint: str = "")
             continue
         seen.add((status.st_dev, status.st_ino))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        from_root = Path(folder).relative_to(root).as_posix()
-        prefix = "" if from_root == "." else f"{from_root}/"
+        relative = Path(folder).relative_to(root).as_posix()
+        prefix = "" if relative == "." else f"{relative}/"
         for name in names:
             suffix = os.path.splitext(name)[1].lower()
             if suffix in suffixes and not name.startswith("."):
@@ -66,11 +66,11 @@ def find_files(root: Path, suffixes: Collection[str], kind: str, hint: str = "")
 def refuse_doubles(root: Path, names: Iterable[str]) -> None:
     """Refuse one file under two names (`a.wav`, `./a.wav`, a link to it), which could be trained on and held out.
 
-    Names that differ only in Unicode's normal form are names of one file: copies between file systems change the form.
+    Names that differ only in Unicode's normal form count as one file: copying between file systems changes the form.
 
     Args:
         root: where relative names start.
-        names: of files.
+        names: names of files.
 
     Raises:
         ValueError: naming the first few.
@@ -96,13 +96,13 @@ def refuse_doubles(root: Path, names: Iterable[str]) -> None:
 
 
 def name_a_few(problems: Sequence[str], limit: int = 5) -> str:
-    """The first few problems, one per line, and how many more there are."""
+    """Return the first few problems, one per line, and the number of further ones."""
     more = [f"... and {len(problems) - limit} more"] if len(problems) > limit else []
     return "\n".join(f"  {line}" for line in [*problems[:limit], *more])
 
 
 def require_file(path: Path) -> None:
-    """Raise a ValueError if a file of a corpus is not there."""
+    """Raise a ValueError if a file of a corpus is missing."""
     if not path.is_file():
         raise ValueError(f"there is no {path}: the corpus's card says where it comes from")
 
@@ -111,8 +111,8 @@ def require_utf8(names: Iterable[str], where: str) -> None:
     """Refuse names that are not UTF-8, for formats that only have UTF-8.
 
     Args:
-        names: of files, or what is known of them.
-        where: what they would be written to.
+        names: names of files, or labels.
+        where: file that they would be written to, for the message.
 
     Raises:
         ValueError: naming the first few, with a question mark for each byte that is not UTF-8.

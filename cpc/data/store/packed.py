@@ -1,9 +1,9 @@
 """Packs: rows of numbers, decoded once into one memory map, from which they are read.
 
-A row is a number of elements of one type and shape: the samples of an audio file, the one square of an image. A pack is
-a folder: `rows.bin` with the elements of all rows; `rows.npy`, `[num_rows, 2 + 2 C]` int64, each row's offset and
-length in elements and its sums per channel; `index.json`. Its name is a hash of what went into it, so it is built once,
-reused while nothing changed, and never stale.
+A row holds elements of one type and shape: the samples of an audio file, or one square image. A pack is a folder:
+`rows.bin` with the elements of all rows; `rows.npy`, `[num_rows, 2 + 2 C]` int64, each row's offset and length in
+elements and its sums per channel; `index.json`. The folder's name is a hash of the input, so a pack is built once and
+reused until the input changes.
 """
 
 import errno
@@ -28,24 +28,24 @@ from cpc.data.store.shards import ShardedElements, Shards
 from cpc.data.store.statistics import ChannelStatistics, statistics_of, value_sums
 from cpc.data.store.untrusted import read_json
 
-FORMAT = 3  # raise it whenever the same rows would be written otherwise
-_BLOCK_ROWS, _BLOCK_BYTES = 64, 2**20  # that a thread decodes at a time
+FORMAT = 3  # raise it whenever the same input is written differently
+_BLOCK_ROWS, _BLOCK_BYTES = 64, 2**20  # decoded by a thread at a time
 _DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Pack = TypeVar("Pack", bound="PackedRows")
 
 
 class PackedRows:
-    """The rows of a pack. A copy sent to another process carries their places alone and opens the map again.
+    """The rows of a pack. Pickling sends only the offsets of rows; another process opens the memory map again.
 
     Args:
         folder: the pack's folder.
-        shards: of a sharded pack, whose elements are read from these.
+        shards: the shards to read elements from, if the pack is sharded.
 
     Attributes:
-        lengths: `[num_rows]` int64, elements of each row; 0 for one that was skipped.
-        shape: of an element; its last axis, if it has any, counts channels.
-        skipped: row -> what is wrong with it.
+        lengths: `[num_rows]` int64, elements of each row; 0 for a skipped row.
+        shape: shape of an element; its last axis, if it has any, is the channels.
+        skipped: row -> why it was skipped.
 
     Raises:
         ValueError: if the folder holds no complete pack.
@@ -66,9 +66,9 @@ class PackedRows:
         return len(self.lengths)
 
     def subset(self: Pack, rows: Sequence[int] | np.ndarray) -> Pack:
-        """These rows alone, numbered from 0 in this order."""
+        """Return a view of only these rows, numbered from 0 in this order."""
         chosen = np.arange(len(self))[rows]
-        view = object.__new__(type(self))  # copy() would drop the map that is open
+        view = object.__new__(type(self))  # copy() would drop the open memory map
         view.__dict__.update(self.__dict__)
         for name in ("lengths", "_offsets", "_rows"):
             setattr(view, name, getattr(self, name)[chosen])
@@ -76,26 +76,26 @@ class PackedRows:
         return view
 
     def statistics_over(self, scale: int) -> ChannelStatistics:
-        """Mean and standard deviation of each channel over all elements of these rows, divided by `scale`; exact.
+        """Return the exact mean and standard deviation of each channel over all elements, divided by `scale`.
 
-        Held-out rows count like any others: take the subset that is trained on first.
+        All rows count: take the `subset` of training rows first.
         """
         sums = np.load(self.folder / "rows.npy")[self._rows, 2:].reshape(len(self), 2, -1)
         return statistics_of(sums, sum(self.lengths.tolist()) * math.prod(self.shape[:-1]), scale)
 
     def content(self, rows: Sequence[int] | np.ndarray) -> Int64[np.ndarray, "n columns"]:
-        """Length and exact sums of the values of these rows, which change with their content, not with their place."""
+        """Return length and exact sums of the values of these rows; they depend on the content, not on file paths."""
         sums: np.ndarray = np.load(self.folder / "rows.npy")[self._rows[rows], 1:]
         return sums
 
     @property
     def element_bytes(self) -> int:
-        """Size of an element."""
+        """Size of an element in bytes."""
         return self._dtype.itemsize * math.prod(self.shape)
 
     @property
     def elements(self) -> np.ndarray | ShardedElements:
-        """The elements of all rows of the pack, on disk; slices of them and chosen ones."""
+        """The elements of all rows of the pack, on disk; indexed by slices and by lists of indices."""
         if self._map is None and self._shards is not None:
             self._map = ShardedElements(self._shards, self._dtype, self.shape)
         if self._map is None:
@@ -105,7 +105,7 @@ class PackedRows:
         return self._map
 
     def _open(self, index: Mapping[str, Any]) -> None:
-        """Take up what the index says; subclasses add what they need of it."""
+        """Read the index; subclasses read further entries."""
         num_bytes = {"rows.npy": (self.folder / "rows.npy").stat().st_size}
         rows = self._shards
         num_bytes["rows.bin"] = (self.folder / "rows.bin").stat().st_size if rows is None else rows.num_bytes
@@ -120,11 +120,11 @@ class PackedRows:
         num_columns = 2 + 2 * (self.shape[-1] if self.shape else 1)
         if table.dtype != np.int64 or table.shape[1:] != (num_columns,):
             raise ValueError(f"its table is {table.dtype} {list(table.shape)}, not int64 of {num_columns} columns")
-        places = np.asarray(table[:, :2])
-        self._offsets, self.lengths = places.T.copy()
-        self._rows = np.arange(len(places))
+        extents = np.asarray(table[:, :2])
+        self._offsets, self.lengths = extents.T.copy()
+        self._rows = np.arange(len(extents))
         num_elements = num_bytes["rows.bin"] // self.element_bytes
-        if len(places) and (places.min() < 0 or (places[:, 1] > num_elements - places[:, 0]).any()):
+        if len(extents) and (extents.min() < 0 or (extents[:, 1] > num_elements - extents[:, 0]).any()):
             raise ValueError(f"rows lie outside of its {num_elements} elements")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -133,13 +133,13 @@ class PackedRows:
 
 @runtime_checkable
 class RowSource(Protocol):
-    """What a pack is made of.
+    """The input of a pack.
 
     Attributes:
-        noun: what a row is, for messages.
-        dtype: of an element, as numpy writes it.
-        shape: of an element.
-        about: what the pack's reader must know besides, for the index.
+        noun: noun for a row, for messages.
+        dtype: numpy's name of the type of an element.
+        shape: shape of an element.
+        about: further entries of the index, for the pack's reader.
     """
 
     noun: str
@@ -148,18 +148,18 @@ class RowSource(Protocol):
     about: Mapping[str, Any]
 
     def rooms(self, num_workers: int, progress: bool) -> Sequence[int | str]:
-        """How many elements each row has at most, before it is decoded; or what is wrong with it."""
+        """Return an upper bound of each row's number of elements before decoding, or an error message."""
         ...
 
     def decoding(self) -> AbstractContextManager[None]:
-        """Entered while rows are decoded, by several threads at once."""
+        """Return a context in which several threads decode rows."""
         ...
 
     def decode(self, row: int) -> Iterator[np.ndarray]:
-        """The elements of a row, `[n, *shape]`, in one block or several.
+        """Yield the elements of a row, `[n, *shape]`, in one or several blocks.
 
         Raises:
-            ValueError: at any time, if the row cannot be used; it is skipped.
+            ValueError: before or after any block, if the row cannot be used; it is then skipped.
         """
         ...
 
@@ -175,13 +175,13 @@ def pack_rows(
 ) -> Pack:
     """Decode every row of a source, or reuse what an earlier call decoded; see `cpc.data.audio.pack.pack`.
 
-    `folder` is named after a hash of all that the source depends on; `open_pack` raises a ValueError if a folder holds
-    no complete pack. Of several processes, as ranks are, one decodes and the others wait.
+    The name of `folder` is a hash of everything that the source depends on; `open_pack` raises a ValueError if a folder
+    holds no complete pack. If several processes (ranks) call this, one decodes and the others wait.
     """
 
-    def is_complete(place: Path) -> bool:
+    def is_complete(candidate: Path) -> bool:
         try:
-            open_pack(place)
+            open_pack(candidate)
         except ValueError:
             return False
         return True
@@ -194,23 +194,23 @@ def pack_rows(
 
 
 def check_skipped(packed: PackedRows, noun: str, skip_bad: bool) -> None:
-    """Refuse a pack that lacks rows, or warn of them.
+    """Refuse a pack that has skipped rows, or warn of these if `skip_bad`.
 
     Raises:
-        ValueError: naming the first few, unless `skip_bad`; if it lacks all.
+        ValueError: naming the first few skipped rows, unless `skip_bad`; always if all rows are skipped.
     """
     if packed.skipped:
-        found = f"{len(packed.skipped)} of {len(packed)} {noun}s cannot be used:\n"
-        found += name_a_few(list(packed.skipped.values()))
+        problems = f"{len(packed.skipped)} of {len(packed)} {noun}s cannot be used:\n"
+        problems += name_a_few(list(packed.skipped.values()))
         if not skip_bad or len(packed.skipped) == len(packed):
-            raise ValueError(f"{found}\nrepair or remove them, or set `skip_bad` to go on without them")
-        warnings.warn(f"went on without {found}", stacklevel=4)
+            raise ValueError(f"{problems}\nrepair or remove them, or set `skip_bad` to go on without them")
+        warnings.warn(f"went on without {problems}", stacklevel=4)
 
 
 def _build(
     source: RowSource, folder: Path, is_complete: Callable[[Path], bool], num_workers: int, progress: bool
 ) -> None:
-    """Write the pack beside its place and move it there when it is complete."""
+    """Write the pack to a temporary folder and rename that when it is complete."""
     element_bytes = np.dtype(source.dtype).itemsize * math.prod(source.shape)
     num_channels = source.shape[-1] if source.shape else 1
     num_bytes = 0
@@ -224,24 +224,24 @@ def _build(
         return len(rows)
 
     def decoded(row: int, stream: BinaryIO) -> np.ndarray:
-        """Write one row; its length and sums."""
-        found = np.zeros(1 + 2 * num_channels, np.int64)
+        """Write one row; return its length and sums."""
+        length_and_sums = np.zeros(1 + 2 * num_channels, np.int64)
         try:
             for block in source.decode(row):
-                elements = np.ascontiguousarray(block[: rooms[row] - found[0]], source.dtype)
+                elements = np.ascontiguousarray(block[: rooms[row] - length_and_sums[0]], source.dtype)
                 stream.write(elements.data)
-                found[0] += len(elements)
-                found[1:] += value_sums(elements.reshape(-1, num_channels)).reshape(-1)
+                length_and_sums[0] += len(elements)
+                length_and_sums[1:] += value_sums(elements.reshape(-1, num_channels)).reshape(-1)
         except ValueError as error:
             problems[row] = str(error)
-            return np.zeros_like(found)
-        return found
+            return np.zeros_like(length_and_sums)
+        return length_and_sums
 
     try:
         with build_atomically(folder, is_complete, "cache_dir") as unfinished:
-            found = source.rooms(num_workers, progress)
-            problems = {row: room for row, room in enumerate(found) if isinstance(room, str)}
-            rooms = [0 if isinstance(room, str) else room for room in found]
+            bounds = source.rooms(num_workers, progress)
+            problems = {row: bound for row, bound in enumerate(bounds) if isinstance(bound, str)}
+            rooms = [0 if isinstance(bound, str) else bound for bound in bounds]
             rows = range(len(rooms))
             offsets = np.cumsum([0, *rooms])
             num_bytes = element_bytes * int(offsets[-1])
@@ -274,6 +274,6 @@ def _build(
         raise OSError(
             error.errno,
             f"{error.strerror}: the packed {source.noun}s take {num_bytes / 1e9:.3f} GB, {free / 1e9:.3f} GB are free; "
-            "make room, or name a place on another disk with `cache_dir`",
+            "make room, or name a folder on another disk with `cache_dir`",
             str(folder.parent),
         ) from error

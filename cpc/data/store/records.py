@@ -1,4 +1,4 @@
-"""Records of a run: JSONL files, one JSON object a line, as docs/records.md says."""
+"""Records of a run: JSONL files, one JSON object a line (docs/records.md)."""
 
 import json
 import os
@@ -12,12 +12,13 @@ _MOST_BYTES = 2**32
 
 
 def append_record(path: Path, record: dict[str, Any]) -> None:
-    """Add one line in a single write, so that a kill tears at most the last line; numbers that are not finite are null.
+    """Append a record as one line in a single write; numbers that are not finite become null.
 
-    What an earlier kill has torn is cut off before: the new line would be glued to it, and both be lost.
+    A kill can tear only the last line. A torn line is cut off first: otherwise the new record would continue it, and
+    both would be lost.
 
     Raises:
-        OSError: if the disk does not take the whole line; what it took is a torn line.
+        OSError: if the disk takes only a part of the line, which then is torn.
     """
     line = json_text(finite(record)).encode() + b"\n"
     file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
@@ -31,14 +32,14 @@ def append_record(path: Path, record: dict[str, Any]) -> None:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """All whole lines of a JSONL file, none if there is no file; a torn last line is left out.
+    """Return the records of a JSONL file, none if there is no file; a torn last line is left out.
 
     Raises:
-        ValueError: if a whole line is not a JSON object; file and line are named. If it is no regular file.
+        ValueError: naming file and line, if a whole line is not a JSON object; if the path is no regular file.
     """
     if not path.exists():
         return []
-    lines = read_bytes(path, _MOST_BYTES).split(b"\n")[:-1]  # what follows the last newline is empty or torn
+    lines = read_bytes(path, _MOST_BYTES).split(b"\n")[:-1]  # the text after the last newline is empty or torn
     records = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -52,7 +53,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def drop_records_after(path: Path, step: int) -> None:
-    """Keep the records up to `step`: what a resumed run will write again must not be there twice."""
+    """Remove the records after `step`, since a resumed run writes these steps again."""
     if not path.exists():
         return
     kept = [record for record in read_records(path) if record["step"] <= step]
@@ -61,7 +62,7 @@ def drop_records_after(path: Path, step: int) -> None:
 
 
 def _cut_torn_line(file: int) -> None:
-    """End the file behind its last newline."""
+    """Truncate the file after its last newline."""
     end = size = os.fstat(file).st_size
     while end:
         block = os.pread(file, min(end, 4096), max(0, end - 4096))

@@ -7,7 +7,7 @@ from cpc.candidates.samplers.arrivals import MOST_TABLE_ENTRIES, exponentials, f
 
 
 @pytest.mark.parametrize("num_classes", [30, MOST_TABLE_ENTRIES])
-def test_first_places(num_classes: int, generator: torch.Generator) -> None:
+def test_first_occurrences(num_classes: int, generator: torch.Generator) -> None:
     ids = torch.randint(30, (3, 50), generator=generator)
     assert first_occurrences(ids, num_classes).tolist() == [[row.index(each) for each in row] for row in ids.tolist()]
 

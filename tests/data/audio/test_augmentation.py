@@ -17,7 +17,7 @@ from cpc.data import Audio
 from cpc.data.audio.augmentation import Augmenter, WaveformAugmentation
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.pack import pack
-from cpc.data.audio.waveform_changes import drop_band, made_noise, reverberate, room_response, shift_pitch
+from cpc.data.audio.waveform_changes import coloured_noise, drop_band, reverberate, room_response, shift_pitch
 from cpc.data.audio.windows import NUM_CHANGES, WindowDataset
 from cpc.data.batch import Batch
 
@@ -97,7 +97,7 @@ def test_noise_has_its_ratio_and_lies_in_its_band(noise: str, band: tuple | None
 
 @pytest.mark.parametrize(("colour", "db_per_octave"), [("white", 0.0), ("pink", -3.01), ("brown", -6.02)])
 def test_colours_fall_as_they_are_defined(colour: str, db_per_octave: float) -> None:
-    noise = made_noise(40 * RATE, colour, RATE, np.random.default_rng(0))
+    noise = coloured_noise(40 * RATE, colour, RATE, np.random.default_rng(0))
     hz, power = signal.welch(noise, RATE, nperseg=RATE)
     octaves = [power[(hz >= low) & (hz < 2 * low)].mean() for low in (100, 200, 400, 800, 1600, 3200)]
     np.testing.assert_allclose(np.diff(10 * np.log10(octaves)), db_per_octave, atol=0.25)

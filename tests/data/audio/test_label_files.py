@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from cpc.cli import main
-from cpc.data.audio.label_files import labels_of
+from cpc.data.audio.label_files import join_labels
 from cpc.data.audio.manifest import read_manifest
 
 from .test_index import write_noise
@@ -21,7 +21,7 @@ def table(folder: Path, text: str, name: str = "labels.csv") -> Path:
 )
 def test_files_are_found_by_path_name_and_stem(tmp_path: Path, keys: list[str]) -> None:
     rows = "".join(f"{key}\t{word}\n" for key, word in zip(reversed(keys), ("three", "two", "one"), strict=True))
-    assert labels_of(PATHS, table(tmp_path, f"file\tword\n{rows}", "l.tsv"), "file") == {
+    assert join_labels(PATHS, table(tmp_path, f"file\tword\n{rows}", "l.tsv"), "file") == {
         "word": ["one", "two", "three"]
     }
 
@@ -41,7 +41,7 @@ def test_the_command_joins_labels_speakers_and_splits(tmp_path: Path, capsys: py
 def test_files_without_a_row_stay_unlabelled_and_are_counted(tmp_path: Path) -> None:
     labels = table(tmp_path, "path,word\na/2.wav,two\nc/9.wav,nine\n")
     with pytest.warns(UserWarning, match="2 of 3 files have no row and stay unlabelled; 1 of 2 rows name no file"):
-        assert labels_of(PATHS, labels, "path") == {"word": ["", "two", ""]}
+        assert join_labels(PATHS, labels, "path") == {"word": ["", "two", ""]}
 
 
 @pytest.mark.parametrize(
@@ -60,12 +60,12 @@ def test_files_without_a_row_stay_unlabelled_and_are_counted(tmp_path: Path) -> 
 )
 def test_tables_that_do_not_fit(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        labels_of(PATHS, table(tmp_path, text), "path")
+        join_labels(PATHS, table(tmp_path, text), "path")
 
 
 def test_a_name_that_could_mean_two_files(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"several folders, by their names alone:\n  1.wav"):
-        labels_of(["a/1.wav", "b/1.wav", "b/2.wav"], table(tmp_path, "path,word\n1.wav,one\n2.wav,two\n"), "path")
+    with pytest.raises(ValueError, match=r"several folders, only by their names:\n  1.wav"):
+        join_labels(["a/1.wav", "b/1.wav", "b/2.wav"], table(tmp_path, "path,word\n1.wav,one\n2.wav,two\n"), "path")
 
 
 def test_options_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

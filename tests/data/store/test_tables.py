@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cpc.data.audio.alignments import read_alignments
-from cpc.data.audio.label_files import labels_of
+from cpc.data.audio.label_files import join_labels
 from cpc.data.audio.manifest import Manifest, read_manifest
 from cpc.data.store.tables import format_table, read_table
 from cpc.interop.tars import write_labels
@@ -41,7 +41,7 @@ def test_a_quote_that_never_closes_joins_no_rows(tmp_path: Path) -> None:
     """Three clips, of which the second's sentence begins with a quote: each has its own age."""
     rows = [("a.wav", "hi", "20"), ("b.wav", '"oh', "30"), ("c.wav", 'no"', "40")]
     labels = write(tmp_path / "l.tsv", "".join("\t".join(row) + "\n" for row in [("path", "text", "age"), *rows]))
-    found = labels_of([path for path, *_ in rows], labels, "path")
+    found = join_labels([path for path, *_ in rows], labels, "path")
     assert found == {"text": ["hi", '"oh', 'no"'], "age": ["20", "30", "40"]}
 
 
@@ -64,7 +64,7 @@ def test_what_other_programs_quote_is_read_as_they_meant_it(tmp_path: Path) -> N
 
 READERS = {
     "manifest": lambda path: read_manifest(path, check_files=False),
-    "labels": lambda path: labels_of(["a.wav"], path, "path"),
+    "labels": lambda path: join_labels(["a.wav"], path, "path"),
     "alignments": read_alignments,
 }
 
@@ -102,7 +102,7 @@ def test_every_table_refuses_by_the_same_words(tmp_path: Path, reader: str, cont
 def test_text_in_another_encoding_is_refused_with_its_line(tmp_path: Path) -> None:
     file = write(tmp_path / "a.csv", "path,age\n" + "a,1\n" * 5000 + "é,2\n", "latin-1")
     with pytest.raises(ValueError, match=r"a\.csv, line 5002: is not UTF-8 .*expected commas, UTF-8"):
-        labels_of(["a"], file, "path")
+        join_labels(["a"], file, "path")
 
 
 def test_commas_in_a_tsv_are_told(tmp_path: Path) -> None:
