@@ -14,7 +14,7 @@ def test_first_occurrences(num_classes: int, generator: torch.Generator) -> None
 
 def test_members_of_the_same_row(generator: torch.Generator) -> None:
     ids, members = (torch.randint(-1, 9, (4, width), generator=generator) for width in (20, 3))
-    expected = [[each in row for each in of_row] for of_row, row in zip(ids.tolist(), members.tolist(), strict=True)]
+    expected = [[each in row for each in row_ids] for row_ids, row in zip(ids.tolist(), members.tolist(), strict=True)]
     assert isin_rows(ids, members).tolist() == expected
     assert not isin_rows(ids, members[:, :0]).any()
 
