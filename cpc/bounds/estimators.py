@@ -44,8 +44,8 @@ def info_nce(scores: ScoreMatrix, positives: Positives = None, candidates: Candi
         >>> bool(info_nce(torch.zeros(4, 4)).nats.abs() < 1e-6)
         True
     """
-    split_scores = _split_scores(scores, positives, candidates)
-    return _joint_only(split_scores.num_negatives.add(1).log() - split_scores.relative.log_sum_exp)
+    split = _split_scores(scores, positives, candidates)
+    return _joint_only(split.num_negatives.add(1).log() - split.relative.log_sum_exp)
 
 
 def tuba(
@@ -65,9 +65,9 @@ def tuba(
     s = log p(y | x) / p(y) + log a. Variance: that of exp s, which grows as exp(I). With fewer than exp(I) negatives
     the marginal term is nearly always too small, so the estimate is nearly always too high, although its mean is right.
     """
-    split_scores = _split_scores(scores, positives, candidates)
-    relative = split_scores._replace(negatives=split_scores.negatives - rearrange(log_baseline, "m -> m 1"))
-    return Reading(1 + (split_scores.positive - log_baseline), relative.log_mean_exp_negatives, is_log=False)
+    split = _split_scores(scores, positives, candidates)
+    relative = split._replace(negatives=split.negatives - rearrange(log_baseline, "m -> m 1"))
+    return Reading(1 + (split.positive - log_baseline), relative.log_mean_exp_negatives, is_log=False)
 
 
 def nwj(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Reading:
@@ -80,8 +80,8 @@ def nwj(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates
     constant of the row, so with a critic that was trained by InfoNCE the estimate is near zero, or far below. Variance:
     as for `tuba`, growing as exp(I).
     """
-    split_scores = _split_scores(scores, positives, candidates)
-    return Reading(split_scores.positive, split_scores.log_mean_exp_negatives - 1, is_log=False)
+    split = _split_scores(scores, positives, candidates)
+    return Reading(split.positive, split.log_mean_exp_negatives - 1, is_log=False)
 
 
 def interpolated(
@@ -107,18 +107,16 @@ def interpolated(
     if not 0 <= alpha <= 1:
         raise ValueError(f"alpha={alpha} must lie in [0, 1]: 0 is TUBA, 1 has the candidates' mean as its baseline")
     absolute = _split_scores(scores, positives, candidates)
-    split_scores, log_baseline = absolute.relative, log_baseline - absolute.positive  # does not change the estimate
-    log_mean_of_others = _log_sum_of_others(split_scores) - rearrange(split_scores.num_negatives, "m -> m 1").log()
+    split, log_baseline = absolute.relative, log_baseline - absolute.positive  # does not change the estimate
+    log_mean_of_others = _log_sum_of_others(split) - rearrange(split.num_negatives, "m -> m 1").log()
     log_a = rearrange(log_baseline, "m -> m 1").expand_as(log_mean_of_others)
     log_mixed = (
         torch.logaddexp(math.log(alpha) + log_mean_of_others, math.log1p(-alpha) + log_a)
         if 0 < alpha < 1
         else (log_mean_of_others if alpha else log_a)
     )
-    mean_log_mixed = (
-        reduce(log_mixed.where(split_scores.is_negative, 0), "m n -> m", "sum") / split_scores.num_negatives
-    )
-    log_marginal = (split_scores.negatives - log_mixed).logsumexp(1) - split_scores.num_negatives.log()
+    mean_log_mixed = reduce(log_mixed.where(split.is_negative, 0), "m n -> m", "sum") / split.num_negatives
+    log_marginal = (split.negatives - log_mixed).logsumexp(1) - split.num_negatives.log()
     return Reading(1 - mean_log_mixed, log_marginal, is_log=False)
 
 
@@ -132,11 +130,10 @@ def donsker_varadhan(scores: ScoreMatrix, positives: Positives = None, candidate
     (section 4 of Song and Ermon 2020, arXiv:1910.06222). A constant of all rows cancels, a constant of one row does
     not.
     """
-    split_scores = _split_scores(scores, positives, candidates)
-    positive = (
-        split_scores.positive.double()
-    )  # float32 would round the log of each row, and large scores cancel only between rows
-    return Reading(positive, positive + split_scores.relative.log_mean_exp_negatives, is_log=True)
+    split = _split_scores(scores, positives, candidates)
+    # In float64: float32 would round the log of each row, and large scores cancel only between rows.
+    positive = split.positive.double()
+    return Reading(positive, positive + split.relative.log_mean_exp_negatives, is_log=True)
 
 
 def smile(
@@ -155,9 +152,9 @@ def smile(
     """
     if not clip > 0:
         raise ValueError(f"clip={clip} must be positive: negatives' scores are clipped to [-clip, clip]")
-    split_scores = _split_scores(scores, positives, candidates)
-    clipped = split_scores.negatives.clamp(-clip, clip).masked_fill(~split_scores.is_negative, -math.inf)
-    return Reading(split_scores.positive, split_scores._replace(negatives=clipped).log_mean_exp_negatives, is_log=True)
+    split = _split_scores(scores, positives, candidates)
+    clipped = split.negatives.clamp(-clip, clip).masked_fill(~split.is_negative, -math.inf)
+    return Reading(split.positive, split._replace(negatives=clipped).log_mean_exp_negatives, is_log=True)
 
 
 def jensen_shannon_nwj(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Reading:
@@ -165,7 +162,7 @@ def jensen_shannon_nwj(scores: ScoreMatrix, positives: Positives = None, candida
     (arXiv:1905.06922).
 
     The optimum of that critic is log p(y | x) / p(y), the optimum of NWJ is larger by 1. A **lower bound** for any
-    critic; bias and variance are those of NWJ, but training has a lower variance.
+    critic; bias and variance are those of NWJ, but the variance during training differs.
     """
     return nwj(scores + 1, positives, candidates)
 
@@ -186,8 +183,8 @@ def leave_one_out(log_conditional: ScoreMatrix) -> Reading:
     num_rows, num_columns = log_conditional.shape
     if num_rows != num_columns:
         raise ValueError(f"log_conditional [{num_rows}, {num_columns}] must be square: pair i is its entry (i, i)")
-    split_scores = _split_scores(rearrange(log_conditional, "x y -> y x"))
-    return _joint_only(-split_scores.relative.log_mean_exp_negatives)
+    split = _split_scores(rearrange(log_conditional, "x y -> y x"))
+    return _joint_only(-split.relative.log_mean_exp_negatives)
 
 
 def jensen_shannon(scores: ScoreMatrix) -> Float[Tensor, ""]:
@@ -197,9 +194,9 @@ def jensen_shannon(scores: ScoreMatrix) -> Float[Tensor, ""]:
     (arXiv:1606.00709), in Deep InfoMax (Hjelm et al. 2019, arXiv:1808.06670); the maximum is at s = log p(y | x) /
     p(y). Gradients are bounded, because there is no exponential.
     """
-    split_scores = _split_scores(scores)
-    negative_term = reduce(softplus(split_scores.negatives), "m n -> m", "sum") / split_scores.num_negatives
-    return -(softplus(-split_scores.positive) + negative_term).mean()
+    split = _split_scores(scores)
+    negative_term = reduce(softplus(split.negatives), "m n -> m", "sum") / split.num_negatives
+    return -(softplus(-split.positive) + negative_term).mean()
 
 
 class MovingAverageGradient:
@@ -326,17 +323,15 @@ def _joint_only(joint_nats: Tensor) -> Reading:
     return Reading(joint_nats, torch.full_like(joint_nats, -math.inf), is_log=False)
 
 
-def _log_sum_of_others(split_scores: _Scores) -> Float[Tensor, "M N"]:
+def _log_sum_of_others(split: _Scores) -> Float[Tensor, "M N"]:
     """Return the log of the sum of exp s over all candidates of the row except that of the column.
 
     Subtracting exp s from the sum of the row would lose all digits if s dominates the sum. Only the largest negative
     can dominate, so its sum is computed separately.
     """
-    log_sum = rearrange(split_scores.log_sum_exp, "m -> m 1")
-    columns = torch.arange(split_scores.negatives.shape[1], device=log_sum.device)
-    is_largest = columns == rearrange(split_scores.negatives.argmax(1), "m -> m 1")
-    share = (split_scores.negatives - log_sum).masked_fill(is_largest, -math.inf)
-    without_largest = split_scores._replace(
-        negatives=split_scores.negatives.masked_fill(is_largest, -math.inf)
-    ).log_sum_exp
-    return torch.where(is_largest, rearrange(without_largest, "m -> m 1"), log_sum + torch.log1p(-share.exp()))
+    log_sum = rearrange(split.log_sum_exp, "m -> m 1")
+    columns = torch.arange(split.negatives.shape[1], device=log_sum.device)
+    is_largest = columns == rearrange(split.negatives.argmax(1), "m -> m 1")
+    share = (split.negatives - log_sum).masked_fill(is_largest, -math.inf)
+    others = split._replace(negatives=split.negatives.masked_fill(is_largest, -math.inf)).log_sum_exp
+    return torch.where(is_largest, rearrange(others, "m -> m 1"), log_sum + torch.log1p(-share.exp()))
