@@ -1,10 +1,10 @@
-"""Save a model as a folder of model.safetensors and config.json, and load it; read the checkpoint a run resumes from.
+"""Saving and loading of a model as a folder of model.safetensors and config.json; reading of checkpoints of runs.
 
-Files may come from anywhere: reading one runs none of its code (docs/records.md).
+Files may be untrusted: reading them never runs code from them (docs/records.md).
 
-config.json names every part by class and arguments, in the dialect of the YAML configs, so a folder needs no code of
-the run that wrote it. It also has the sha256 of its weights: two files cannot be replaced at once, so new weights wait
-beside the old ones until config.json names them.
+config.json describes every part by class and arguments, as YAML configs do, so loading a folder needs no code of the
+run that wrote it. It also contains the sha256 of the weights. Two files cannot be replaced atomically, so new weights
+are written next to the old ones and replace them after config.json contains their sha256.
 """
 
 import hashlib
@@ -31,9 +31,9 @@ from cpc.interop.hub import fetch_model, is_hub_name
 from cpc.model import CPC
 
 FORMAT_VERSION = 1
-_WEIGHTS, _WAITING_WEIGHTS, _CONFIG = "model.safetensors", "model.safetensors.new", "config.json"
-_ENTRIES = {"architecture": dict, "sha256": str, "provenance": dict}  # of a config.json that cpc reads, and their types
-_SAVED = {  # in a checkpoint
+_WEIGHTS, _NEW_WEIGHTS, _CONFIG = "model.safetensors", "model.safetensors.new", "config.json"
+_ENTRIES = {"architecture": dict, "sha256": str, "provenance": dict}  # required entries of config.json and their types
+_CHECKPOINT_ENTRIES = {
     "global_step": int,
     "epoch": int,
     "pytorch-lightning_version": str,
@@ -50,44 +50,44 @@ _SAVED = {  # in a checkpoint
 
 
 def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any] | None = None) -> None:
-    """Write weights and description; if this fails or is killed, the folder holds either the old model or the new one.
+    """Write weights and description; if this fails or is killed, the folder holds either the old or the new model.
 
-    Weights that ranks share (FSDP2's `fully_shard`) are gathered: all ranks call it at once, and the first one writes.
+    Sharded weights (`fully_shard` of FSDP2) are gathered: all ranks must call this function, and the first rank writes.
 
     Args:
-        model: what to save.
-        folder: made if it does not exist.
-        provenance: facts to keep beside the architecture: corpus, steps, seed, bound.
+        model: model to save.
+        folder: output folder, created if needed.
+        provenance: facts stored with the architecture: corpus, steps, seed, bound.
 
     Raises:
-        TypeError: if the architecture or the provenance holds what JSON does not know.
+        TypeError: if the architecture or the provenance contains values that JSON cannot represent.
         ValueError: if a number in them is not finite.
     """
     weights = model.state_dict()
     if any(map(_is_sharded, weights.values())):
-        weights = {name: each.full_tensor() if _is_sharded(each) else each for name, each in weights.items()}
+        weights = {name: w.full_tensor() if _is_sharded(w) else w for name, w in weights.items()}
         if dist.get_rank() > 0:
             return
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _settle(folder)
+    _finish_save(folder)
     try:
-        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / _WAITING_WEIGHTS)
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / _NEW_WEIGHTS)
         content = {
             "format_version": FORMAT_VERSION,
             "architecture": describe(model),
             "modality": model.encoder.modality,
             **model.encoder.geometry,
-            "sha256": _sha256(folder / _WAITING_WEIGHTS),
+            "sha256": _sha256(folder / _NEW_WEIGHTS),
             "provenance": provenance or {},
         }
         write_json(content, folder / _CONFIG)
     finally:
-        _settle(folder)
+        _finish_save(folder)
 
 
 def _is_sharded(weight: Any) -> bool:
-    return hasattr(weight, "full_tensor")  # to import its class, DTensor, takes two seconds
+    return hasattr(weight, "full_tensor")  # importing the class DTensor would take two seconds
 
 
 def load_pretrained(
@@ -97,25 +97,25 @@ def load_pretrained(
     device: str = "cpu",
     trusted_packages: tuple[str, ...] = ("cpc",),
 ) -> CPC:
-    """Read a saved model back, in eval mode.
+    """Load a saved model in eval mode.
 
     Args:
-        folder: as written by `save_pretrained`; a run folder that holds one under `model/` will do; or a model of the
-            Hugging Face Hub, as `ORG/NAME` or `ORG/NAME@REVISION` (`cpc.interop.hub.fetch_model`).
-        revision: of the Hub's: a branch, tag or commit.
-        device: where to put it, as torch names it: `cpu`, `cuda`, `cuda:1`.
-        trusted_packages: packages whose classes a config.json may name.
+        folder: folder written by `save_pretrained`; a run folder that contains such a folder as `model/`; or a model on
+            the Hugging Face Hub, as `ORG/NAME` or `ORG/NAME@REVISION` (`cpc.interop.hub.fetch_model`).
+        revision: branch, tag or commit on the Hub.
+        device: device of the model in the notation of torch: `cpu`, `cuda`, `cuda:1`.
+        trusted_packages: packages whose classes config.json may name.
 
     Raises:
-        ValueError: naming the file, if there is no model in the folder, one of its files is damaged, weights and
-            description do not fit, or a weight is not finite; naming the device, if it cannot be used.
+        ValueError: naming the file, if the folder holds no model, a file is damaged, weights and description do not
+            match, or a weight is not finite; naming the device, if it cannot be used.
         ConnectionError: if the Hub cannot be reached.
     """
     folder = model_folder_of(folder, revision)
     config = read_config(folder)
     weights = weights_of(folder)
     try:
-        found = load_file(weights)
+        state = load_file(weights)
         with _Budget(weights.stat().st_size):
             model = build(config["architecture"], trusted_packages=trusted_packages)
     except SafetensorError as error:
@@ -134,14 +134,14 @@ def load_pretrained(
                 f"{folder / _CONFIG} has {name} {config[name]!r}, but its encoder {fact!r}: edited? Export again"
             )
     expected = model.state_dict()
-    differing = sorted(found.keys() ^ expected.keys()) + [
-        f"{name}: {_kind(found[name])} in the file, {_kind(tensor)} in the architecture"
+    differing = sorted(state.keys() ^ expected.keys()) + [
+        f"{name}: {_shape_and_type(state[name])} in the file, {_shape_and_type(tensor)} in the architecture"
         for name, tensor in expected.items()
-        if name in found and _kind(found[name]) != _kind(tensor)
+        if name in state and _shape_and_type(state[name]) != _shape_and_type(tensor)
     ]
     if differing:
         raise ValueError(f"{weights} does not fit its architecture: {'; '.join(differing[:5])}")
-    model.load_state_dict(found)
+    model.load_state_dict(state)
     broken = nonfinite_names(model)
     if broken:
         raise ValueError(f"{weights} holds values that are not finite, in {', '.join(broken[:5])}: export again")
@@ -153,10 +153,10 @@ def load_pretrained(
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
-    """The config.json of a model folder, of a run folder that holds one, or of a model of the Hub.
+    """Return config.json of a model folder, of a run folder with a model, or of a model on the Hub.
 
     Raises:
-        ValueError: if there is none, it is damaged, or it was written by a later version.
+        ValueError: if the file does not exist, is damaged, or was written by a later version.
     """
     path = model_folder_of(folder) / _CONFIG
     if not path.exists():
@@ -179,13 +179,13 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 
 def weights_of(model: str | Path) -> Path:
-    """The weights that config.json names, which a killed save may have left waiting.
+    """Return the file of the weights that config.json names; after a killed save it may have its temporary name.
 
     Raises:
-        ValueError: if they are not there, or others.
+        ValueError: if the file is missing, or holds other weights.
     """
     folder, sha256 = model_folder_of(model), read_config(model)["sha256"]
-    candidates = [path for path in (folder / _WEIGHTS, folder / _WAITING_WEIGHTS) if path.exists()]
+    candidates = [path for path in (folder / _WEIGHTS, folder / _NEW_WEIGHTS) if path.exists()]
     if not candidates:
         raise ValueError(f"{folder} has a {_CONFIG} but no {_WEIGHTS}: copy the whole model folder")
     for path in candidates:
@@ -198,15 +198,15 @@ def weights_of(model: str | Path) -> Path:
 
 
 def model_folder_of(model: str | Path, revision: str | None = None) -> Path:
-    """Where config.json and the weights of a model lie, or would lie; a model of the Hub is fetched.
+    """Return the folder of config.json and the weights, which may not exist; a model on the Hub is downloaded.
 
     Args:
-        model: a model folder, a run folder that holds one under `model/`, or a name on the Hub (`cpc.interop.hub`).
-        revision: of the Hub's.
+        model: a model folder, a run folder with a model in `model/`, or a name on the Hub (`cpc.interop.hub`).
+        revision: branch, tag or commit on the Hub.
 
     Raises:
-        ValueError: if a folder has a revision; as `cpc.interop.hub.fetch_model`.
-        ConnectionError: as there.
+        ValueError: if a revision is given for a folder; as `cpc.interop.hub.fetch_model`.
+        ConnectionError: as `cpc.interop.hub.fetch_model`.
     """
     if is_hub_name(model):
         return fetch_model(str(model), revision)
@@ -217,11 +217,11 @@ def model_folder_of(model: str | Path, revision: str | None = None) -> Path:
 
 
 def place_of_results(model: str | Path, name: str, out: str | Path | None) -> Path:
-    """The file that results are written to: `out`, or one of this name in the model's folder.
+    """Return the file for results: `out`, or the file `name` in the folder of the model.
 
     Raises:
-        ValueError: if neither is a place to write to.
-        OSError: if the system refuses to write there.
+        ValueError: if `out` is None for a model on the Hub, or the path is a folder.
+        OSError: if the file cannot be written.
     """
     if out is None and is_hub_name(model):
         raise ValueError(f"{model} is a model of the Hub, which has no folder here for {name}: name a file by `out`")
@@ -231,76 +231,78 @@ def place_of_results(model: str | Path, name: str, out: str | Path | None) -> Pa
 
 
 def read_checkpoint(
-    path: str | Path, *, entries: Mapping[str, type] = _SAVED, written_by: str = "cpc pretrain"
+    path: str | Path, *, entries: Mapping[str, type] = _CHECKPOINT_ENTRIES, written_by: str = "cpc pretrain"
 ) -> dict[str, Any]:
-    """What a run saved to go on from: every byte is compared with its checksum, tensors are mapped, no code is run.
+    """Read the checkpoint from which a run resumes; see `read_torch_archive`.
 
     Args:
-        path: of the file.
-        entries: that it must hold, those within others after a dot, and their types; whole numbers are counts.
-        written_by: the command whose runs save these.
+        path: the file.
+        entries: required entries and their types, with dots for nested entries; integers must not be negative.
+        written_by: command that writes these checkpoints, for messages.
 
     Raises:
-        ValueError: naming the file, if it is damaged, holds more than tensors and plain values, or was not written by
-            that command.
-        OSError: if there is no such file.
+        ValueError: naming the file, if it is damaged, contains more than tensors and plain values, or was not written
+            by this command.
+        OSError: if the file does not exist.
     """
-    found = read_torch_archive(path, written_by)
-    values = {name: _entry(found, name) for name in entries}
+    checkpoint = read_torch_archive(path, written_by)
+    values = {name: _entry(checkpoint, name) for name in entries}
     missing = [name for name, kind in entries.items() if not isinstance(values[name], kind)]
     if missing:
         raise ValueError(f"{path} was not written by {written_by}: it holds no {', '.join(missing)}")
     negative = [f"{name} {values[name]}" for name, kind in entries.items() if kind is int and values[name] < 0]
     if negative:
         raise ValueError(f"{path} was not written by {written_by}: it holds {', '.join(negative)}")
-    return dict(found)
+    return dict(checkpoint)
 
 
-def _entry(found: Any, name: str) -> Any:
+def _entry(value: Any, name: str) -> Any:
     for part in name.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def read_torch_archive(path: str | Path, written_by: str) -> Any:
-    """What `torch.save` wrote: every byte is compared with its checksum, tensors are mapped, no code is run.
+    """Read a file written by `torch.save` without running code from it.
+
+    All bytes are compared with their checksums, and tensors are mapped from the file.
 
     Args:
-        path: of the file.
-        written_by: whose files these are, for messages.
+        path: the file.
+        written_by: program that writes these files, for messages.
 
     Raises:
-        ValueError: naming the file, if it is damaged, or holds more than tensors and plain values.
-        OSError: if there is no such file.
+        ValueError: naming the file, if it is damaged, or contains more than tensors and plain values.
+        OSError: if the file does not exist.
     """
     require_regular(path)
     names: list[str] = []
     try:
         with zipfile.ZipFile(path) as archive:
-            if any(member.compress_type for member in archive.infolist()):  # torch compresses none
+            if any(member.compress_type for member in archive.infolist()):  # torch.save never compresses
                 raise zipfile.BadZipFile("a member is compressed")
-            if archive.testzip() is not None:  # torch compares no checksums
+            if archive.testzip() is not None:  # torch.load does not check checksums
                 raise zipfile.BadZipFile("a checksum differs")
         names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-        found = None if names else torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        content = None if names else torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except OSError:
         raise
     except UnpicklingError:
         names = names or ["objects"]
-    except Exception as error:  # a damaged file breaks its reader in a dozen ways
+    except Exception as error:  # reading a damaged file may raise any exception
         raise ValueError(f"{path} cannot be read: cut off, damaged, or no checkpoint at all") from error
     if names:
         raise ValueError(
             f"{path} holds {', '.join(names)}, by which reading it could run code: refused. A checkpoint of "
-            f"{written_by} is made of tensors, numbers and text alone"
+            f"{written_by} holds only tensors, numbers and text"
         )
-    return found
+    return content
 
 
 def nonfinite_names(model: nn.Module) -> list[str]:
-    """The names of the weights and statistics that are infinite or not a number.
+    """Return the names of weights and statistics that are infinite or not a number.
 
-    The laws of samplers may hold the logarithm of a probability of zero.
+    Minus infinity is allowed in samplers, which may store the log of a probability of zero.
     """
     return [
         name
@@ -309,38 +311,40 @@ def nonfinite_names(model: nn.Module) -> list[str]:
     ]
 
 
-def _settle(folder: Path) -> None:
-    """Put waiting weights in place if config.json names them; otherwise their save has failed, and they go."""
-    waiting = folder / _WAITING_WEIGHTS
-    if waiting.exists():
-        if (folder / _CONFIG).exists() and read_config(folder)["sha256"] == _sha256(waiting):
-            os.replace(waiting, folder / _WEIGHTS)
+def _finish_save(folder: Path) -> None:
+    """Rename new weights if config.json names them; otherwise the save has failed, and they are deleted."""
+    new_weights = folder / _NEW_WEIGHTS
+    if new_weights.exists():
+        if (folder / _CONFIG).exists() and read_config(folder)["sha256"] == _sha256(new_weights):
+            os.replace(new_weights, folder / _WEIGHTS)
         else:
-            waiting.unlink()
+            new_weights.unlink()
 
 
 class _Budget(TorchDispatchMode):
-    """Ends the building of a model that asks for far more numbers, or tensors, than its file of weights accounts for.
+    """A limit on the numbers and tensors that building a model allocates, relative to the size of its weights.
 
-    A bound, not an estimate: networks are built with classifiers that are cut off, samplers with tables of their own.
+    The limit is generous, because some networks are built with classifiers that are removed, and samplers build tables.
     """
 
     def __init__(self, num_bytes: int) -> None:
         super().__init__()
-        self.left = 4 * num_bytes + 2**28  # numbers
+        self.num_left = 4 * num_bytes + 2**28  # numbers
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
-        """Count what an operation without operands will allocate, before it does."""
+        """Count the numbers that an operation without tensor operands allocates, before it runs."""
         if not any(isinstance(arg, Tensor) for arg in args):
             sizes = next((arg for arg in args if isinstance(arg, list | tuple)), args)
-            self.left -= max(math.prod(size for size in sizes if type(size) is int), 2**14)  # the cost of a tensor
-            if self.left < 0:
+            self.num_left -= max(
+                math.prod(size for size in sizes if type(size) is int), 2**14
+            )  # minimum for the cost of a tensor
+            if self.num_left < 0:
                 raise ValueError("its sizes ask for far more numbers than the file of its weights holds")
         return func(*args, **(kwargs or {}))
 
 
-def _kind(tensor: Tensor) -> tuple[tuple[int, ...], str]:
-    """Shape and type; weights of any precision are cast."""
+def _shape_and_type(tensor: Tensor) -> tuple[tuple[int, ...], str]:
+    """Return shape and type of a tensor; all floating-point types count as equal, because loading casts them."""
     return tuple(tensor.shape), "floating point" if tensor.is_floating_point() else str(tensor.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Queries for the latents to come: q_k = W_k c_t for the steps k = 1..K, and non-linear relatives.
+"""Predictors of future latents: queries q_k = W_k c_t for the steps k = 1..K, and non-linear variants.
 
 K prediction steps, B batch, T latents, D latent dim, C context dim. Every predictor is causal: a query at t uses c_<=t.
 """
@@ -17,33 +17,32 @@ from cpc.contexts.transformer import TransformerLayer
 
 
 class Step(NamedTuple):
-    """A prediction: k latents ahead, in a direction of time (unnamed where there is only one)."""
+    """A prediction step: k latents ahead in a direction of time, whose name is empty for sequences."""
 
     direction: str
     k: int
 
     @property
     def name(self) -> str:
-        """In short: `down 2`, or `2`."""
+        """The short label: `down 2`, or `2`."""
         return f"{self.direction} {self.k}".strip()
 
     @property
     def words(self) -> str:
-        """In full: `down, k = 2`, or `k = 2`."""
+        """The long label: `down, k = 2`, or `k = 2`."""
         return f"{self.direction}, k = {self.k}" if self.direction else f"k = {self.k}"
 
 
 class Output(NamedTuple):
-    """What a model makes of observations.
+    """The output of a model.
 
     Attributes:
         latents: z, `[B, T, D]`, or grids `[B, H, W, D]`.
         contexts: c, `[B, T, C]`, or grids `[B, H, W, C]`.
-        queries: W_k c_t by direction of time, `[K, S, T, D]`: under an empty name where latents are sequences (S = B);
-            for grids S counts the columns of all images as `cpc.contexts.grid.columns` puts them.
-        state: from which encoding goes on.
-        targets: the latents that queries find, where a loss compares others than contexts read (`Loss.encode`);
-            None: z.
+        queries: W_k c_t `[K, S, T, D]` by direction of time. For sequences the name of the direction is empty and S =
+            B; for grids S counts the columns of all images in the order of `cpc.contexts.grid.columns`.
+        state: state of the context network, with which the next chunk continues.
+        targets: latents to which queries are compared, if the loss encodes its own (`Loss.encode`); None: z.
     """
 
     latents: Tensor
@@ -54,13 +53,13 @@ class Output(NamedTuple):
 
 
 class Predictor(nn.Module):
-    """c_<=t -> q_1..q_K at t. A subclass gives `_allocate` and `forward`.
+    """A predictor c_<=t -> q_1..q_K at t; a subclass defines `_allocate` and `forward`.
 
     Attributes:
         num_steps: K.
         context_dim: width of the contexts; None before `connect`.
-        latent_dim: width of the queries, that of the latents; None before `connect`.
-        reads_past_contexts: whether a query at t reads contexts before t, not c_t alone.
+        latent_dim: width of the latents and queries; None before `connect`.
+        reads_past_contexts: whether a query at t depends on contexts before t besides c_t.
     """
 
     context_dim: int | None = None
@@ -74,10 +73,10 @@ class Predictor(nn.Module):
         self.num_steps = num_steps
 
     def connect(self, context_dim: int, latent_dim: int) -> None:
-        """Allocate the parameters; `CPC` calls it with the widths of its context and encoder.
+        """Allocate the parameters; `CPC` passes the widths of its context and encoder.
 
         Raises:
-            ValueError: if other widths were connected before.
+            ValueError: if the predictor is already connected with other widths.
         """
         if (self.context_dim, self.latent_dim) == (context_dim, latent_dim):
             return
@@ -95,10 +94,10 @@ class Predictor(nn.Module):
 
 
 class Bilinear(Predictor):
-    """The paper's: one linear map per step, so that scores z_{t+k}^T W_k c_t are bilinear (Eq. 3 of arXiv:1807.03748).
+    """One linear map per step, so that scores z_{t+k}^T W_k c_t are bilinear (Eq. 3 of arXiv:1807.03748).
 
     Args:
-        num_steps: K, the furthest step predicted.
+        num_steps: K, the largest predicted step.
         dropout: probability of dropping a channel of a context, as language models do before their softmax.
 
     Raises:
@@ -112,38 +111,38 @@ class Bilinear(Predictor):
 
     @property
     def weights(self) -> Float[Tensor, "K D C"]:
-        """W_1..W_K, a view of the parameter."""
+        """The matrices W_1..W_K, a view of the parameter."""
         return rearrange(self.linear.weight, "(k d) c -> k d c", k=self.num_steps)
 
     def forward(self, c: Float[Tensor, "B T C"]) -> Float[Tensor, "K B T D"]:
-        """Queries W_k c_t of all steps, in one product."""
+        """Return the queries W_k c_t of all steps, computed as one product."""
         if self.dropout > 0:
             c = F.dropout(c, self.dropout, self.training)
         return rearrange(self.linear(c), "b t (k d) -> k b t d", k=self.num_steps)
 
     def _allocate(self, context_dim: int, latent_dim: int) -> None:
         self.linear = nn.Linear(context_dim, self.num_steps * latent_dim, bias=False)
-        # A score has variance std^2 |z|^2 |c|^2. Where channels of z and c have a mean square of at most 1, this std
-        # keeps it at or below 1, at any width: training starts at a loss of about log N. PyTorch's default grows it
-        # with latent_dim, and training first has to unlearn large random scores.
+        # A score has variance std^2 |z|^2 |c|^2. If channels of z and c have a mean square of at most 1, this std keeps
+        # the variance at or below 1 at any width, so training starts at a loss of about log N. With PyTorch's default
+        # the variance grows with latent_dim, and training first has to unlearn large random scores.
         nn.init.normal_(self.linear.weight, std=1 / math.sqrt(context_dim * latent_dim))
 
 
 class TransformerPredictor(Predictor):
-    """A causal transformer layer, then a linear head per step: a layer per step, or one layer shared by all.
+    """A causal transformer layer, separate for each step or shared by all steps, then a linear head per step.
 
-    A layer per step is that of Riviere et al. 2020 (arXiv:2002.02848), the shared one the multi-head form of
-    Kharitonov et al. 2020 (arXiv:2007.00991). Theirs (CPC_audio) normalise after each addition and learn a vector per
-    distance up to a fixed length; this one has the pre-norm, rotary layer of `cpc.contexts.CausalTransformer`, and
-    takes any length. A query attends to all contexts up to its own, within the sequence given: to stream, hand in the
-    past contexts again.
+    Separate layers are those of Riviere et al. 2020 (arXiv:2002.02848), the shared layer is the multi-head form of
+    Kharitonov et al. 2020 (arXiv:2007.00991). The layers of both papers (CPC_audio) normalise after each addition and
+    learn a vector per distance up to a fixed length; this class uses the pre-norm, rotary layer of
+    `cpc.contexts.CausalTransformer`, which accepts any length. A query attends to its own and all previous contexts of
+    the input: to process a stream, pass the past contexts again.
 
     Args:
-        num_steps: K, the furthest step predicted.
+        num_steps: K, the largest predicted step.
         num_heads: attention heads; twice their number must divide the context width.
         feedforward_dim: width of the hidden feed-forward layer.
         dropout: probability of dropping an attention weight or a hidden feed-forward unit.
-        shared_across_steps: one layer for all steps: a K-th of the layers' time and parameters.
+        shared_across_steps: use one layer for all steps, which takes 1 / K of the time and parameters of the layers.
 
     Raises:
         ValueError: if `num_steps` is below 1, or `dropout` is not a probability below 1; on `connect`, if the heads do
@@ -168,8 +167,8 @@ class TransformerPredictor(Predictor):
         self.shared_across_steps = shared_across_steps
 
     def forward(self, c: Float[Tensor, "B T C"]) -> Float[Tensor, "K B T D"]:
-        """Queries of all steps."""
-        # Normalised, so that scores start at variance 1 whatever the scale of the contexts; W_k learns the rest.
+        """Return the queries of all steps."""
+        # Contexts are normalised so that initial scores have variance 1; W_k learns the scale.
         hidden = [F.layer_norm(layer(c)[0], c.shape[-1:]) for layer in self.layers]
         if self.shared_across_steps:
             return self.heads(hidden[0])
@@ -185,6 +184,6 @@ class TransformerPredictor(Predictor):
 
 
 def check_dropout(dropout: float) -> None:
-    """Refuse what is no probability, or drops everything."""
+    """Raise ValueError unless `dropout` is a probability below 1."""
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout={dropout} must be a probability below 1")

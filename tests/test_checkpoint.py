@@ -186,7 +186,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
 
 
 def test_files_of_two_exports_are_told_apart(tmp_path: Path) -> None:
-    """Of the same shape, so that nothing but the hash could tell."""
+    """Replace weights by others of the same shape, which only the hash can detect."""
     one, other = small(), small()
     torch.nn.init.zeros_(other.predictor.linear.weight)
     cpc.save_pretrained(one, tmp_path / "one")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from cpc.checkpoint import _SAVED, read_checkpoint, read_config, save_pretrained
+from cpc.checkpoint import _CHECKPOINT_ENTRIES, read_checkpoint, read_config, save_pretrained
 from cpc.contexts import GRU, Identity
 from cpc.encoders import AudioEncoder
 from cpc.interop.hub import fetch_model
@@ -40,7 +40,7 @@ def test_every_part_of_cpc_is_taken() -> None:
 
 def checkpoint(**changes: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, kind in _SAVED.items():
+    for name, kind in _CHECKPOINT_ENTRIES.items():
         *within, last = name.split(".")
         inner = found
         for each in within:
@@ -55,7 +55,7 @@ def checkpoint(**changes: Any) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", list(_SAVED))
+@pytest.mark.parametrize("name", list(_CHECKPOINT_ENTRIES))
 def test_a_checkpoint_lacks_none_of_its_parts(name: str, tmp_path: Path) -> None:
     torch.save(checkpoint(), tmp_path / "a.ckpt")
     assert read_checkpoint(tmp_path / "a.ckpt") == checkpoint()

@@ -136,8 +136,8 @@ def test_transformer_against_loops_over_steps_built_apart(shared: bool) -> None:
 def test_number_of_parameters(shared: bool, num_layers: int) -> None:
     predictor = TransformerPredictor(12, num_heads=8, feedforward_dim=96, shared_across_steps=shared)
     predictor.connect(32, 20)
-    of_layer = 4 * 32**2 + 2 * 96 * 32 + 96 + 32 + 2 * 2 * 32  # attention, feed-forward, two norms
-    assert sum(each.numel() for each in predictor.parameters()) == num_layers * of_layer + 12 * 20 * 32
+    layer_size = 4 * 32**2 + 2 * 96 * 32 + 96 + 32 + 2 * 2 * 32  # attention, feed-forward, two norms
+    assert sum(each.numel() for each in predictor.parameters()) == num_layers * layer_size + 12 * 20 * 32
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -179,8 +179,8 @@ def test_along_the_columns_of_a_grid(build: Callable[[], Predictor]) -> None:
         for direction in directions:
             has_changed = (before[direction] != after[direction]).any(-1)  # [K, S, T]
             assert has_changed[..., :3].tolist() == [[[False, False, True]] * 5] * K
-    of_directions = [list(predictor.parameters())[-1] for predictor in model.predictors]
-    assert len({float(weights.detach().sum()) for weights in of_directions}) == 4, "a predictor for each direction"
+    direction_weights = [list(predictor.parameters())[-1] for predictor in model.predictors]
+    assert len({float(weights.detach().sum()) for weights in direction_weights}) == 4, "a predictor for each direction"
 
 
 def test_permuting_the_batch_permutes_the_queries(predictor: Predictor) -> None:

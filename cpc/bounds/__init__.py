@@ -1,4 +1,4 @@
-"""log N - L as a first-class result, its relatives, and tasks whose information is known."""
+"""The bound log N - L, other estimators of mutual information, and tasks with known information."""
 
 from cpc.bounds import estimators, tasks
 from cpc.bounds.bound import Bound, BoundTally

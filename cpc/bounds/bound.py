@@ -1,6 +1,6 @@
-"""The bound log N - L with its company: ceiling, standard error, accuracy, strategy, split.
+"""The bound log N - L with its ceiling, standard error, accuracy and conditions.
 
-K steps, B sequences, G batches, U independent units: the batches, or the sequences of a single one.
+K steps, B sequences, G batches, U independent units: the batches, or the sequences of a single batch.
 """
 
 import math
@@ -24,24 +24,26 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Bound:
-    """One evaluation of the bound; every list runs over the steps predicted, NaN where a step had no row.
+    """The result of one evaluation of the bound.
+
+    Every list has one entry per predicted step, NaN if a step has no rows.
 
     Attributes:
-        steps: k, how far ahead each prediction lies: 1..K, or more where steps were skipped.
-        directions: of each prediction: `down`, ... in grids, empty in sequences.
-        strategy: where negatives came from; `cpc.candidates.reading_of` says what the number means. Where classes are
-            predicted, the objective: a name in `cpc.losses.OBJECTIVES`.
-        split: the part of the data.
-        num_batches: batches averaged.
-        num_rows: rows averaged.
+        steps: k, the number of latents ahead: 1..K, larger if steps are skipped.
+        directions: directions of time, such as `down` in grids; empty for sequences.
+        strategy: strategy of the negatives; `cpc.candidates.reading_of` explains the resulting number. For losses of
+            classes, the objective: a name in `cpc.losses.OBJECTIVES`.
+        split: split of the corpus.
+        num_batches: number of batches.
+        num_rows: number of rows.
         loss_nats: mean InfoNCE loss L.
         num_candidates: mean N, the positive included.
-        mi_ceiling_nats: mean log N, which no critic exceeds.
+        mi_ceiling_nats: mean log N, the maximum of the bound for any critic.
         mi_bound_nats: mean log N - L.
-        standard_error_nats: of `mi_bound_nats`, over the batches that have rows of the step, NaN of one; over the
-            sequences of a single batch.
-        accuracy: rate at which no negative scores higher than the positive, ties shared.
-        draw_excess_nats: mean of what repeated draws may have added to `mi_bound_nats`; 0 without draws.
+        standard_error_nats: standard error of `mi_bound_nats` over the batches with rows of the step, NaN for one such
+            batch; if there is only one batch in total, over its sequences.
+        accuracy: fraction of rows in which no negative scores higher than the positive; ties count as fractions.
+        draw_excess_nats: mean excess of `mi_bound_nats` that repeated negatives may cause; 0 without sampling.
     """
 
     steps: list[int]
@@ -60,36 +62,39 @@ class Bound:
 
     @property
     def saturated(self) -> list[bool]:
-        """Steps that read within 0.3 nats of the ceiling: more candidates would show more."""
+        """For each step, whether the bound is within 0.3 nats of the ceiling, so more candidates could raise it."""
         return [is_saturated(b, c) for b, c in zip(self.mi_bound_nats, self.mi_ceiling_nats, strict=True)]
 
     @property
     def biased(self) -> list[bool]:
-        """Steps where an exact critic on Gaussians would need 0.3 nats more than it reads; none if not a bound."""
-        return [self.is_bound and is_biased(*each) for each in self._at_num_candidates]
+        """For each step, whether an exact critic on Gaussians has a bias above 0.3 nats; False if not a bound."""
+        return [self.is_bound and is_biased(*estimate) for estimate in self._estimates]
 
     @property
     def is_bound(self) -> bool:
-        """Whether `mi_bound_nats` bounds the information: not on grids, nor where drawn negatives repeat."""
+        """Whether `mi_bound_nats` is a lower bound: never on grids, nor if sampled negatives repeat often."""
         repeats = self._most_draw_excess_nats > MOST_DRAW_EXCESS_NATS
         return bounds_information(self.strategy) and not any(self.directions) and not repeats
 
     @property
     def information_for_gaussians_nats(self) -> list[float]:
-        """What an exact critic on Gaussians would need to read this; infinite at the ceiling, NaN if not a bound."""
-        return [information_at_reading_nats(*each) if self.is_bound else math.nan for each in self._at_num_candidates]
+        """For each step, the information at which an exact critic on Gaussians has this bound.
+
+        Infinite at the ceiling; NaN if the value is not a bound.
+        """
+        return [information_at_reading_nats(*e) if self.is_bound else math.nan for e in self._estimates]
 
     def advice(self, change: str) -> list[str]:
-        """What to make of each step, and what to change; empty where there is nothing to say, or this is not a bound.
+        """Return advice for each step; empty if the bias is small, or the value is not a bound.
 
         Args:
             change: the option that raises N.
         """
-        return [advice(*each, change) if self.is_bound else "" for each in self._at_num_candidates]
+        return [advice(*estimate, change) if self.is_bound else "" for estimate in self._estimates]
 
     @property
     def reading(self) -> str:
-        """What `mi_bound_nats` is, in words."""
+        """The interpretation of `mi_bound_nats`, for people."""
         if self.strategy == FULL_SOFTMAX:
             return "entropy of the classes - cross-entropy, lower bound on I(class; c)"
         if self.strategy in OBJECTIVES:
@@ -101,54 +106,54 @@ class Bound:
         return max((excess for excess in self.draw_excess_nats if not math.isnan(excess)), default=0.0)
 
     @property
-    def _at_num_candidates(self) -> list[tuple[float, float]]:
-        """The reading of each step and the N whose logarithm its ceiling is: of ragged rows less than the mean N."""
+    def _estimates(self) -> list[tuple[float, float]]:
+        """For each step, the bound and exp(ceiling), which is below the mean N if rows differ in N."""
         return [(b, math.exp(c)) for b, c in zip(self.mi_bound_nats, self.mi_ceiling_nats, strict=True)]
 
     @property
     def perplexity(self) -> list[float]:
-        """Exp of the loss: of a full softmax, how many equally likely classes would be as hard to tell apart."""
+        """The exponential of the loss; for a full softmax, the equivalent number of equally likely classes."""
         return [math.exp(min(loss, 700.0)) for loss in self.loss_nats]
 
     def against_entropy(self, class_entropy_nats: float) -> "Bound":
-        """Of a full softmax: H - L, which bounds I(class; c) from below, in place of log n - L.
+        """Return the bound H - L of a full softmax on I(class; c), instead of log n - L.
 
-        H(class) - L <= H(class) - H(class given c) for any model, and no model exceeds H. log n is the entropy of
-        equally frequent classes: log n - L would count the frequencies of a text as information.
+        H(class) - L <= H(class) - H(class given c) for any model, and H is the ceiling. log n is the entropy of equally
+        frequent classes, so log n - L would count the class frequencies of a text as information.
 
         Args:
-            class_entropy_nats: H, of the classes that were told apart; rather too low than too high.
+            class_entropy_nats: H, the entropy of the classes; an estimate should err on the low side.
         """
         ceilings = [class_entropy_nats + 0 * loss for loss in self.loss_nats]
         bounds = [class_entropy_nats - loss for loss in self.loss_nats]
         return replace(self, mi_ceiling_nats=ceilings, mi_bound_nats=bounds)
 
     def mean(self, name: str) -> float:
-        """The unweighted mean of a list over the steps that had rows."""
+        """Return the unweighted mean of a list over the steps with rows."""
         values = [v for v in getattr(self, name) if not math.isnan(v)]
         return sum(values) / len(values) if values else math.nan
 
     def record(self, step: int | None) -> dict[str, Any]:
-        """One line of `bound.jsonl`: the fields and what they say; None for what is not finite, as without rows.
+        """Return a line of `bound.jsonl`: the fields and their interpretation; None for values that are not finite.
 
         Args:
-            step: of training; None where that is unknown.
+            step: training step; None if unknown.
         """
-        told = ["saturated", "biased", "information_for_gaussians_nats", "reading"]
-        names = ["perplexity"] * (self.strategy == FULL_SOFTMAX) + told
+        derived = ["saturated", "biased", "information_for_gaussians_nats", "reading"]
+        names = ["perplexity"] * (self.strategy == FULL_SOFTMAX) + derived
         return finite({"schema": SCHEMA, "step": step} | asdict(self) | {name: getattr(self, name) for name in names})
 
 
 class BoundTally:
-    """Adds up `ContrastiveOutput`s, batch by batch, into a `Bound`.
+    """An accumulator of `ContrastiveOutput` batches that computes a `Bound`.
 
-    Sums and counts are added, never means: a ragged last batch weighs what it holds. The standard error takes batches
-    as independent units, since the rows of one batch share candidates. Of a single batch its sequences are the units,
-    which understates the error a little. So would batches that hold the same windows again: evaluate on one pass at
-    most.
+    Sums and counts are added, not means, so batches are weighted by their rows. Batches are the independent units of
+    the standard error, because the rows of one batch share candidates. For a single batch the units are its sequences,
+    which underestimates the error slightly. Repeated windows would also underestimate it: evaluate each window at most
+    once.
 
     Args:
-        steps: what is predicted, as `CPC.steps` says; None: k = 1..K in a sequence.
+        steps: predicted steps, as in `CPC.steps`; None: k = 1..K of a sequence.
     """
 
     def __init__(self, steps: Sequence[Step] | None = None) -> None:
@@ -157,8 +162,8 @@ class BoundTally:
 
     @property
     def sums(self) -> list[Tensor]:
-        """`[6, K, B]` of each batch, on the host: a GPU is waited for when somebody asks."""
-        self._sums = [each.to("cpu", torch.float64) for each in self._sums]
+        """The sums `[6, K, B]` of each batch on the CPU; reading this property waits for the GPU."""
+        self._sums = [batch.to("cpu", torch.float64) for batch in self._sums]
         return self._sums
 
     @sums.setter
@@ -170,10 +175,10 @@ class BoundTally:
         self._sums.append(torch.stack(contrast[1:]).detach())
 
     def compute(self, strategy: str, split: str) -> Bound:
-        """The bound over everything added so far.
+        """Return the bound over all batches added so far.
 
         Raises:
-            ValueError: if nothing was added.
+            ValueError: if no batch was added.
         """
         if not self.sums:
             raise ValueError(f"no batch of split {split!r} to compute a bound from")
@@ -205,14 +210,14 @@ class BoundTally:
 
 
 def _error_of_ratio(gap: Float[Tensor, "U K"], rows: Float[Tensor, "U K"], bound: Float[Tensor, " K"]) -> Tensor:
-    """Standard error of sum(gap) / sum(rows), linearised, over the units that have rows; NaN of one unit."""
+    """Return the linearised standard error of sum(gap) / sum(rows) over the units with rows; NaN for one unit."""
     num_units = (rows > 0).sum(0).to(rows)
     correction = (num_units / (num_units - 1)).where(num_units > 1, math.nan)
     return (correction * (gap - bound * rows).square().sum(0)).sqrt() / rows.sum(0)
 
 
 def steps_of(record: Mapping[str, Any]) -> list[Step]:
-    """What the lists of a line of `bound.jsonl` run over; where it does not say, as in older runs, k = 1..K."""
+    """Return the steps of the lists in a line of `bound.jsonl`; k = 1..K if the line has none, as in older runs."""
     num_columns = len(record["mi_bound_nats"])
     steps = record.get("steps") or range(1, num_columns + 1)
     directions = record.get("directions") or [""] * num_columns
@@ -220,7 +225,7 @@ def steps_of(record: Mapping[str, Any]) -> list[Step]:
 
 
 def record_table(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The first of a model's held-out lines of `bound.jsonl` as lines for people, with what its numbers are."""
+    """Return the first held-out line of `bound.jsonl` as lines of a table, with its interpretation."""
     if not records:
         return ["held-out log N - L: not recorded with this model; measure it with cpc evaluate"]
     record = records[0]

@@ -1,12 +1,12 @@
-"""Estimators of mutual information from a score matrix: rows are queries, columns candidates.
+"""Estimators of mutual information from a score matrix: rows are queries, columns are candidates.
 
-M rows (queries), N candidates. All but `leave_one_out` take
+M rows (queries), N candidates. All functions except `leave_one_out` take
 
-- `scores`, s, of any finite size; a negative's may also be minus infinity (a candidate that cannot be);
-- `positives`, the column of each row's positive; None: the diagonal;
-- `candidates`, the columns that a row is compared with, its positive or not; None: all;
+- `scores`, s, finite numbers; the score of a negative may also be minus infinity (an impossible candidate);
+- `positives`, the column of the positive of each row; None: the diagonal;
+- `candidates`, a mask of the columns that a row is compared with, with or without its positive; None: all columns;
 
-and raise a ValueError if a row has no negative, or if the diagonal is meant and there are more rows than columns.
+and raise ValueError if a row has no negative, or if `positives` is None and there are more rows than columns.
 """
 
 import math
@@ -29,21 +29,23 @@ Candidates = Bool[Tensor, "M N"] | None
 
 
 def info_nce(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Reading:
-    """Log N_i - L_i of every row: section 2.3 and appendix A.1 of van den Oord et al. 2018 (arXiv:1807.03748).
+    """Return InfoNCE, log N_i - L_i of every row: section 2.3 and appendix A.1 of van den Oord et al. 2018
+    (arXiv:1807.03748).
 
-    log N + s_i+ - log sum_j exp s_ij, the positive among the j. Whatever depends on the row alone cancels.
+    The estimate of a row is log N + s_i+ - log sum_j exp s_ij, where j includes the positive. Constants of a row
+    cancel.
 
-    A **lower bound** in expectation for any critic, if negatives are independent draws of the candidates' marginal: a
-    negative that is drawn twice is not (`cpc.candidates.draw_excess_nats`).
-    Bias: never above log N, and below the truth where exp(I) is not small against N (`optimal_reading_nats`).
-    Variance: small, since no row exceeds log N (figures in docs/results/estimators.md).
+    A **lower bound** in expectation for any critic, if negatives are independent samples of the marginal of the
+    candidates, so they must not repeat (`cpc.candidates.draw_excess_nats`).
+    Bias: never above log N, and below the truth unless exp(I) is small against N (`optimal_reading_nats`).
+    Variance: small, because no row exceeds log N (figures in docs/results/estimators.md).
 
     Example:
         >>> bool(info_nce(torch.zeros(4, 4)).nats.abs() < 1e-6)
         True
     """
-    parted = _part(scores, positives, candidates)
-    return _without_marginal(parted.num_negatives.add(1).log() - parted.relative.log_sum_exp)
+    split = _split_scores(scores, positives, candidates)
+    return _joint_only(split.num_negatives.add(1).log() - split.relative.log_sum_exp)
 
 
 def tuba(
@@ -53,32 +55,33 @@ def tuba(
     *,
     log_baseline: Float[Tensor, " M"],
 ) -> Reading:
-    """1 + E[s - log a] - E[exp(s) / a]: section 2.2 of Poole et al. 2019 (arXiv:1905.06922), there I_TUBA.
+    """Return TUBA, 1 + E[s - log a] - E[exp(s) / a]: section 2.2 of Poole et al. 2019 (arXiv:1905.06922), there I_TUBA.
 
-    The first mean runs over positives, the second over negatives; a is any positive function of the row, and
-    `log_baseline` its logarithm. Best is the partition function E[exp s] of the row, since log Z <= Z / a + log a - 1
-    is an equality there.
+    The first mean is over positives, the second over negatives; a is any positive function of the row, and
+    `log_baseline` its logarithm. The best a is the partition function E[exp s] of the row, because
+    log Z <= Z / a + log a - 1 is then an equality.
 
-    A **lower bound** for any critic and any baseline that does not look at these candidates. Bias: none for
-    s = log p(y | x) / p(y) + log a. Variance: that of exp s, which grows as exp(I): with fewer than exp(I) negatives
-    the marginal term is nearly always too small and the estimate, unbiased in the mean, nearly always too high.
+    A **lower bound** for any critic and any baseline that does not depend on these candidates. Bias: none for
+    s = log p(y | x) / p(y) + log a. Variance: that of exp s, which grows as exp(I). With fewer than exp(I) negatives
+    the marginal term is nearly always too small, so the estimate is nearly always too high, although its mean is right.
     """
-    parted = _part(scores, positives, candidates)
-    relative = parted._replace(negatives=parted.negatives - rearrange(log_baseline, "m -> m 1"))
-    return Reading(1 + (parted.positive - log_baseline), relative.log_mean_exp_negatives, is_log=False)
+    split = _split_scores(scores, positives, candidates)
+    relative = split._replace(negatives=split.negatives - rearrange(log_baseline, "m -> m 1"))
+    return Reading(1 + (split.positive - log_baseline), relative.log_mean_exp_negatives, is_log=False)
 
 
 def nwj(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Reading:
-    """E[s] - E[exp(s - 1)]: Nguyen, Wainwright and Jordan 2010 (arXiv:0809.0853); MINE-f of Belghazi et al. 2018.
+    """Return NWJ, E[s] - E[exp(s - 1)]: Nguyen, Wainwright and Jordan 2010 (arXiv:0809.0853); MINE-f of Belghazi et al.
+    2018.
 
-    TUBA with a = e (section 2.2 of Poole et al. 2019, arXiv:1905.06922).
+    This is TUBA with a = e (section 2.2 of Poole et al. 2019, arXiv:1905.06922).
 
-    A **lower bound** for any critic. Bias: none for s = 1 + log p(y | x) / p(y); the critic must know the row's
-    constant, too, so a critic that was trained by InfoNCE reads next to nothing, or far below zero. Variance: as of
-    `tuba`, growing as exp(I).
+    A **lower bound** for any critic. Bias: none for s = 1 + log p(y | x) / p(y). The critic must include the
+    constant of the row, so with a critic that was trained by InfoNCE the estimate is near zero, or far below. Variance:
+    as for `tuba`, growing as exp(I).
     """
-    parted = _part(scores, positives, candidates)
-    return Reading(parted.positive, parted.log_mean_exp_negatives - 1, is_log=False)
+    split = _split_scores(scores, positives, candidates)
+    return Reading(split.positive, split.log_mean_exp_negatives - 1, is_log=False)
 
 
 def interpolated(
@@ -89,44 +92,48 @@ def interpolated(
     log_baseline: Float[Tensor, " M"],
     alpha: int | float = DEFAULT_ALPHA,
 ) -> Reading:
-    """TUBA with the baseline alpha m_j + (1 - alpha) a: section 2.4 of Poole et al. 2019 (arXiv:1905.06922), I_alpha.
+    """Return TUBA with the baseline alpha m_j + (1 - alpha) a: section 2.4 of Poole et al. 2019 (arXiv:1905.06922),
+    I_alpha.
 
     m_j is the mean of exp s over the row's candidates, the positive among them, without the negative j; `log_baseline`
     is log a of each row, `alpha` lies in [0, 1]. The estimate
     1 + E[s+ - log(alpha m_j + (1 - alpha) a)] - E[exp s_j / (alpha m_j + (1 - alpha) a)] is averaged over j.
 
-    A **lower bound** for any critic, if negatives are independent draws: then no baseline looks at the negative that it
-    divides, as it would at one drawn twice. Bias: reads at most 1 + log((N - 1) / alpha). Variance: for good critics
-    between that of `tuba` (alpha = 0) and of InfoNCE with N - 1 candidates (alpha = 1). There is no floor:
-    a critic that overrates negatives reads far below zero, even with alpha = 1.
+    A **lower bound** for any critic, if negatives are independent and do not repeat: then no baseline depends on the
+    negative that it divides. Bias: the estimate is at most 1 + log((N - 1) / alpha). Variance: for good critics
+    between that of `tuba` (alpha = 0) and of InfoNCE with N - 1 candidates (alpha = 1). There is no
+    lower limit: for a critic that overrates negatives the estimate is far below zero, even with alpha = 1.
     """
     if not 0 <= alpha <= 1:
         raise ValueError(f"alpha={alpha} must lie in [0, 1]: 0 is TUBA, 1 has the candidates' mean as its baseline")
-    absolute = _part(scores, positives, candidates)
-    parted, log_baseline = absolute.relative, log_baseline - absolute.positive  # which leaves the estimate as it is
-    log_mean_of_others = _log_sum_of_others(parted) - rearrange(parted.num_negatives, "m -> m 1").log()
+    absolute = _split_scores(scores, positives, candidates)
+    split, log_baseline = absolute.relative, log_baseline - absolute.positive  # does not change the estimate
+    log_mean_of_others = _log_sum_of_others(split) - rearrange(split.num_negatives, "m -> m 1").log()
     log_a = rearrange(log_baseline, "m -> m 1").expand_as(log_mean_of_others)
     log_mixed = (
         torch.logaddexp(math.log(alpha) + log_mean_of_others, math.log1p(-alpha) + log_a)
         if 0 < alpha < 1
         else (log_mean_of_others if alpha else log_a)
     )
-    mean_log_mixed = reduce(log_mixed.where(parted.is_negative, 0), "m n -> m", "sum") / parted.num_negatives
-    log_marginal = (parted.negatives - log_mixed).logsumexp(1) - parted.num_negatives.log()
+    mean_log_mixed = reduce(log_mixed.where(split.is_negative, 0), "m n -> m", "sum") / split.num_negatives
+    log_marginal = (split.negatives - log_mixed).logsumexp(1) - split.num_negatives.log()
     return Reading(1 - mean_log_mixed, log_marginal, is_log=False)
 
 
 def donsker_varadhan(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Reading:
-    """E[s] - log E[exp s], one logarithm for all rows: Donsker and Varadhan; section 3.1 of MINE (arXiv:1801.04062).
+    """Return E[s] - log E[exp s] with one logarithm for all rows: Donsker and Varadhan; section 3.1 of MINE
+    (arXiv:1801.04062).
 
     **Neither** bound: the representation is a lower bound for any critic, but the logarithm of a sample mean lies below
     that of the mean, so the estimate is too high, by about var(exp s) / (2 m E[exp s]^2) for m negatives and by far
     more when m is small against exp(I). Bias: positive, vanishing with m. Variance: that of exp s, growing as exp(I)
-    (section 4 of Song and Ermon 2020, arXiv:1910.06222). A constant of all rows cancels, a row's own does not.
+    (section 4 of Song and Ermon 2020, arXiv:1910.06222). A constant of all rows cancels, a constant of one row does
+    not.
     """
-    parted = _part(scores, positives, candidates)
-    positive = parted.positive.double()  # large scores cancel only between rows: float32 would round each row's log
-    return Reading(positive, positive + parted.relative.log_mean_exp_negatives, is_log=True)
+    split = _split_scores(scores, positives, candidates)
+    # In float64: float32 would round the log of each row, and large scores cancel only between rows.
+    positive = split.positive.double()
+    return Reading(positive, positive + split.relative.log_mean_exp_negatives, is_log=True)
 
 
 def smile(
@@ -136,7 +143,7 @@ def smile(
     *,
     clip: int | float = DEFAULT_CLIP,
 ) -> Reading:
-    """E[s] - log E[clip(exp s, exp -tau, exp tau)]: SMILE, section 5 of Song and Ermon 2020 (arXiv:1910.06222).
+    """Return E[s] - log E[clip(exp s, exp -tau, exp tau)]: SMILE, section 5 of Song and Ermon 2020 (arXiv:1910.06222).
 
     **Neither** bound: the clipped partition function may lie below the true one, and then the estimate exceeds the
     information. Bias: set by tau and by how far exp s reaches beyond it. Variance: at most
@@ -145,58 +152,64 @@ def smile(
     """
     if not clip > 0:
         raise ValueError(f"clip={clip} must be positive: negatives' scores are clipped to [-clip, clip]")
-    parted = _part(scores, positives, candidates)
-    clipped = parted.negatives.clamp(-clip, clip).masked_fill(~parted.is_negative, -math.inf)
-    return Reading(parted.positive, parted._replace(negatives=clipped).log_mean_exp_negatives, is_log=True)
+    split = _split_scores(scores, positives, candidates)
+    clipped = split.negatives.clamp(-clip, clip).masked_fill(~split.is_negative, -math.inf)
+    return Reading(split.positive, split._replace(negatives=clipped).log_mean_exp_negatives, is_log=True)
 
 
 def jensen_shannon_nwj(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Reading:
-    """NWJ of s + 1, for a critic trained by `jensen_shannon`: section 2.2 of Poole et al. 2019 (arXiv:1905.06922).
+    """Return NWJ of s + 1, for a critic trained by `jensen_shannon`: section 2.2 of Poole et al. 2019
+    (arXiv:1905.06922).
 
-    That critic aims at log p(y | x) / p(y), NWJ's best is one more. A **lower bound** for any critic; bias and variance
-    are NWJ's, the variance of training is not.
+    The optimum of that critic is log p(y | x) / p(y), the optimum of NWJ is larger by 1. A **lower bound** for any
+    critic; bias and variance are those of NWJ, but the variance during training differs.
     """
     return nwj(scores + 1, positives, candidates)
 
 
 def leave_one_out(log_conditional: ScoreMatrix) -> Reading:
-    """E[log p(y_i | x_i) - log mean over j != i of p(y_i | x_j)]: section 2.5 of Poole et al. 2019 (arXiv:1905.06922).
+    """Return E[log p(y_i | x_i) - log mean over j != i of p(y_i | x_j)]: section 2.5 of Poole et al. 2019
+    (arXiv:1905.06922).
 
     An **upper bound** in expectation: the mean over other x stands for p(y), and the mean of -log of an average is at
-    least -log of the mean. Bias: positive, vanishing once N is large against exp(I), and without limit below that.
-    Variance: moderate, no exponential is outside a logarithm. A learnt critic is not a conditional density: its
-    constants of the row would count.
+    least -log of the mean. Bias: positive; it vanishes if N is large against exp(I), and is otherwise unlimited.
+    Variance: moderate, because every exponential is inside a logarithm. A learned critic is not a conditional density:
+    its constants per row would change the estimate.
 
     Args:
-        log_conditional: log p(y_j | x_i), rows x_i, square and of two pairs at least; any function of y_j alone may be
-            added, so that log p(y | x) / p(y) serves as well.
+        log_conditional: log p(y_j | x_i) with rows x_i, a square matrix of at least two pairs. Any function of only y_j
+            may be added, so log p(y | x) / p(y) is valid too.
     """
     num_rows, num_columns = log_conditional.shape
     if num_rows != num_columns:
         raise ValueError(f"log_conditional [{num_rows}, {num_columns}] must be square: pair i is its entry (i, i)")
-    parted = _part(rearrange(log_conditional, "x y -> y x"))
-    return _without_marginal(-parted.relative.log_mean_exp_negatives)
+    split = _split_scores(rearrange(log_conditional, "x y -> y x"))
+    return _joint_only(-split.relative.log_mean_exp_negatives)
 
 
 def jensen_shannon(scores: ScoreMatrix) -> Float[Tensor, ""]:
-    """-E[softplus(-s)] - E[softplus(s)], over positives, over negatives: an objective for training, not information.
+    """Return the training objective -E[softplus(-s)] over positives - E[softplus(s)] over negatives.
 
-    The f-GAN bound on the Jensen-Shannon divergence of Nowozin et al. 2016 (arXiv:1606.00709), in Deep InfoMax (Hjelm
-    et al. 2019, arXiv:1808.06670); the maximum is at s = log p(y | x) / p(y). No exponential: gradients are bounded.
+    It is not an estimate of information, but the f-GAN bound on the Jensen-Shannon divergence of Nowozin et al. 2016
+    (arXiv:1606.00709), in Deep InfoMax (Hjelm et al. 2019, arXiv:1808.06670); the maximum is at s = log p(y | x) /
+    p(y). Gradients are bounded, because there is no exponential.
     """
-    parted = _part(scores)
-    of_negatives = reduce(softplus(parted.negatives), "m n -> m", "sum") / parted.num_negatives
-    return -(softplus(-parted.positive) + of_negatives).mean()
+    split = _split_scores(scores)
+    negative_term = reduce(softplus(split.negatives), "m n -> m", "sum") / split.num_negatives
+    return -(softplus(-split.positive) + negative_term).mean()
 
 
 class MovingAverageGradient:
-    """MINE's objective: Donsker-Varadhan's value, with a gradient corrected by a moving average of E[exp s].
+    """The objective of MINE: the value of Donsker-Varadhan, with a gradient corrected by a moving average of E[exp s].
 
-    The gradient of log of a minibatch mean is biased, since its denominator is the minibatch's; dividing by a moving
-    average instead is section 3.2 of Belghazi et al. 2018 (arXiv:1801.04062).
+    The gradient of the log of a minibatch mean is biased, because it is divided by the minibatch mean. Division by a
+    moving average instead is from section 3.2 of Belghazi et al. 2018 (arXiv:1801.04062).
 
     Args:
-        decay: of the average, in [0, 1); 0 is the plain gradient, another is a ValueError.
+        decay: decay of the average in [0, 1); 0 gives the uncorrected gradient.
+
+    Raises:
+        ValueError: if `decay` is not in [0, 1).
     """
 
     def __init__(self, decay: int | float = DEFAULT_DECAY) -> None:
@@ -206,30 +219,33 @@ class MovingAverageGradient:
         self.log_average: Tensor | None = None
 
     def __call__(self, scores: ScoreMatrix) -> Float[Tensor, ""]:
-        """The estimate on one matrix, positives on the diagonal; updates the average."""
+        """Return the estimate on one matrix with positives on the diagonal, and update the average."""
         reading = donsker_varadhan(scores)
         log_mean = log_mean_exp(reading.log_marginal)
-        now = log_mean.detach()
+        current = log_mean.detach()
         if self.log_average is None or self.decay == 0:
-            self.log_average = now
+            self.log_average = current
         else:
-            self.log_average = torch.logaddexp(math.log(self.decay) + self.log_average, math.log1p(-self.decay) + now)
-        ascended = reading.joint_nats.mean() - (log_mean - self.log_average).exp()
-        return reading.nats.detach() + ascended - ascended.detach()
+            self.log_average = torch.logaddexp(
+                math.log(self.decay) + self.log_average, math.log1p(-self.decay) + current
+            )
+        surrogate = reading.joint_nats.mean() - (log_mean - self.log_average).exp()
+        return reading.nats.detach() + surrogate - surrogate.detach()
 
 
 @dataclass(frozen=True)
 class Estimator:
-    """One way to read information from a score matrix.
+    """An estimator of information from a score matrix, with its properties.
 
     Attributes:
-        read: scores (and `log_baseline`, if it needs one) -> `Reading`.
-        side: of the truth that the expected reading lies on, for any critic and any number of candidates.
-        needs_baseline: takes `log_baseline`, the log of a positive function of the row.
-        needs_conditional: takes log p(y | x), which only a task of known information has: no critic is trained for it.
-        best_offset: what the best scores have beyond log p(y | x) / p(y).
-        objective: makes what training climbs, where that is not the reading itself; estimators that share it can read
-            one and the same critic.
+        read: function from scores (and `log_baseline`, if needed) to a `Reading`.
+        side: `lower` or `upper` if the expected estimate is a bound for any critic and number of candidates.
+        needs_baseline: whether `read` takes `log_baseline`, the log of a positive function of the row.
+        needs_conditional: whether `read` takes log p(y | x), which is known only for tasks with known information; no
+            critic is trained for it.
+        best_offset: offset of the best scores from log p(y | x) / p(y).
+        objective: factory of the training objective, if it differs from the estimate; estimators with the same
+            objective can use the same critic.
     """
 
     read: Callable[..., Reading]
@@ -258,7 +274,7 @@ ESTIMATORS: dict[str, Estimator] = {
 
 
 class _Scores(NamedTuple):
-    """A score matrix, parted into `[M]` positives and `[M, N]` negatives: minus infinity where a column is none."""
+    """A score matrix, split into `[M]` positives and `[M, N]` negatives; minus infinity if a column is no negative."""
 
     positive: Tensor
     negatives: Tensor
@@ -267,27 +283,27 @@ class _Scores(NamedTuple):
 
     @property
     def relative(self) -> "_Scores":
-        """Scores less the row's positive: large ones lose no digit."""
-        of_positive = rearrange(self.positive, "m -> m 1")
-        return self._replace(positive=torch.zeros_like(self.positive), negatives=self.negatives - of_positive)
+        """Scores minus the positive of the row, which avoids rounding errors of large scores."""
+        positive = rearrange(self.positive, "m -> m 1")
+        return self._replace(positive=torch.zeros_like(self.positive), negatives=self.negatives - positive)
 
     @property
     def log_sum_exp(self) -> Float[Tensor, " M"]:
-        """Log of the sum of exp s over a row's candidates, the positive among them."""
+        """The log of the sum of exp s over the candidates of each row, the positive included."""
         return torch.cat([rearrange(self.positive, "m -> m 1"), self.negatives], 1).logsumexp(1)
 
     @property
     def log_mean_exp_negatives(self) -> Float[Tensor, " M"]:
-        """Log of the mean of exp s over a row's negatives."""
+        """The log of the mean of exp s over the negatives of each row."""
         return self.negatives.logsumexp(1) - self.num_negatives.log()
 
 
-def _part(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> _Scores:
+def _split_scores(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> _Scores:
     num_rows, num_columns = scores.shape
     rows = torch.arange(num_rows, device=scores.device)
     if positives is None and num_rows > num_columns:
         raise ValueError(
-            f"scores [{num_rows}, {num_columns}] have no diagonal of {num_rows} positives: say where they are with "
+            f"scores [{num_rows}, {num_columns}] have no diagonal of {num_rows} positives: pass their columns as "
             "`positives`"
         )
     is_positive = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
@@ -303,19 +319,19 @@ def _part(scores: ScoreMatrix, positives: Positives = None, candidates: Candidat
     return _Scores(scores[is_positive], negatives, is_negative, num_negatives.to(scores.dtype))
 
 
-def _without_marginal(joint_nats: Tensor) -> Reading:
+def _joint_only(joint_nats: Tensor) -> Reading:
     return Reading(joint_nats, torch.full_like(joint_nats, -math.inf), is_log=False)
 
 
-def _log_sum_of_others(parted: _Scores) -> Float[Tensor, "M N"]:
-    """Log of the sum of exp s over all candidates of the row but the column's.
+def _log_sum_of_others(split: _Scores) -> Float[Tensor, "M N"]:
+    """Return the log of the sum of exp s over all candidates of the row except that of the column.
 
-    Taking exp s from the sum loses every digit where s is nearly all of it. Only the largest can be: its others are
-    summed by themselves.
+    Subtracting exp s from the sum of the row would lose all digits if s dominates the sum. Only the largest negative
+    can dominate, so its sum is computed separately.
     """
-    log_sum = rearrange(parted.log_sum_exp, "m -> m 1")
-    columns = torch.arange(parted.negatives.shape[1], device=log_sum.device)
-    is_largest = columns == rearrange(parted.negatives.argmax(1), "m -> m 1")
-    share = (parted.negatives - log_sum).masked_fill(is_largest, -math.inf)
-    without_it = parted._replace(negatives=parted.negatives.masked_fill(is_largest, -math.inf)).log_sum_exp
-    return torch.where(is_largest, rearrange(without_it, "m -> m 1"), log_sum + torch.log1p(-share.exp()))
+    log_sum = rearrange(split.log_sum_exp, "m -> m 1")
+    columns = torch.arange(split.negatives.shape[1], device=log_sum.device)
+    is_largest = columns == rearrange(split.negatives.argmax(1), "m -> m 1")
+    share = (split.negatives - log_sum).masked_fill(is_largest, -math.inf)
+    others = split._replace(negatives=split.negatives.masked_fill(is_largest, -math.inf)).log_sum_exp
+    return torch.where(is_largest, rearrange(others, "m -> m 1"), log_sum + torch.log1p(-share.exp()))

@@ -1,7 +1,7 @@
-"""What N candidates can show at best, by the reading of the exact critic on Gaussians of many dimensions; advice.
+"""The expected bound log N - L of the exact critic on Gaussians of many dimensions, its inverse, and advice.
 
-There the exact scores s = log p(z | c) / p(z) of a pair with information I are normal themselves, with variance 2 I:
-around I for the positive, around -I for a negative.
+In this case the exact scores s = log p(z | c) / p(z) of a pair with information I are normal with variance 2 I and mean
+I for the positive, -I for a negative.
 """
 
 import math
@@ -12,15 +12,16 @@ from scipy.optimize import brentq
 BIAS_NATS = 0.3
 SATURATION_NATS = 0.3
 INDISTINCT_NATS = 0.02
-MOST_NATS = 60.0  # reads within INDISTINCT_NATS of any ceiling below it
-_DEVIATIONS = 8.0  # of the normal scores, where quadrature ends
+MAX_NATS = 60.0  # its bound is within INDISTINCT_NATS of every lower ceiling
+_DEVIATIONS = 8.0  # limit of the quadrature in deviations of the scores
 
 
 def optimal_reading_nats(information_nats: int | float, num_candidates: int | float) -> float:
-    """The exact critic's log N - E[L], by E[log X] = int_0^inf (exp(-t) - E[exp(-t X)]) / t dt for X = sum_i exp s_i.
+    """Return log N - E[L] of the exact critic.
 
-    The candidates are independent, so E[exp(-t X)] is a product of one-dimensional means. With u = log t all integrands
-    are smooth and vanish at their ends, where the trapezoidal rule errs by about 1e-4 nats at most.
+    E[log X] = int_0^inf (exp(-t) - E[exp(-t X)]) / t dt for X = sum_i exp s_i. The candidates are independent, so
+    E[exp(-t X)] is a product of one-dimensional means. With u = log t all integrands are smooth and vanish at both
+    ends, so the error of the trapezoidal rule is at most about 1e-4 nats.
 
     Args:
         information_nats: I, not negative.
@@ -32,30 +33,30 @@ def optimal_reading_nats(information_nats: int | float, num_candidates: int | fl
     weights /= weights.sum()
     reach = _DEVIATIONS * deviation
     u = np.arange(-information_nats - reach - math.log(num_candidates) - 10, reach - information_nats + 6, 0.2)
-    # E[exp(-exp(u + s))]; exp(-exp(6)) is as good as 0, and no denormal
-    of_positive, of_negative = (
+    # E[exp(-exp(u + s))]; the limit 6 avoids denormal numbers, exp(-exp(6)) is practically 0
+    positive_mean, negative_mean = (
         np.exp(-np.exp(np.minimum(u[:, None] + mean + deviation * z, 6.0))) @ weights
         for mean in (information_nats, -information_nats)
     )
-    of_sum = of_positive * of_negative ** (num_candidates - 1)
-    expected_log_sum = np.trapezoid(np.exp(-np.exp(u)) - of_sum, u)
+    product = positive_mean * negative_mean ** (num_candidates - 1)
+    expected_log_sum = np.trapezoid(np.exp(-np.exp(u)) - product, u)
     return math.log(num_candidates) + information_nats - float(expected_log_sum)
 
 
 def is_biased(reading_nats: float, num_candidates: int | float) -> bool:
-    """Whether the information at which this reading would be optimal exceeds it by more than 0.3 nats.
+    """Return whether the information at which the exact critic has this bound exceeds the bound by 0.3 nats.
 
-    The optimum grows with the information, so it is enough to ask what it is 0.3 nats above the reading. Indicative:
-    data are not Gaussian, and a critic is not exact.
+    The optimum grows with the information, so one evaluation 0.3 nats above the bound is enough. The result is only
+    indicative: data are not Gaussian, and a critic is not exact.
     """
     return reading_nats > 0 and optimal_reading_nats(reading_nats + BIAS_NATS, num_candidates) < reading_nats
 
 
 def information_at_reading_nats(reading_nats: int | float, num_candidates: int | float) -> float:
-    """The information that would read like this at best: the inverse of `optimal_reading_nats`.
+    """Return the information at which the exact critic has this bound: the inverse of `optimal_reading_nats`.
 
-    Infinite within 0.02 nats of the ceiling, where readings no longer tell informations apart; 0 for a reading of 0
-    or less; NaN for NaN.
+    The result is infinite within 0.02 nats of the ceiling, where bounds no longer distinguish informations; 0 for a
+    bound of 0 or less; NaN for NaN.
 
     Args:
         reading_nats: log N - L.
@@ -71,27 +72,27 @@ def information_at_reading_nats(reading_nats: int | float, num_candidates: int |
     def excess(information_nats: float) -> float:
         return optimal_reading_nats(information_nats, num_candidates) - reading_nats
 
-    # the optimum exceeds the information by quadrature's error at most, for which the lower end allows
+    # Only the error of the quadrature lets the optimum exceed the information; the lower limit allows for it.
     low = max(reading_nats - 1e-3, 0.0)
-    if excess(low) >= 0:  # a reading of less than that error
+    if excess(low) >= 0:  # the bound is below the error
         return low
-    return float(brentq(excess, low, MOST_NATS, xtol=1e-3))
+    return float(brentq(excess, low, MAX_NATS, xtol=1e-3))
 
 
 def is_saturated(reading_nats: int | float, ceiling_nats: int | float) -> bool:
-    """Whether the reading is within 0.3 nats of the ceiling log N: more candidates would show more."""
+    """Return whether the bound is within 0.3 nats of the ceiling log N, so more candidates could raise it."""
     return ceiling_nats - reading_nats < SATURATION_NATS
 
 
 def advice(reading_nats: int | float, num_candidates: int | float, change: str) -> str:
-    """What to make of a bound whose bias exceeds 0.3 nats, and what to change; empty for any other.
+    """Return advice on a bound whose bias exceeds 0.3 nats; an empty text for other bounds.
 
-    Indicative: data are not Gaussian (additive uniform noise of 6 nats reads 0.4 nats more), and a critic is not exact,
-    which hides more. Within 0.3 nats of the ceiling a hundredth of a nat in the reading is a nat in the truth: there
-    the lower end is given.
+    The advice is only indicative: data are not Gaussian (with additive uniform noise of 6 nats the bound is 0.4 nats
+    higher), and a critic is not exact, which adds to the bias. Within 0.3 nats of the ceiling an error of 0.01 nats of
+    the bound means 1 nat of information, so the advice gives only a lower limit.
 
     Args:
-        reading_nats: log N - L, where it is a bound: no other number can be inverted.
+        reading_nats: log N - L, which must be a bound.
         num_candidates: N, the positive included.
         change: the option that raises N.
 

@@ -1,4 +1,4 @@
-"""What an estimator reads from score matrices, and what the readings of many come to.
+"""Estimates of information from score matrices, and their combination over several matrices.
 
 M rows (queries).
 """
@@ -13,14 +13,15 @@ from torch import Tensor
 
 
 class Reading(NamedTuple):
-    """mean(joint) - mean(marginal) over rows, or mean(joint) - log mean(marginal): every estimator is one of the two.
+    """An estimate mean(joint) - mean(marginal) or mean(joint) - log mean(marginal) over rows.
 
-    Kept row by row, so that matrices of any shape pool into one reading.
+    Every estimator has one of these two forms. The terms are stored per row, so that matrices of any shape can be
+    pooled into one estimate.
 
     Attributes:
-        joint_nats: `[M]`, what the positive of each row gives.
-        log_marginal: `[M]`, log of what its negatives take; minus infinity where an estimator has no such term.
-        is_log: whether the mean over all rows is taken inside the logarithm.
+        joint_nats: `[M]`, term of the positive of each row.
+        log_marginal: `[M]`, log of the term of the negatives; minus infinity if an estimator has no such term.
+        is_log: whether the estimate has the form mean(joint) - log mean(marginal).
     """
 
     joint_nats: Tensor
@@ -29,17 +30,19 @@ class Reading(NamedTuple):
 
     @property
     def nats(self) -> Float[Tensor, ""]:
-        """The estimate; differentiable. Minus infinity where exp() of a marginal is beyond the dtype."""
+        """The differentiable estimate; minus infinity if exp() of a marginal overflows."""
         if self.is_log:
             return self.joint_nats.mean() - log_mean_exp(self.log_marginal)
         return (self.joint_nats - self.log_marginal.exp()).mean()
 
 
 def pooled(readings: Sequence[Reading]) -> Reading:
-    """One reading of all rows. The mean of estimates would weigh few rows like many, and move logs of means.
+    """Return the estimate over the rows of all matrices.
+
+    The mean of estimates would weight matrices instead of rows, and would bias logs of means.
 
     Raises:
-        ValueError: if they are of different kinds, or none.
+        ValueError: if there is no estimate, or the estimates have different forms.
     """
     if len({reading.is_log for reading in readings}) != 1:
         raise ValueError(f"{len(readings)} readings of one estimator are needed, at least one, to be pooled")
@@ -48,14 +51,14 @@ def pooled(readings: Sequence[Reading]) -> Reading:
 
 
 class ReadingTally:
-    """Adds up the readings of many score matrices: the reading of all rows, and its standard error over the matrices.
+    """An accumulator of estimates: it computes the estimate over all rows and its standard error over matrices.
 
-    Keeps three numbers per matrix, since sums of exponentials have no common scale.
+    It stores three numbers per matrix, because sums of exponentials have no common scale.
     """
 
     def __init__(self) -> None:
         self.num_rows: list[int] = []
-        self.sums: list[Tensor] = []  # joint, and log of the marginal, over the rows of each matrix
+        self.sums: list[Tensor] = []  # sums of joint and marginal (as log) over the rows of each matrix
         self.is_log = False
 
     def update(self, reading: Reading) -> None:
@@ -66,10 +69,10 @@ class ReadingTally:
         self.is_log = reading.is_log
 
     def compute(self) -> tuple[float, float]:
-        """The estimate and its standard error in nats; NaN is the error of one matrix alone.
+        """Return the estimate and its standard error in nats; the error of a single matrix is NaN.
 
         Raises:
-            ValueError: if nothing was added.
+            ValueError: if no matrix was added.
         """
         if not self.num_rows:
             raise ValueError("no score matrix was added: there is nothing to read")
@@ -91,5 +94,5 @@ class ReadingTally:
 
 
 def log_mean_exp(values: Float[Tensor, " M"]) -> Float[Tensor, ""]:
-    """Log of the mean of exp."""
+    """Return the log of the mean of exp(values)."""
     return values.logsumexp(0) - math.log(len(values))

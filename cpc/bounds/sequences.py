@@ -1,4 +1,4 @@
-"""The scores of a batch of sequences, step by step, for any estimator: the rows of `contrast`.
+"""Score matrices of a batch of sequences per step, for any estimator, with the rows of `cpc.losses.contrast`.
 
 K steps, B sequences, T latents, D latent dim, M rows, N = B T columns.
 """
@@ -20,10 +20,10 @@ class ScoredRows(NamedTuple):
     """The rows of one step in one sequence.
 
     Attributes:
-        scores: `[M, N]`, with every latent of the batch.
-        positives: `[M]`, the column of each row's positive.
-        candidates: `[M, N]`, the columns that each row is compared with.
-        baseline: `[M, N]`, columns kept for a baseline: none unless asked for.
+        scores: `[M, N]`, scores of every latent of the batch.
+        positives: `[M]`, column of the positive of each row.
+        candidates: `[M, N]`, mask of the columns that each row is compared with.
+        baseline: `[M, N]`, mask of the columns of the baseline; empty without a baseline.
     """
 
     scores: Tensor
@@ -33,7 +33,7 @@ class ScoredRows(NamedTuple):
 
     @property
     def num_met(self) -> int:
-        """Candidates, added up over rows, with each row's positive."""
+        """The number of candidates of all rows, positives included."""
         is_candidate = self.candidates.scatter(1, rearrange(self.positives, "m -> m 1"), True)
         return int(is_candidate.sum())
 
@@ -49,25 +49,25 @@ def scored_rows(
     with_baseline: bool = False,
     generator: torch.Generator | None = None,
 ) -> Iterator[tuple[int, ScoredRows]]:
-    """The place of a step and the scores of its rows in one sequence, one sequence after the other.
+    """Yield the index of a step and the scores of its rows in one sequence, for all steps and sequences.
 
-    Rows and candidates are those that `cpc.losses.contrast` plans. Drawn negatives have the same distribution but are
-    not the same draws, and each counts once however often it is drawn: distinct draws are independent where the pool
-    is, so that lower bounds hold for any number of draws. Each step draws for itself. One sequence's scores are there
-    at a time: T x (B T) numbers.
+    Rows and candidates are those of `cpc.losses.contrast`. Sampled negatives follow the same distribution, but are not
+    the same sample, and each counts once even if it is sampled repeatedly: distinct negatives are independent if the
+    pool is, so lower bounds hold for any number of negatives. Each step samples separately. Only the scores of one
+    sequence, T x (B T) numbers, are in memory at a time.
 
     Args:
         queries: W_k c_t, steps first.
         latents: z.
-        sequences: lengths and identities.
-        strategy: where negatives come from.
-        num_negatives: draws per row; None: all candidates.
+        sequences: lengths and ids of the sequences.
+        strategy: strategy of the negatives.
+        num_negatives: negatives per row; None: all candidates.
         skip_steps: the first step is k = skip_steps + 1.
-        with_baseline: keep half of the candidates' sequences for a baseline, and draw from the others alone.
-        generator: source of the draws.
+        with_baseline: use half of the sequences with candidates for a baseline, and only the others as candidates.
+        generator: source of random numbers.
 
     Raises:
-        ValueError: as `contrast`, or if a baseline would have the candidates of fewer than two sequences.
+        ValueError: as `contrast`, or if a row has candidates of fewer than two sequences for a baseline.
     """
     num_steps, num_sequences, num_latents, _ = queries.shape
     candidate_set = candidate_set_of(strategy, sequences, num_latents, num_steps, skip_steps)
@@ -78,54 +78,54 @@ def scored_rows(
         kept, pool = split_by_sequence(pool, repeat(sequences.sequence_id, "b -> (b t)", t=num_latents))
     columns = rearrange(latents, "b t d -> (b t) d").double()
     flat = rearrange(queries, "k b t d -> (b t k) d")
-    for place in range(num_steps):
+    for step in range(num_steps):
         for b in range(num_sequences):
-            row_queries = ((candidate_set.step == place) & (candidate_set.sequence == b)).nonzero()[:, 0]
-            if len(row_queries) == 0:
+            rows = ((candidate_set.step == step) & (candidate_set.sequence == b)).nonzero()[:, 0]
+            if len(rows) == 0:
                 continue
-            positives = candidate_set.positives[row_queries]
-            scores = flat[candidate_set.query[row_queries].to(device)].double() @ columns.T
-            candidates, baseline = (repeat(each[b], "n -> m n", m=len(row_queries)) for each in (pool, kept))
+            positives = candidate_set.positives[rows]
+            scores = flat[candidate_set.query[rows].to(device)].double() @ columns.T
+            candidates, baseline = (repeat(mask[b], "n -> m n", m=len(rows)) for mask in (pool, kept))
             if num_negatives is not None:
-                drawn = draw_negatives(pool, torch.full_like(positives, b), positives, num_negatives, generator)
-                candidates = torch.zeros_like(candidates).scatter(1, drawn, True)
+                negatives = draw_negatives(pool, torch.full_like(positives, b), positives, num_negatives, generator)
+                candidates = torch.zeros_like(candidates).scatter(1, negatives, True)
             is_positive = torch.zeros_like(candidates).scatter(1, rearrange(positives, "m -> m 1"), True)
-            met = (each.to(device) for each in (positives, candidates, baseline & ~is_positive))
-            yield place, ScoredRows(scores, *met)
+            masks = (candidates.to(device), (baseline & ~is_positive).to(device))
+            yield step, ScoredRows(scores, positives.to(device), *masks)
 
 
 def split_by_sequence(
     pool: Bool[Tensor, "B N"], sequence_id: Int[Tensor, " N"]
 ) -> tuple[Bool[Tensor, "B N"], Bool[Tensor, "B N"]]:
-    """Part each row's candidates into those for a baseline and those to be read, whole sequences to either side.
+    """Split the candidates of each row by sequence into candidates of a baseline and remaining candidates.
 
-    Latents of one sequence depend on each other, and negatives drawn from one pool meet the same latents: only halves
-    without a sequence in common, parted before anything is drawn, make the baseline independent of what it divides.
-    With an odd number of sequences the baseline has one less.
+    Latents of one sequence depend on each other, and negatives sampled from one pool share latents. The baseline is
+    independent of the scores that it divides only if the halves have no sequence in common and are split before
+    sampling. With an odd number of sequences the baseline has one sequence less.
 
     Args:
         pool: candidates of each row.
-        sequence_id: whose each candidate is; windows of one file share an id.
+        sequence_id: sequence of each candidate; windows of one file share an id.
 
     Raises:
-        ValueError: if a row's candidates are of fewer than two sequences.
+        ValueError: if the candidates of a row come from fewer than two sequences.
     """
-    first = torch.zeros_like(pool)
-    for row, of_row in enumerate(pool):
-        ids = sequence_id[of_row].unique()
+    baseline = torch.zeros_like(pool)
+    for row, candidates in enumerate(pool):
+        ids = sequence_id[candidates].unique()
         if len(ids) < 2:
             raise ValueError(
                 f"a baseline takes half of the sequences that candidates come from, here {len(ids)}: raise "
                 "data.batch_size, so that two others are in each batch, or choose estimators without a baseline"
             )
-        first[row] = of_row & torch.isin(sequence_id, ids[: len(ids) // 2])
-    return first, pool & ~first
+        baseline[row] = candidates & torch.isin(sequence_id, ids[: len(ids) // 2])
+    return baseline, pool & ~baseline
 
 
 def mean_baseline(scores: Float[Tensor, "M N"], columns: Bool[Tensor, "M N"]) -> Float[Tensor, " M"]:
-    """Log of the mean of exp s over some columns of each row; the row's positive should not be among them.
+    """Return the log of the mean of exp s over some columns of each row, which should not include the positive.
 
-    For a critic that does not know its rows' constants, as one trained by InfoNCE does not. TUBA and I_alpha with this
-    baseline stay lower bounds if the candidates that they read are independent of these.
+    Use it for a critic with unknown additive constants per row, such as one trained by InfoNCE. TUBA and I_alpha with
+    this baseline are lower bounds if their candidates are independent of these columns.
     """
     return scores.masked_fill(~columns, -math.inf).logsumexp(1) - columns.sum(1).to(scores.dtype).log()

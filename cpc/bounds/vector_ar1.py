@@ -1,4 +1,4 @@
-"""Sequences of known information: a stationary vector autoregression of first order.
+"""Sequences with known information: a stationary vector autoregression of first order.
 
 B sequences, T time steps, D dimensions.
 """
@@ -16,10 +16,10 @@ from cpc.bounds.tasks import CorrelatedGaussians
 
 @dataclass(frozen=True)
 class VectorAR1:
-    """x_t = a x_{t-1} + sqrt(1 - a^2) e_t with standard normal e_t, independent in each dimension.
+    """The process x_t = a x_{t-1} + sqrt(1 - a^2) e_t with standard normal e_t, independent in each dimension.
 
-    The process is Markov, so I(x_{t+k}; x_<=t) = I(x_{t+k}; x_t), that of Gaussians of correlation a^k: the closed
-    form that a context network must approach and may never exceed.
+    The process is Markov, so I(x_{t+k}; x_<=t) = I(x_{t+k}; x_t), which is the information of Gaussians of correlation
+    a^k. A good context network approaches this value, and none can exceed it.
     """
 
     coefficient: float
@@ -30,11 +30,11 @@ class VectorAR1:
             raise ValueError(f"coefficient={self.coefficient} must lie in (-1, 1) without 0: the process is stationary")
 
     def mutual_information_nats(self, step: int) -> float:
-        """I(x_{t+k}; x_t) for k = `step`, in nats."""
+        """Return I(x_{t+k}; x_t) for k = `step`, in nats."""
         return CorrelatedGaussians(self.coefficient**step, self.dim).mutual_information_nats
 
     def sample(self, num_sequences: int, num_steps: int, generator: torch.Generator) -> Float[Tensor, "B T D"]:
-        """Independent stationary sequences."""
+        """Sample independent stationary sequences."""
         noise = torch.randn(num_steps, num_sequences, self.dim, generator=generator)
         x = [noise[0]]
         for e in noise[1:]:
@@ -42,5 +42,5 @@ class VectorAR1:
         return rearrange(x, "t b d -> b t d")
 
     def optimal_scores(self, x: Float[Tensor, "M D"], y: Float[Tensor, "N D"], step: int) -> Float[Tensor, "M N"]:
-        """The best critic there is: log p(y | x) / p(y) for y = x_{t+k}; infoNCE with it reads the most N allows."""
+        """Return the exact scores log p(y | x) / p(y) for y = x_{t+k}, which maximise InfoNCE for any N."""
         return CorrelatedGaussians(self.coefficient**step, self.dim).log_density_ratio(x.double(), y.double())

@@ -1,4 +1,4 @@
-"""Where negatives come from."""
+"""Candidates of contrastive losses: strategies, sampled negatives, banks of latents, class tables and samplers."""
 
 from cpc.candidates import samplers
 from cpc.candidates.bank import LatentBank

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from cpc.data.tensors import check_range, check_tensor
 from cpc.native.compiled import call, compiled, source
+from cpc.native.splitmix64 import INCREMENT, LAST_SHIFT, ROUNDS
 
 SOURCE = source("draws.c")
-# Constants of SplitMix64 as signed integers, which torch needs.
-_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
-_ROUNDS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
+_SIGN = 2**64  # torch has no unsigned arithmetic: constants minus 2^64 are the same bits as signed integers
 
 
 def draw_negatives(
@@ -124,14 +123,14 @@ def _draw(
 ) -> Int[Tensor, "M R"]:
     """Draw the same negatives as draws.c, with torch operators.
 
-    Random number i is the mixed value of SplitMix64 (Steele et al. 2014) at the state key + i * _GOLDEN.
+    Random number i is the i-th number of SplitMix64 (`cpc.native.splitmix64`) with this key.
     """
     rows = torch.arange(num_before, num_before + len(first), device=first.device)
     numbers = rearrange(rows, "m -> m 1") * num_negatives + torch.arange(num_negatives, device=first.device)
-    bits = numbers * _GOLDEN + key
-    for shift, factor in _ROUNDS:
-        bits = (bits ^ _shift_right(bits, shift)) * factor
-    bits = bits ^ _shift_right(bits, 31)
+    bits = numbers * (INCREMENT - _SIGN) + key
+    for shift, factor in ROUNDS:
+        bits = (bits ^ _shift_right(bits, shift)) * (factor - _SIGN)
+    bits = bits ^ _shift_right(bits, LAST_SHIFT)
     positions = (_shift_right(bits, 11).double() * 2.0**-53 * rearrange(num_eligible, "m -> m 1")).long()
     positions += positions >= rearrange(behind, "m -> m 1")
     return members[rearrange(first, "m -> m 1") + positions]

@@ -1,1 +1,1 @@
-"""Configs and options: from functions to command lines, from YAML to objects, and the values that they may have."""
+"""Command-line options from function signatures, model descriptions in configs, and rules for arguments and YAML."""

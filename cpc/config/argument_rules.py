@@ -1,7 +1,7 @@
-"""Rules for arguments, written as annotations: the range of a number, and the place that results are written to.
+"""Rules for arguments, written as annotations: the range of a number, and the file or folder of results.
 
-A function that is `checked` refuses other values before it does anything, and a dataclass does so by `check_fields`:
-one rule for Python, the command line and configs. Every number must be finite, and no text may be empty.
+`checked` makes a function check its arguments before it runs, and a dataclass calls `check_fields`; the same rules
+serve Python, the command line and configs. Every number must be finite, and no text may be empty.
 """
 
 import inspect
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers from `least` to `most`, both included; `is_open` leaves `least` out, which is then 0."""
+    """A range of numbers from `least` to `most`, both included; `is_open` excludes `least`, which must then be 0."""
 
     least: int | float = -math.inf
     most: int | float = math.inf
@@ -31,35 +31,31 @@ class Range:
         return least if self.most == math.inf else f"{least} and at most {self.most}"
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse a number outside.
-
-        Raises:
-            ValueError: naming the argument.
-        """
+        """Raise ValueError, with the name of the argument, if the value is outside the range."""
         if not self.least <= value <= self.most or (self.is_open and value == self.least):
             raise ValueError(f"`{name}`={value} must be {self}")
 
 
 @dataclass(frozen=True)
 class Writable:
-    """A file or a folder (None: either) that results can be written to; what is missing of its path can be made."""
+    """A file or folder (None: either) to which results can be written; missing parent folders can be created."""
 
     is_folder: bool | None
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse a place that cannot be written to: found before the work, not after it.
+        """Check, before any work is done, that the path can be written.
 
         Raises:
-            ValueError: if there is something of another kind.
-            OSError: if the system refuses; its reason and the folder are named.
+            ValueError: if the path exists, but is a folder instead of a file or the other way round.
+            OSError: if the system refuses; the message has its reason and the folder.
         """
         path = Path(value)
         if path.exists() and not (path.is_file() if self.is_folder is False else path.is_dir()):
             if self.is_folder is not None or not path.is_file():
-                found = "a folder" if path.is_dir() else "a file" if path.is_file() else "no regular file"
+                actual = "a folder" if path.is_dir() else "a file" if path.is_file() else "no regular file"
                 wanted = "a folder" if self.is_folder else "a file"
-                raise ValueError(f"`{name}`={path} is {found}, but {wanted} is written here: name another place")
-        folder = path if path.is_dir() else next(each for each in path.absolute().parents if each.exists())
+                raise ValueError(f"`{name}`={path} is {actual}, but {wanted} is written here: name another place")
+        folder = path if path.is_dir() else next(parent for parent in path.absolute().parents if parent.exists())
         try:
             with tempfile.TemporaryFile(dir=folder):
                 pass
@@ -79,7 +75,7 @@ OutFolder = Annotated[str | Path, Writable(is_folder=True)]
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Refuse illegal arguments of a function before it is called.
+    """Make a function check its arguments before it runs.
 
     Example:
         >>> @checked
@@ -99,54 +95,54 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_fields(instance: Any, prefix: str = "") -> None:
-    """Refuse illegal fields of a dataclass; its own defaults are legal.
+    """Check the fields of a dataclass; defaults are always valid.
 
     Args:
-        instance: of the dataclass.
-        prefix: of the names in messages, where fields belong to a section of a config.
+        instance: instance of the dataclass.
+        prefix: prefix of names in messages, for fields that belong to a section of a config.
 
     Raises:
-        ValueError: naming the first.
+        ValueError: naming the first invalid field.
     """
     values = {field.name: getattr(instance, field.name) for field in fields(instance)}
-    given = {field.name: values[field.name] for field in fields(instance) if values[field.name] is not field.default}
-    check_values(type(instance), given, prefix)
+    changed = {field.name: values[field.name] for field in fields(instance) if values[field.name] is not field.default}
+    check_values(type(instance), changed, prefix)
 
 
 def check_values(annotated: Any, values: Mapping[str, Any], prefix: str = "") -> None:
-    """Refuse illegal values of what a function or class annotates.
+    """Check values against the annotations of a function or class.
 
     Args:
         annotated: the function or class.
-        values: by name.
-        prefix: of the names in messages.
+        values: values by name.
+        prefix: prefix of names in messages.
 
     Raises:
-        ValueError: naming the first.
-        OSError: if a place for results cannot be written to.
+        ValueError: naming the first invalid value.
+        OSError: if a file or folder for results cannot be written.
     """
-    kinds = _kinds(annotated)
+    annotations = _annotations(annotated)
     for name, value in values.items():
-        rules = tuple(_rules(kinds.get(name)))
-        for each in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(each, str) and not each.strip():
+        rules = tuple(_rules(annotations.get(name)))
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(item, str) and not item.strip():
                 raise ValueError(f"`{prefix}{name}` is empty: give a value, or leave it out")
-            if isinstance(each, float) and not math.isfinite(each):
-                raise ValueError(f"`{prefix}{name}`={each} must be a finite number")
-            for kind, rule in rules if each is not None else ():
+            if isinstance(item, float) and not math.isfinite(item):
+                raise ValueError(f"`{prefix}{name}`={item} must be a finite number")
+            for kind, rule in rules if item is not None else ():
                 legal = {int: Integral, float: Real}.get(kind)
-                if legal is not None and (isinstance(each, bool) or not isinstance(each, legal)):
-                    raise ValueError(f"`{prefix}{name}`={each!r} must be a {'whole ' * (kind is int)}number")
-                rule.check(prefix + name, each)
+                if legal is not None and (isinstance(item, bool) or not isinstance(item, legal)):
+                    raise ValueError(f"`{prefix}{name}`={item!r} must be a {'whole ' * (kind is int)}number")
+                rule.check(prefix + name, item)
 
 
 @cache
-def _kinds(annotated: Any) -> dict[str, Any]:
+def _annotations(annotated: Any) -> dict[str, Any]:
     return get_type_hints(annotated, include_extras=True)
 
 
 def _rules(kind: Any) -> Iterator[tuple[Any, Any]]:
-    """The rules within an annotation, each with the type of what it is about."""
+    """Yield the rules within an annotation, each with the type that it annotates."""
     for rule in getattr(kind, "__metadata__", ()):
         if isinstance(rule, Range | Writable):
             yield kind.__origin__, rule

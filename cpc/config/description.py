@@ -1,6 +1,7 @@
-"""A part of a model as plain data, its class and its arguments, and back: the dialect of the YAML configs.
+"""Conversion of a part of a model to plain data (its class and arguments, as in YAML configs) and back.
 
-What is built may come from anywhere: classes of trusted packages alone, of cpc its parts alone (docs/records.md).
+Descriptions may come from untrusted files, so only classes of trusted packages are built, and of cpc only parts of
+models (docs/records.md).
 """
 
 import importlib
@@ -11,29 +12,37 @@ from typing import Any, Union, get_args, get_origin
 
 from torch import nn
 
-_PARTS = ("model", "encoders", "contexts", "predictors", "losses", "candidates", "data")  # cpc's own that have parts
+_PARTS = (
+    "model",
+    "encoders",
+    "contexts",
+    "predictors",
+    "losses",
+    "candidates",
+    "data",
+)  # subpackages of cpc with parts of models
 
 
 def describe(module: nn.Module) -> dict[str, Any]:
-    """The class of a module and the arguments that build it again, parts described likewise.
+    """Return the class of a module and the arguments that rebuild it; arguments that are modules are described too.
 
-    Every part keeps each `__init__` argument under an attribute of the same name, or as `NAME_part` where the name is
-    a method's.
+    A module must store each `__init__` argument in an attribute of the same name, or `NAME_part` if a method has that
+    name.
 
     Raises:
-        ValueError: on a module that does not keep it, naming class and argument.
+        ValueError: if a module does not store an argument; the message names the class and the argument.
     """
-    # FSDP2 gives a sharded part a class of its own, made of its mixin and the part's class.
+    # FSDP2 replaces the class of a sharded module by a subclass with its mixin.
     cls = next(cls for cls in type(module).__mro__ if not cls.__module__.startswith("torch.distributed"))
     init_args = {}
     for name in list(inspect.signature(cls.__init__).parameters)[1:]:
-        kept = f"{name}_part" if hasattr(module, f"{name}_part") else name
-        if not hasattr(module, kept):
+        attribute = f"{name}_part" if hasattr(module, f"{name}_part") else name
+        if not hasattr(module, attribute):
             raise ValueError(
                 f"{cls.__name__} keeps no attribute {name!r} of its argument, so that a saved model could not "
                 "be built again: give it one, or wrap the module in a class of yours that takes and keeps its arguments"
             )
-        value = getattr(module, kept)
+        value = getattr(module, attribute)
         init_args[name] = describe(value) if isinstance(value, nn.Module) else value
     return {"class_path": f"{cls.__module__}.{cls.__qualname__}", "init_args": init_args}
 
@@ -42,38 +51,38 @@ def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("
     """Build a described part, freshly initialised.
 
     Args:
-        description: as `describe` returns it.
-        trusted_packages: packages whose classes it may name.
-        kind: what the class must be a subclass of.
+        description: description from `describe`.
+        trusted_packages: packages whose classes the description may name.
+        kind: required base class.
 
     Raises:
-        ValueError: on a class outside the trusted packages, an unknown class, or arguments that it does not take.
+        ValueError: if a class is unknown or outside the trusted packages, or does not accept the arguments.
     """
     path = description.get("class_path")
     if not _is_description(description) or not isinstance(path, str) or not isinstance(description["init_args"], dict):
         raise ValueError(f"{str(description)[:80]} does not describe a part: it needs a class_path and its init_args")
     cls = class_of(path, trusted_packages=trusted_packages, kind=kind)
     arguments = {
-        name: build(value, trusted_packages=trusted_packages) if _is_description(value) else _as_given(value)
+        name: build(value, trusted_packages=trusted_packages) if _is_description(value) else _lists_as_tuples(value)
         for name, value in description["init_args"].items()
     }
     for name, parameter in inspect.signature(cls).parameters.items():
-        if name in arguments and not _is_of(arguments[name], parameter.annotation, parameter.default):
+        if name in arguments and not _has_type(arguments[name], parameter.annotation, parameter.default):
             raise ValueError(f"{path} takes {parameter}, not {name}={arguments[name]!r:.80}")
     try:
-        return cls(**_with_options(cls, arguments))
+        return cls(**_build_options(cls, arguments))
     except ValueError:
         raise
-    except Exception as error:  # what a part does not foresee breaks it in a dozen ways
-        given, reason = str(description["init_args"])[:300], f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ValueError(f"{path} does not take the arguments {given}: {reason}") from error
+    except Exception as error:  # invalid arguments may raise any exception
+        init_args, reason = str(description["init_args"])[:300], f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ValueError(f"{path} does not take the arguments {init_args}: {reason}") from error
 
 
 def class_of(path: str, *, trusted_packages: tuple[str, ...] = ("cpc",), kind: type = nn.Module) -> type:
-    """The class of a path, if its package is trusted; of cpc itself parts alone, which open no other files.
+    """Return the class of a path if its package is trusted; of cpc only parts of models, which open no files.
 
     Raises:
-        ValueError: on a class outside the trusted packages, an unknown one, or one of another kind.
+        ValueError: if the class is unknown, outside the trusted packages, or no subclass of `kind`.
     """
     module_name, _, class_name = path.rpartition(".")
     package, *inner = module_name.split(".")
@@ -97,12 +106,12 @@ def _is_description(value: Any) -> bool:
     return isinstance(value, dict) and set(value) == {"class_path", "init_args"}
 
 
-def _is_of(value: Any, annotation: Any, default: Any) -> bool:
-    """Whether a number, word or flag has the type of an argument; other types show when they are used."""
+def _has_type(value: Any, annotation: Any, default: Any) -> bool:
+    """Return whether a plain value has the type of its annotation; other types fail when they are used."""
     if value is default or value == default:
         return True
     if get_origin(annotation) in (Union, UnionType):
-        return any(_is_of(value, each, default) for each in get_args(annotation))
+        return any(_has_type(value, member, default) for member in get_args(annotation))
     kinds = {
         int: (int,),
         float: (int, float),
@@ -112,20 +121,21 @@ def _is_of(value: Any, annotation: Any, default: Any) -> bool:
         tuple: (tuple,),
         NoneType: (NoneType,),
     }
-    of_value = kinds.get(get_origin(annotation) or annotation)
-    return of_value is None or (isinstance(value, of_value) and isinstance(value, bool) == (annotation is bool))
+    types = kinds.get(get_origin(annotation) or annotation)
+    return types is None or (isinstance(value, types) and isinstance(value, bool) == (annotation is bool))
 
 
-def _with_options(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Options that have options of their own, from the dictionaries that JSON has of them."""
+def _build_options(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments with dictionaries from JSON replaced by the dataclasses that the class expects."""
     for name, parameter in inspect.signature(cls).parameters.items():
-        kinds = [each for each in get_args(parameter.annotation) if isinstance(each, type) and is_dataclass(each)]
-        if kinds and isinstance(arguments.get(name), dict):
-            given = {option: _as_given(value) for option, value in arguments[name].items()}
-            arguments = arguments | {name: kinds[0](**given)}
+        members = get_args(parameter.annotation)
+        dataclasses = [member for member in members if isinstance(member, type) and is_dataclass(member)]
+        if dataclasses and isinstance(arguments.get(name), dict):
+            values = {option: _lists_as_tuples(value) for option, value in arguments[name].items()}
+            arguments = arguments | {name: dataclasses[0](**values)}
     return arguments
 
 
-def _as_given(value: Any) -> Any:
-    """JSON has no tuples."""
+def _lists_as_tuples(value: Any) -> Any:
+    """Return a list as a tuple, because JSON has no tuples."""
     return tuple(value) if isinstance(value, list) else value

@@ -1,13 +1,13 @@
-"""The optional parts of the installation, and the name that it is installed by."""
+"""Installation hints for optional dependencies, and the name of the distribution."""
 
-DISTRIBUTION = "contrastive-predictive-coding"  # `cpc` is another project's on the package index
+DISTRIBUTION = "contrastive-predictive-coding"  # the name `cpc` belongs to another project on PyPI
 
 
 def install_hint(extra: str) -> str:
-    """What to type for an extra, for the messages about one that is missing."""
+    """Return the commands that install an extra, for messages about missing packages."""
     return f"install it with `uv sync --extra {extra}` or `{pip_install(extra)}`"
 
 
 def pip_install(extra: str) -> str:
-    """The command of those who have no checkout."""
+    """Return the pip command that installs an extra without a checkout."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"

@@ -1,8 +1,8 @@
-"""Options of a command, read from the signature and the docstring of the function that it calls.
+"""Options of a command, derived from the signature and the docstring of the function that the command calls.
 
-A parameter's type decides how its option is read, its default is the option's, and its line under `Args:` is the help.
-A parameter without a default is positional, or a required option if it is keyword-only or in `NAMED`; the first always
-is positional.
+Type and default of a parameter are those of the option, and its entry under `Args:` is the help text. A parameter
+without a default is positional, or a required option if it is keyword-only or in `NAMED`; the first parameter without a
+default is always positional.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import yaml
 
 from cpc.config.yaml_rules import check_yaml
 
-COMMAND = "command"  # a parameter of this name takes all that follows, options too
+COMMAND = "command"  # a parameter of this name takes all remaining arguments, options included
 NAMED = ("data", "items", "task", "out", "run_dir")
 MAY_BE_EMPTY = ("baselines",)
 PYTHON_ONLY = ("progress", "num_workers", "held_out", "supervised")
@@ -32,20 +32,20 @@ class Options:
     """The parser of one command.
 
     Args:
-        function: what the command calls.
-        prog: what the user types before the options.
-        words: what the command does; the first line of the function's docstring if None.
+        function: function that the command calls.
+        prog: text before the options in the usage message.
+        words: description of the command; None: the first line of the docstring of the function.
 
     Attributes:
-        typed: how each option is typed.
-        groups: parameters whose fields are options of their own, and the dataclasses of these.
-        takes_more: whether the function takes options that its signature does not name.
+        typed: for each parameter, its form on the command line, such as `--name`.
+        groups: for each parameter whose fields are options, the dataclass of these fields.
+        takes_more: whether the function accepts options that are not in its signature.
     """
 
     def __init__(self, function: Callable[..., Any], prog: str | None = None, words: str | None = None) -> None:
         document = docstring_parser.parse(function.__doc__ or "")
         self.parser = argparse.ArgumentParser(prog, description=words or document.short_description, allow_abbrev=False)
-        self._alone = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+        self._known = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
         self.typed: dict[str, str] = {}
         self.groups: dict[str, Any] = {}
         self.takes_more = False
@@ -54,20 +54,20 @@ class Options:
             is_required = parameter.default is parameter.empty
             if parameter.kind is parameter.VAR_KEYWORD:
                 self.takes_more = True
-            elif of_fields := [each for each in get_args(kinds[name]) if isinstance(each, type) and is_dataclass(each)]:
-                self.groups[name] = of_fields[0]
-                self.add_fields(of_fields[0], [field.name for field in fields(of_fields[0])])
+            elif groups := [kind for kind in get_args(kinds[name]) if isinstance(kind, type) and is_dataclass(kind)]:
+                self.groups[name] = groups[0]
+                self.add_fields(groups[0], [field.name for field in fields(groups[0])])
             elif is_required and (position == 0 or not (name in NAMED or parameter.kind is parameter.KEYWORD_ONLY)):
-                reading = _reading(kinds[name]) | {"metavar": name}
+                settings = _argparse_settings(kinds[name]) | {"metavar": name}
                 if name == COMMAND:
-                    reading |= {"nargs": argparse.REMAINDER, "metavar": "COMMAND ..."}
+                    settings |= {"nargs": argparse.REMAINDER, "metavar": "COMMAND ..."}
                 self.typed[name] = name
-                self.parser.add_argument(name, help=_escape(texts.get(name)), **reading)
+                self.parser.add_argument(name, help=_escape(texts.get(name)), **settings)
             elif name not in PYTHON_ONLY:
                 self._add(name, kinds[name], texts.get(name), None if is_required else parameter.default, is_required)
 
     def add_fields(self, kind: type, names: Iterable[str], note: str | None = None) -> None:
-        """Add an option for each of these fields of a class; `note` ends its help where a default would."""
+        """Add an option for each of these fields of a class; `note` replaces the default at the end of its help."""
         lines = [line for base in kind.__mro__[::-1] for line in docstring_parser.parse(base.__doc__ or "").params]
         texts, kinds = {line.arg_name: line.description for line in lines}, get_type_hints(kind)
         for name in (name for name in names if name not in PYTHON_ONLY):
@@ -75,42 +75,44 @@ class Options:
             self._add(name, kinds[name], f"{(texts.get(name) or '').rstrip('.')}{note or ''}", default)
 
     def parse_alone(self, arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-        """The options that are known by now, and what is left: positional arguments, and options of others."""
+        """Parse only the options added so far; return them and the remaining arguments."""
         try:
-            return self._alone.parse_known_args(arguments)
+            return self._known.parse_known_args(arguments)
         except argparse.ArgumentError as error:
             self.parser.error(str(error))
 
     def parse(self, arguments: list[str], note: str = "") -> dict[str, Any]:
-        """The arguments that were given, by name; `note` is added to the message about unknown ones."""
-        given, unknown = self.parser.parse_known_args(arguments)
+        """Parse all arguments and return them by name; `note` ends the message about unknown arguments."""
+        namespace, unknown = self.parser.parse_known_args(arguments)
         if unknown:
             self.parser.error(f"unrecognized arguments: {' '.join(unknown)}{note}")
-        values = vars(given)
+        values = vars(namespace)
         for group, kind in self.groups.items():
-            values[group] = kind(**{each.name: values.pop(each.name) for each in fields(kind) if each.name in values})
+            values[group] = kind(
+                **{field.name: values.pop(field.name) for field in fields(kind) if field.name in values}
+            )
         return values
 
     def _add(self, name: str, kind: Any, text: str | None, default: Any = None, is_required: bool = False) -> None:
-        reading = _reading(kind)
-        if not reading:
+        settings = _argparse_settings(kind)
+        if not settings:
             return
         if name in MAY_BE_EMPTY:
-            reading["nargs"] = "*"
-        text = re.sub(r"`(\w+)`", lambda marked: self.typed.get(marked[1], marked[0]), text or "")
-        if "nargs" in reading and "choices" in reading:
-            reading["metavar"] = "NAME"
-            text = f"{text.rstrip('.')}; any of {', '.join(reading['choices'])}"
-        if default is not None and "type" in reading:
+            settings["nargs"] = "*"
+        text = re.sub(r"`(\w+)`", lambda match: self.typed.get(match[1], match[0]), text or "")
+        if "nargs" in settings and "choices" in settings:
+            settings["metavar"] = "NAME"
+            text = f"{text.rstrip('.')}; any of {', '.join(settings['choices'])}"
+        if default is not None and "type" in settings:
             text = f"{text.rstrip('.')} (default: {default if _is_one(default) else ' '.join(map(str, default))})"
         self.typed[name] = f"--{name}"
-        settings = reading | {"help": _escape(text), "default": argparse.SUPPRESS, "required": is_required}
+        settings |= {"help": _escape(text), "default": argparse.SUPPRESS, "required": is_required}
         self.parser.add_argument(f"--{name}", **settings)
-        self._alone.add_argument(f"--{name}", **settings | {"required": False})
+        self._known.add_argument(f"--{name}", **settings | {"required": False})
 
 
 def whole(text: str) -> int:
-    """Read a whole number of at most 64 bits: longer ones overflow where seeds and counts are used."""
+    """Parse an integer of at most 64 bits; seeds and counts cannot be larger."""
     value = int(text)
     if abs(value) >= 2**63:
         raise argparse.ArgumentTypeError(f"{text} is too large: give at most {2**63 - 1}")
@@ -118,7 +120,7 @@ def whole(text: str) -> int:
 
 
 def number(text: str) -> float:
-    """Read a finite number."""
+    """Parse a finite number."""
     value = float(text)
     if not math.isfinite(value):
         raise argparse.ArgumentTypeError(f"{text} is not finite: give a number")
@@ -126,29 +128,29 @@ def number(text: str) -> float:
 
 
 def filled(text: str) -> str:
-    """Read a text that is not empty: `--out "$UNSET"` would mean the current folder."""
+    """Return a text that is not empty: an empty `--out "$UNSET"` would mean the current folder."""
     if not text.strip():
         raise argparse.ArgumentTypeError("is empty: give a value (is a variable of the shell unset?), or leave it out")
     return text
 
 
 def path(text: str) -> Path:
-    """Read a path that is not empty."""
+    """Parse a path that is not empty."""
     return Path(filled(text))
 
 
 def number_or_all(text: str) -> int | None:
-    """Read `all` as None."""
+    """Parse an integer, or `all` as None."""
     return None if text == "all" else whole(text)
 
 
 READERS: dict[type, Callable[[str], Any]] = {int: whole, float: number, str: filled, Path: path}
 for _kind, _reader in READERS.items():
-    _reader.__name__ = _kind.__name__  # as argparse says it: invalid int value
+    _reader.__name__ = _kind.__name__  # argparse prints it: invalid int value
 
 
 def mapping(text: str) -> dict[str, Any]:
-    """Read `{name: value}` as YAML does."""
+    """Parse a YAML mapping such as `{name: value}`."""
     try:
         check_yaml(text)
         value = yaml.safe_load(text)
@@ -161,8 +163,8 @@ def mapping(text: str) -> dict[str, Any]:
     return value
 
 
-def _reading(kind: Any) -> dict[str, Any]:
-    """How argparse reads values of a type: of a sequence one after another; {} if they cannot be typed."""
+def _argparse_settings(kind: Any) -> dict[str, Any]:
+    """Return the settings of argparse for values of a type; {} if the type has no form on the command line."""
     members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     for member in members:
         origin = get_origin(member)
@@ -170,8 +172,8 @@ def _reading(kind: Any) -> dict[str, Any]:
             return {"type": mapping, "metavar": "{NAME: VALUE}"}
         if inspect.isclass(origin) and issubclass(origin, Iterable):
             (element, *_) = get_args(member)
-            of_all = {"type": number_or_all, "metavar": "INT|all"}
-            return (of_all if NoneType in get_args(element) else _reading(element)) | {"nargs": "+"}
+            int_or_all = {"type": number_or_all, "metavar": "INT|all"}
+            return (int_or_all if NoneType in get_args(element) else _argparse_settings(element)) | {"nargs": "+"}
     first = str if str in members else members[0]
     if first is bool:
         return {"action": "store_true"}
@@ -193,12 +195,12 @@ def _is_one(default: Any) -> bool:
 def prepare_from_command_line(
     prepare: Callable[..., Any], describe: Callable[..., str], published: dict[str, int] | None = None
 ) -> None:
-    """Call a corpus's function with the arguments of the command line and print what there is to read.
+    """Call a function that prepares a corpus with the arguments of the command line, and print a description.
 
     Args:
-        prepare: its parameters become the options.
-        describe: what it returned, in words, beside `published` if that is given.
-        published: what its authors report of each split.
+        prepare: function whose parameters become the options.
+        describe: function from the result, and `published` if given, to the printed text.
+        published: numbers that the authors of the corpus report for each split.
     """
     values = Options(prepare).parse(sys.argv[1:])
     try:

@@ -1,6 +1,6 @@
-"""Rules for YAML: each key once, since readers drop others, finite numbers, and a limited size.
+"""Rules for YAML: no repeated keys, which readers would silently drop, finite numbers, and a limited size.
 
-A few hundred bytes of aliases can stand for gigabytes.
+The size is limited with aliases expanded, because a few hundred bytes of aliases can expand to gigabytes.
 """
 
 import math
@@ -14,11 +14,11 @@ MOST_YAML_BYTES, MOST_YAML_DEPTH = 2**20, 64
 
 
 def check_yaml(text: str) -> None:
-    """Refuse keys that are there twice, numbers that are not finite, and more than `check_size` allows.
+    """Check a YAML text for repeated keys, numbers that are not finite, and its size.
 
     Raises:
-        ValueError: naming the line.
-        yaml.YAMLError: if the text is no YAML.
+        ValueError: if a rule is broken; the message names the line.
+        yaml.YAMLError: if the text is not YAML.
     """
     check_size(yaml.parse(text, yaml.SafeLoader))
     constructor = yaml.constructor.SafeConstructor()
@@ -44,13 +44,9 @@ def check_yaml(text: str) -> None:
 
 
 def check_size(events: Iterator[yaml.Event]) -> None:
-    """Refuse nodes that take more characters with every alias written out than a file may have, and deep ones.
-
-    Raises:
-        ValueError: saying which limit.
-    """
-    sizes: dict[str, int] = {}  # of nodes with an anchor
-    inner: list[tuple[str | None, int]] = []  # of each open node: its anchor and its size so far
+    """Raise ValueError if the text is too long with aliases expanded, or nested too deeply."""
+    sizes: dict[str, int] = {}  # size by anchor
+    inner: list[tuple[str | None, int]] = []  # anchor and size so far of each open node
     for event in events:
         if isinstance(event, yaml.CollectionStartEvent):
             inner.append((event.anchor, 1))
@@ -65,7 +61,7 @@ def check_size(events: Iterator[yaml.Event]) -> None:
             if event.anchor not in sizes:
                 raise ValueError(f"the alias *{event.anchor} has no anchor before it, or lies within its own")
             anchor, size = None, sizes[event.anchor]
-        else:  # the beginnings and ends of stream and document
+        else:  # start or end of the stream or a document
             continue
         if anchor is not None:
             sizes[anchor] = size
@@ -77,17 +73,17 @@ def check_size(events: Iterator[yaml.Event]) -> None:
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a file.
+    """Return the content of a YAML file.
 
     Raises:
-        ValueError: naming the file, and the line if there is one.
-        OSError: if it cannot be read.
+        ValueError: if the file is invalid; the message names the file, and the line if possible.
+        OSError: if the file cannot be read.
     """
     try:
         text = path.read_text(encoding="utf-8")
         check_yaml(text)
         return yaml.safe_load(text)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no UTF-8, which YAML must be here: {error}") from error
+        raise ValueError(f"{path} is not UTF-8, which cpc requires for YAML: {error}") from error
     except (ValueError, yaml.YAMLError) as error:
         raise ValueError(f"{path}: {error}") from error

@@ -139,7 +139,7 @@ class ConvLayer(NormedConvolution):
 
     def __init__(
         self,
-        input_dim: int,
+        in_dim: int,
         dim: int,
         kernel: int,
         stride: int,
@@ -148,7 +148,7 @@ class ConvLayer(NormedConvolution):
         norm_epsilon: float,
         takes_frames: bool,
     ) -> None:
-        super().__init__(input_dim, dim, (kernel,), norm, norm_epsilon)
+        super().__init__(in_dim, dim, (kernel,), norm, norm_epsilon)
         self.takes_frames = takes_frames
         self.stride = stride
         self.padding = padding

@@ -60,11 +60,11 @@ class NormedConvolution(nn.Module):
     """
 
     def __init__(
-        self, input_dim: int, dim: int, kernel: Sequence[int], norm: Norm, norm_epsilon: float = NORM_EPSILON
+        self, in_dim: int, dim: int, kernel: Sequence[int], norm: Norm, norm_epsilon: float = NORM_EPSILON
     ) -> None:
         super().__init__()
         self.norm = norm
-        self.weight = nn.Parameter(torch.empty(dim, input_dim, *kernel))
+        self.weight = nn.Parameter(torch.empty(dim, in_dim, *kernel))
         nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
         self.bias = nn.Parameter(torch.zeros(dim))
         if norm == "affine":

@@ -16,10 +16,9 @@ class MelEncoder(LogMel):
     """Two linear layers with a ReLU on log-mel frames that are standardised per band.
 
     Frames are those of `LogMel`: 25 ms every 10 ms by default. A latent depends on `num_frames` frames, its own frame
-    in
-    the middle. The targets of the first `num_frames + 1` steps share samples with the context; `skip_steps` of the loss
-    skips some of these steps. `initialise_from` measures the statistics that standardise the bands. Every latent is a
-    function of its own window, with zeros outside the waveform.
+    in the middle. The targets of the first `num_frames + 1` steps share samples with the context; `skip_steps` of the
+    loss skips some of these steps. `initialise_from` measures the statistics that standardise the bands. Every latent
+    is a function of its own window, with zeros outside the waveform.
 
     Args:
         dim: width of the latents.

@@ -146,22 +146,22 @@ class ResidualBlock(nn.Module):
     """A block of two 3x3 convolutions, or 1x1, 3x3, 1x1 with a bottleneck, each after norm and ReLU."""
 
     def __init__(
-        self, input_dim: int, dim: int, bottleneck_dim: int | None, stride: int, norm: Norm, branch_scale: float
+        self, in_dim: int, dim: int, bottleneck_dim: int | None, stride: int, norm: Norm, branch_scale: float
     ) -> None:
         super().__init__()
         self.branch_scale = branch_scale
         if bottleneck_dim is None:
-            dims, kernels, strides = [input_dim, dim, dim], [3, 3], [stride, 1]
+            dims, kernels, strides = [in_dim, dim, dim], [3, 3], [stride, 1]
         else:
-            dims, kernels, strides = [input_dim, bottleneck_dim, bottleneck_dim, dim], [1, 3, 1], [1, stride, 1]
+            dims, kernels, strides = [in_dim, bottleneck_dim, bottleneck_dim, dim], [1, 3, 1], [1, stride, 1]
         self.norms = nn.ModuleList(normalisation(norm, width) for width in dims[:-1])
         self.convs = nn.ModuleList(
             convolution(dims[i], dims[i + 1], kernel, strides[i], bias=norm == "none")
             for i, kernel in enumerate(kernels)
         )
-        changes_shape = input_dim != dim or stride > 1
+        changes_shape = in_dim != dim or stride > 1
         self.stride = stride
-        self.shortcut = convolution(input_dim, dim, 1, 1, bias=False) if changes_shape else None
+        self.shortcut = convolution(in_dim, dim, 1, 1, bias=False) if changes_shape else None
 
     def forward(self, x: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n D h w"]:
         """Return the stream after this block."""
@@ -214,10 +214,10 @@ def normalisation(norm: Norm, dim: int) -> nn.Module:
 
 
 def convolution(
-    input_dim: int, dim: int, kernel: int, stride: int, bias: bool, gain: Literal["relu", "linear"] = "relu"
+    in_dim: int, dim: int, kernel: int, stride: int, bias: bool, gain: Literal["relu", "linear"] = "relu"
 ) -> nn.Conv2d:
     """Return a convolution with same padding, initialised to keep the scale of the signal."""
-    conv = nn.Conv2d(input_dim, dim, kernel, stride, padding=kernel // 2, bias=bias)
+    conv = nn.Conv2d(in_dim, dim, kernel, stride, padding=kernel // 2, bias=bias)
     nn.init.kaiming_normal_(conv.weight, nonlinearity=gain)
     if conv.bias is not None:
         nn.init.zeros_(conv.bias)

@@ -63,9 +63,7 @@ class SentenceEncoder(nn.Module):
         self.vocabulary = vocabulary
         self.embedding = nn.Embedding(num_tokens, embedding_dim)
         nn.init.normal_(self.embedding.weight, std=_DEVIATION)
-        self.convolution = nn.Linear(
-            kernel_size * embedding_dim, dim
-        )  # applied to windows without padding tokens in the middle
+        self.convolution = nn.Linear(kernel_size * embedding_dim, dim)  # of the embeddings around each token
 
     def forward(self, x: Int[Tensor, "B T W"]) -> Float[Tensor, "B T D"]:
         """Return the vector of every sentence; zeros if a sentence has no token.

@@ -113,8 +113,8 @@ class TinyLayer(NormedConvolution):
     of the strided and 1x1 convolutions of torch (docs/decisions/encoders_and_contexts.md).
     """
 
-    def __init__(self, input_dim: int, dim: int, kernel: int, stride: int, norm: Norm) -> None:
-        super().__init__(input_dim, dim, (kernel, kernel), norm)
+    def __init__(self, in_dim: int, dim: int, kernel: int, stride: int, norm: Norm) -> None:
+        super().__init__(in_dim, dim, (kernel, kernel), norm)
         self.stride = stride
 
     def forward(self, x: Float[Tensor, "n p q c"]) -> Float[Tensor, "n h w d"]:  # noqa: D102

@@ -1,1 +1,1 @@
-"""The machine: C sources and their loader, memory, the processor's settings, and a report about them."""
+"""C sources and their loader, settings of memory, processor and threads, and a report on the environment."""

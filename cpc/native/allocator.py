@@ -1,8 +1,8 @@
-"""Keep freed memory in the process: on a CPU the allocator decides up to half of a training step.
+"""A setting of glibc that keeps freed memory in the process, which saves up to half of a training step on a CPU.
 
-glibc serves large tensors with fresh pages from the kernel and hands them back when they are freed, so every step pays
-for clearing the same pages again. Its limits can be lifted while the process runs, as the environment variables
-MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ would at its start.
+glibc takes the memory of large tensors from the kernel and returns it when they are freed, so the kernel clears the
+same pages in every step. The limits can be changed while the process runs; the environment variables
+MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ change them at its start.
 """
 
 import ctypes
@@ -12,10 +12,10 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h
 
 
 def keep_freed_memory() -> bool:
-    """Ask glibc never to map large blocks and never to give memory back; the peak stays what it was.
+    """Configure glibc to never map large blocks and never return memory; the peak of memory does not change.
 
     Returns:
-        Whether it could be asked: False where the C library is not glibc or another allocator is preloaded.
+        Whether the setting was made: False if the C library is not glibc or another allocator is preloaded.
     """
     if platform.libc_ver()[0] != "glibc":
         return False

@@ -1,4 +1,4 @@
-"""The C sources of this folder, compiled by the machine's own compiler when first used."""
+"""Loader of the C sources of this folder, which the local compiler compiles at first use."""
 
 import ctypes
 import functools
@@ -17,9 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-DRAWS_PER_THREAD = 1000  # about a millisecond: to start a thread costs a tenth of that
+DRAWS_PER_THREAD = 1000  # about a millisecond, ten times the time to start a thread
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
-_THREADS = ("-fopenmp", "-fopenmp-simd")  # by the OpenMP that torch brought; else, as with many a clang, one thread
+_THREADS = (
+    "-fopenmp",
+    "-fopenmp-simd",
+)  # the OpenMP of torch; compilers without it, such as many a clang, use one thread
 _log = logging.getLogger(__name__)
 
 
@@ -30,11 +33,11 @@ def source(name: str) -> Path:
 
 @functools.cache
 def compiled(source: Path) -> ctypes.CDLL | None:
-    """The library made of a C file; None, with a warning in the log, where there is no compiler or it fails.
+    """Return the library compiled from a C file; None, with a logged warning, if there is no compiler or it fails.
 
-    Its headers lie beside it as NAME_*.h, those that any may include beside this file, as compiled_*.h. Libraries are
-    kept under `$XDG_CACHE_HOME/cpc` (`~/.cache/cpc`), named by source, headers, compiler and processor: a home that
-    several machines share serves each with code for its own instructions. `$CC` names another compiler.
+    Headers of a source are in its folder as NAME_*.h; shared headers are in the folder of this file as compiled_*.h.
+    Libraries are stored in `$XDG_CACHE_HOME/cpc` (`~/.cache/cpc`). Their names depend on source, headers, compiler and
+    processor, so machines with a shared home folder use separate libraries. `$CC` selects another compiler.
     """
     compiler = shlex.split(os.environ.get("CC", "cc"))
     if shutil.which(compiler[0]) is None:
@@ -42,7 +45,7 @@ def compiled(source: Path) -> ctypes.CDLL | None:
         return None
     processor = repr(sorted(torch.cpu.get_capabilities().items()))
     shared = Path(__file__)
-    headers = sorted(h for beside in (source, shared) for h in beside.parent.glob(f"{beside.stem}_*.h"))
+    headers = sorted(header for file in (source, shared) for header in file.parent.glob(f"{file.stem}_*.h"))
     contents = [path.read_bytes() for path in (source, *headers)]
     for threads in _THREADS:
         command = [*compiler, *FLAGS, threads]
@@ -53,32 +56,36 @@ def compiled(source: Path) -> ctypes.CDLL | None:
             folder.mkdir(parents=True, exist_ok=True)
             if not (folder / name).exists():
                 with tempfile.TemporaryDirectory(dir=folder) as building:
-                    made = Path(building) / name
-                    folders = [f"-I{beside.parent}" for beside in (source, shared)]
-                    complete = [*command, *folders, "-o", str(made), str(source), "-lm"]
-                    subprocess.run(complete, check=True, capture_output=True, text=True)
-                    made.replace(folder / name)  # at once: other processes see all of it or nothing
+                    library = Path(building) / name
+                    includes = [f"-I{file.parent}" for file in (source, shared)]
+                    build = [*command, *includes, "-o", str(library), str(source), "-lm"]
+                    subprocess.run(build, check=True, capture_output=True, text=True)
+                    library.replace(folder / name)  # atomic: other processes never see a partial file
             return ctypes.CDLL(str(folder / name))
-        except (OSError, RuntimeError, subprocess.CalledProcessError) as error:  # RuntimeError: nobody's home
+        except (
+            OSError,
+            RuntimeError,
+            subprocess.CalledProcessError,
+        ) as error:  # RuntimeError: Path.home() finds no home folder
             reason = getattr(error, "stderr", None) or error
     _log.warning("%s could not be compiled and runs in torch instead, which is slower: %s", source.name, reason)
     return None
 
 
 def call(source: Path, name: str, integers: Sequence[int], tensors: Sequence[Tensor]) -> None:
-    """Call a C function that shares its work among as many threads as torch uses.
+    """Call a C function that divides its work among as many threads as torch uses.
 
     Args:
-        source: that `compiled` takes.
-        name: of the function, without the dtype of the last tensor, in which its name ends.
-        integers: passed as int64, behind the number of threads.
-        tensors: passed as pointers, so they must be contiguous, and of one dtype or int64.
+        source: C file, as for `compiled`.
+        name: name of the function without its suffix, the dtype of the last tensor.
+        integers: arguments that are passed as int64, after the number of threads.
+        tensors: arguments that are passed as pointers; must be contiguous, and of one dtype or int64.
     """
     dtype = tensors[-1].dtype
-    assert all(each.is_contiguous() and each.dtype in (dtype, torch.int64) for each in tensors)
+    assert all(tensor.is_contiguous() and tensor.dtype in (dtype, torch.int64) for tensor in tensors)
     function = getattr(compiled(source), f"{name}_{str(dtype).removeprefix('torch.')}")
-    numbers = map(ctypes.c_int64, (torch.get_num_threads(), *integers))
-    function(*numbers, *(ctypes.c_void_p(each.data_ptr()) for each in tensors))
+    integer_arguments = map(ctypes.c_int64, (torch.get_num_threads(), *integers))
+    function(*integer_arguments, *(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors))
 
 
 def call_on_threads(
@@ -89,28 +96,31 @@ def call_on_threads(
     floats: Sequence[float],
     tensors: Sequence[Tensor],
 ) -> bool:
-    """Call a C function for all rows, many on as many threads as torch uses; whether it returned 0 for all.
+    """Call a C function for all rows, on as many threads as torch uses if there are many rows.
 
     Args:
-        function: takes the first row and the one after the last, then what follows here; ctypes frees Python's lock.
-        num_rows: of all.
-        num_draws: for each row.
-        integers: passed as int64.
-        floats: passed as doubles.
-        tensors: passed as pointers, so they must be contiguous.
+        function: C function of the first row, the end of the rows, and the arguments below; ctypes releases the GIL.
+        num_rows: number of rows.
+        num_draws: samples per row.
+        integers: arguments that are passed as int64.
+        floats: arguments that are passed as doubles.
+        tensors: arguments that are passed as pointers; must be contiguous.
+
+    Returns:
+        Whether the function returned 0 for all rows.
     """
     if function.argtypes is None:
         function.argtypes = (
             [ctypes.c_int64] * (2 + len(integers)) + [ctypes.c_double] * len(floats) + [ctypes.c_void_p] * len(tensors)
         )
-    arguments = (*integers, *floats, *(each.data_ptr() for each in tensors))
+    arguments = (*integers, *floats, *(tensor.data_ptr() for tensor in tensors))
 
-    def draw(first: int, end: int) -> int:
+    def call_rows(first: int, end: int) -> int:
         return function(first, end, *arguments)
 
     num_parts = min(torch.get_num_threads(), num_rows * num_draws // DRAWS_PER_THREAD)
     if num_parts < 2:
-        return draw(0, num_rows) == 0
+        return call_rows(0, num_rows) == 0
     ends = [num_rows * part // num_parts for part in range(num_parts + 1)]
     with ThreadPoolExecutor(num_parts) as threads:
-        return not any(list(threads.map(draw, ends[:-1], ends[1:])))
+        return not any(list(threads.map(call_rows, ends[:-1], ends[1:])))

@@ -1,12 +1,12 @@
-/* exp(x) that compilers make vectors of, as they do not of calls to expf. */
+/* exp(x) that compilers can vectorise, unlike calls to expf. */
 
 #include <stdint.h>
 #include <string.h>
 
-/* Within 2e-7 of itself for |x| <= 87, cut off there; nan of nan. */
-static inline float exponential(float of) {
-    const float x = of < -87 ? -87 : of > 87 ? 87 : of;
-    float power = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the rounded number is in the last bits */
+/* The relative error is at most 2e-7; |x| is clipped to 87, and nan gives nan. */
+static inline float exponential(float input) {
+    const float x = input < -87 ? -87 : input > 87 ? 87 : input;
+    float power = x * 1.44269504f + 12582912.0f; /* adding 1.5 * 2^23 puts the rounded number into the last bits */
     int32_t exponent;
     memcpy(&exponent, &power, sizeof power);
     power -= 12582912.0f;
@@ -16,5 +16,5 @@ static inline float exponential(float of) {
     memcpy(&bits, &y, sizeof y);
     bits += (uint32_t)exponent << 23;
     memcpy(&y, &bits, sizeof y);
-    return of == of ? y : of;
+    return input == input ? y : input;
 }

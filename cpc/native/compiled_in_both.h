@@ -1,4 +1,4 @@
-/* Includes the file named by IN_BOTH for float32 and for float64: numbers are REAL there, and functions NAMED(...). */
+/* Includes the file IN_BOTH for float32 and for float64; it uses REAL for numbers and NAMED(...) for functions. */
 
 #define REAL float
 #define NAMED(name) name##_float32

@@ -1,6 +1,6 @@
-"""`cpc doctor`: which parts of the environment work.
+"""`cpc doctor`: a report on which parts of the environment work.
 
-It imports nothing heavy of cpc, so that it still answers when torch does not.
+The module imports no heavy module of cpc, so it works even if torch does not.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ OPTIONAL = {
     "dash": "`cpc monitor` needs it",
     "scikit-image": "HOG features and the image quickstart need it",
 }
-MODULES = {"pillow": "PIL", "scikit-image": "skimage"}  # of packages that are imported by another name
+MODULES = {"pillow": "PIL", "scikit-image": "skimage"}  # import names that differ from the name of the package
 AUDIO_FORMATS = ("WAV", "FLAC", "OGG", "MP3")
 SCARCE_DISK_GIB = 2.0
 
@@ -33,9 +33,9 @@ class Check(NamedTuple):
     """One line of the report.
 
     Attributes:
-        name: what was looked at.
-        state: `ok`; `missing`, something optional that does not work; `broken`, something necessary that does not.
-        detail: what was found, and what to do about it.
+        name: name of the checked part.
+        state: `ok`; `missing` if an optional part does not work; `broken` if a necessary part does not work.
+        detail: the result of the check, and how to fix a problem.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Check(NamedTuple):
 
 
 def main() -> None:
-    """Print the report; exit status 1 if something necessary is broken."""
+    """Print the report; exit with status 1 if a necessary part is broken."""
     checks = report()
     for check in checks:
         print(f"{check.state:8}{check.name:14}{check.detail}")
@@ -56,26 +56,28 @@ def main() -> None:
 
 
 def report() -> list[Check]:
-    """Look at every part of the environment; takes as long as importing torch and lightning does."""
+    """Check every part of the environment; takes as long as importing torch and lightning."""
     reinstall = f"install again: {SYNC} --reinstall"
     return [
-        # An older Python never gets here: the package's metadata refuses it.
-        look("python", lambda: f"{platform.python_version()}, {platform.system()} {platform.machine()}"),
-        *(look(name, lambda name=name: package(name), reinstall) for name in NECESSARY),
-        look("gpu", gpu, "everything runs on the CPU", is_necessary=False),
-        look("C compiler", compiler, "a step of training takes longer: install gcc", is_necessary=False),
-        look("audio files", audio_files, f"{SYNC} brings a library that can"),
-        look("espeak-ng", espeak, f"`cpc data synthesize` and `cpc quickstart` need it: {SYNC}", is_necessary=False),
+        # The metadata of the package excludes older versions of Python.
+        run_check("python", lambda: f"{platform.python_version()}, {platform.system()} {platform.machine()}"),
+        *(run_check(name, lambda name=name: package(name), reinstall) for name in NECESSARY),
+        run_check("gpu", gpu, "everything runs on the CPU", is_necessary=False),
+        run_check("C compiler", compiler, "a step of training takes longer: install gcc", is_necessary=False),
+        run_check("audio files", audio_files, f"install a library that can read them: {SYNC}"),
+        run_check(
+            "espeak-ng", espeak, f"`cpc data synthesize` and `cpc quickstart` need it: {SYNC}", is_necessary=False
+        ),
         *(
-            look(name, lambda name=name: package(name), f"{purpose}: {SYNC}", is_necessary=False)
+            run_check(name, lambda name=name: package(name), f"{purpose}: {SYNC}", is_necessary=False)
             for name, purpose in OPTIONAL.items()
         ),
-        look("disk", lambda: disk(Path.cwd()), "free some, or choose another folder with --run_dir"),
+        run_check("disk", lambda: disk(Path.cwd()), "free some, or choose another folder with --run_dir"),
     ]
 
 
-def look(name: str, find: Callable[[], str], advice: str = "", *, is_necessary: bool = True) -> Check:
-    """What `find` found; or why it failed (a broken native library may raise anything) and what to do."""
+def run_check(name: str, find: Callable[[], str], advice: str = "", *, is_necessary: bool = True) -> Check:
+    """Return the result of `find`, or the reason of its failure and `advice`; native libraries may raise anything."""
     try:
         return Check(name, "ok", find())
     except Exception as error:
@@ -85,7 +87,7 @@ def look(name: str, find: Callable[[], str], advice: str = "", *, is_necessary: 
 
 
 def package(name: str) -> str:
-    """The version of a package that imports, within the range of cpc's own metadata: pyproject.toml is the source."""
+    """Import a package, and return its version if the metadata of cpc (from pyproject.toml) allows this version."""
     importlib.import_module(MODULES.get(name, name))
     from packaging.requirements import Requirement
 
@@ -93,12 +95,12 @@ def package(name: str) -> str:
     supported = next(requirement.specifier for requirement in requirements if requirement.name == name)
     version = metadata.version(name)
     if not supported.contains(version, prereleases=True):
-        raise ValueError(f"{version}, but the set that works together has {supported}")
+        raise ValueError(f"{version}, but cpc needs {supported}")
     return f"{version} ({supported})"
 
 
 def gpu() -> str:
-    """The names of CUDA's devices."""
+    """Return the version of CUDA and the names of its devices."""
     import torch
 
     if not torch.cuda.is_available():
@@ -108,38 +110,38 @@ def gpu() -> str:
 
 
 def compiler() -> str:
-    """Where the C compiler is that `cpc.native.compiled` would call."""
+    """Return the path of the C compiler that `cpc.native.compiled` calls."""
     name = shlex.split(os.environ.get("CC", "cc"))[0]
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         raise ValueError(f"there is no {name}")
-    return found
+    return path
 
 
 def audio_files() -> str:
-    """The formats that can be read."""
+    """Return the version of soundfile and the formats that it can read."""
     import soundfile
 
-    found = f"soundfile {soundfile.__version__}, {soundfile.__libsndfile_version__}"
+    version = f"soundfile {soundfile.__version__}, {soundfile.__libsndfile_version__}"
     absent = [name for name in AUDIO_FORMATS if name not in soundfile.available_formats()]
     if absent:
-        raise ValueError(f"{found} cannot read {', '.join(absent)}")
-    return f"{found}: {', '.join(AUDIO_FORMATS)}"
+        raise ValueError(f"{version} cannot read {', '.join(absent)}")
+    return f"{version}: {', '.join(AUDIO_FORMATS)}"
 
 
 def espeak() -> str:
-    """The version of the speech synthesiser's library, if it loads."""
+    """Load the library of the speech synthesiser and return its version."""
     version = ctypes.CDLL(str(importlib.import_module("espeakng_loader").get_library_path())).espeak_Info
     version.restype = ctypes.c_char_p
     return f"{version(None).decode()} (espeakng-loader {metadata.version('espeakng-loader')})"
 
 
 def disk(folder: Path) -> str:
-    """The space that is left."""
-    found = f"{shutil.disk_usage(folder).free / 2**30:.1f} GiB free in the current folder"
+    """Return the free space of the disk that holds `folder`."""
+    space = f"{shutil.disk_usage(folder).free / 2**30:.1f} GiB free in the current folder"
     if shutil.disk_usage(folder).free < SCARCE_DISK_GIB * 2**30:
-        raise ValueError(found)
-    return found
+        raise ValueError(space)
+    return space
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-/* The three products of a loss with drawn negatives: what `SharedTiles` does with every candidate, done with the drawn
-   ones alone, in float32 and float64. */
+/* The three products of a loss with sampled negatives, in float32 and float64: `SharedTiles` computes them with all
+   candidates, these functions only with the sampled ones. */
 
 #include <stdint.h>
 #include <string.h>

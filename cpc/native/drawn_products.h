@@ -1,11 +1,11 @@
-/* The products of drawn.c in one type of number: REAL, in vectors of 64 bytes.
+/* The products of drawn.c for one type of numbers, REAL, in vectors of 64 bytes.
 
-   M queries, N candidates, R drawn for each query, D dims. */
+   M queries, N candidates, R sampled candidates per query, D dims. */
 
 #define LANES (64 / (int64_t)sizeof(REAL))
-#define TOGETHER 4 /* candidates that meet a query at once: sums that do not wait for each other */
+#define TOGETHER 4 /* candidates that are multiplied with a query at once, in independent sums */
 #define CHUNK 256
-#define WIDE 8     /* vectors of a gradient that are summed at once, as many as registers hold beside what is read */
+#define WIDE 8     /* vectors of a gradient that are summed at once; they and the operands fit in registers */
 
 typedef REAL NAMED(vector) __attribute__((vector_size(64)));
 typedef REAL NAMED(half) __attribute__((vector_size(32)));
@@ -30,18 +30,18 @@ static inline REAL NAMED(sum)(VECTOR x) {
     return sum;
 }
 
-/* Scores [M, R] of queries [M, D] and the candidates [N, D] at the drawn places [M, R]. Every sum runs in the same order,
-   so that equal candidates have equal scores. */
+/* Scores [M, R] of queries [M, D] and the candidates [N, D] with the sampled indices [M, R]. All sums have the same
+   order, so that equal candidates have equal scores. */
 void NAMED(drawn_scores)(int64_t num_threads, int64_t num_queries, int64_t num_drawn, int64_t dim, const REAL *queries,
                          const REAL *candidates, const int64_t *drawn, REAL *scores) {
 #pragma omp parallel for num_threads(num_threads)
     for (int64_t m = 0; m < num_queries; m++) {
         const REAL *query = queries + m * dim;
-        const int64_t *places = drawn + m * num_drawn;
+        const int64_t *indices = drawn + m * num_drawn;
         for (int64_t j = 0; j < num_drawn; j += TOGETHER) {
             const REAL *row[TOGETHER];
             for (int64_t i = 0; i < TOGETHER; i++)
-                row[i] = candidates + places[j + i < num_drawn ? j + i : num_drawn - 1] * dim;
+                row[i] = candidates + indices[j + i < num_drawn ? j + i : num_drawn - 1] * dim;
             VECTOR sums[TOGETHER] = {{0}};
             int64_t d = 0;
             for (; d + LANES <= dim; d += LANES) {
@@ -58,37 +58,38 @@ void NAMED(drawn_scores)(int64_t num_threads, int64_t num_queries, int64_t num_d
     }
 }
 
-/* Gradients of the queries [M, D]: slopes [M, R] times the candidates at the drawn places. */
+/* Gradients of the queries [M, D]: score gradients [M, R] times the sampled candidates. */
 void NAMED(drawn_by_queries)(int64_t num_threads, int64_t num_queries, int64_t num_drawn, int64_t dim,
-                             const REAL *slopes, const REAL *candidates, const int64_t *drawn, REAL *by_queries) {
+                             const REAL *score_grads, const REAL *candidates, const int64_t *drawn,
+                             REAL *queries_grad) {
 #pragma omp parallel for num_threads(num_threads)
     for (int64_t m = 0; m < num_queries; m++) {
-        const REAL *slope = slopes + m * num_drawn;
-        const int64_t *places = drawn + m * num_drawn;
+        const REAL *score_grad = score_grads + m * num_drawn;
+        const int64_t *indices = drawn + m * num_drawn;
         int64_t d = 0;
         for (; d + WIDE * LANES <= dim; d += WIDE * LANES) {
             VECTOR sums[WIDE] = {{0}};
             for (int64_t j = 0; j < num_drawn; j++) {
-                const REAL *row = candidates + places[j] * dim + d;
+                const REAL *row = candidates + indices[j] * dim + d;
 #pragma GCC unroll 8
-                for (int64_t i = 0; i < WIDE; i++) sums[i] += slope[j] * NAMED(load)(row + i * LANES);
+                for (int64_t i = 0; i < WIDE; i++) sums[i] += score_grad[j] * NAMED(load)(row + i * LANES);
             }
-            memcpy(by_queries + m * dim + d, sums, sizeof sums);
+            memcpy(queries_grad + m * dim + d, sums, sizeof sums);
         }
-        for (int64_t rest = d; rest < dim; rest++) by_queries[m * dim + rest] = 0;
+        for (int64_t rest = d; rest < dim; rest++) queries_grad[m * dim + rest] = 0;
         for (int64_t j = 0; j < num_drawn; j++) {
-            const REAL *row = candidates + places[j] * dim;
+            const REAL *row = candidates + indices[j] * dim;
 #pragma omp simd
-            for (int64_t rest = d; rest < dim; rest++) by_queries[m * dim + rest] += slope[j] * row[rest];
+            for (int64_t rest = d; rest < dim; rest++) queries_grad[m * dim + rest] += score_grad[j] * row[rest];
         }
     }
 }
 
-/* Adds slopes times queries to the candidates' gradients [N, D]. Threads share the candidates, so that none waits for
-   another and sums do not depend on their number. */
+/* Adds score gradients times queries to the gradients of the candidates [N, D]. Each thread has its own range of
+   candidates, so threads do not wait for each other and sums do not depend on the number of threads. */
 void NAMED(drawn_by_candidates)(int64_t num_threads, int64_t num_queries, int64_t num_drawn, int64_t num_candidates,
-                                int64_t dim, const REAL *slopes, const REAL *queries, const int64_t *drawn,
-                                REAL *restrict by_candidates) {
+                                int64_t dim, const REAL *score_grads, const REAL *queries, const int64_t *drawn,
+                                REAL *restrict candidates_grad) {
 #pragma omp parallel for num_threads(num_threads)
     for (int64_t part = 0; part < num_threads; part++) {
         const int64_t first = num_candidates * part / num_threads, end = num_candidates * (part + 1) / num_threads;
@@ -98,14 +99,14 @@ void NAMED(drawn_by_candidates)(int64_t num_threads, int64_t num_queries, int64_
                 const int64_t stop = start + CHUNK < num_drawn ? start + CHUNK : num_drawn;
                 int64_t own[CHUNK], num_own = 0;
                 for (int64_t i = m * num_drawn + start; i < m * num_drawn + stop; i++) {
-                    own[num_own] = i; /* no branch, which nothing could predict */
-                    num_own += (drawn[i] >= first) & (drawn[i] < end) & (slopes[i] != 0);
+                    own[num_own] = i; /* without a branch, which would be unpredictable */
+                    num_own += (drawn[i] >= first) & (drawn[i] < end) & (score_grads[i] != 0);
                 }
                 for (int64_t i = 0; i < num_own; i++) {
-                    const REAL slope = slopes[own[i]];
-                    REAL *row = by_candidates + drawn[own[i]] * dim;
+                    const REAL score_grad = score_grads[own[i]];
+                    REAL *row = candidates_grad + drawn[own[i]] * dim;
 #pragma omp simd
-                    for (int64_t d = 0; d < dim; d++) row[d] += slope * query[d];
+                    for (int64_t d = 0; d < dim; d++) row[d] += score_grad * query[d];
                 }
             }
         }

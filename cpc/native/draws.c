@@ -1,24 +1,25 @@
-/* `draw_negatives` of draws.py in one pass over the draws: what that file says of keys, rows and places holds here. */
+/* `draw_negatives` of draws.py in one pass over the negatives; see that file for keys, rows and positions. */
 
 #include <stdint.h>
 
+/* The function `mix` of splitmix64.py. */
 static inline uint64_t mix(uint64_t x) {
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
     x = (x ^ x >> 27) * 0x94D049BB133111EBu;
     return x ^ x >> 31;
 }
 
-/* start [M] of a row among `members`, eligible [M], behind [M]; drawn [M, R]. */
+/* first [M], num_eligible [M] and behind [M] of each row, and members [P], as in `NegativePool`; drawn [M, R]. */
 void draw_int64(int64_t num_threads, int64_t num_rows, int64_t num_draws, int64_t num_rows_before, int64_t key,
-                const int64_t *start, const int64_t *eligible, const int64_t *behind, const int64_t *members,
+                const int64_t *first, const int64_t *num_eligible, const int64_t *behind, const int64_t *members,
                 int64_t *drawn) {
 #pragma omp parallel for num_threads(num_threads)
     for (int64_t m = 0; m < num_rows; m++)
         for (int64_t r = 0; r < num_draws; r++) {
             const uint64_t number = (uint64_t)((num_rows_before + m) * num_draws + r);
             const uint64_t bits = mix((uint64_t)key + number * 0x9E3779B97F4A7C15u);
-            int64_t place = (int64_t)((double)(bits >> 11) * 0x1p-53 * (double)eligible[m]);
-            place += place >= behind[m];
-            drawn[m * num_draws + r] = members[start[m] + place];
+            int64_t position = (int64_t)((double)(bits >> 11) * 0x1p-53 * (double)num_eligible[m]);
+            position += position >= behind[m];
+            drawn[m * num_draws + r] = members[first[m] + position];
         }
 }

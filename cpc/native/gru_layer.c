@@ -1,5 +1,5 @@
-/* The recurrence of a layer of gated recurrent units, forward and backward, in float32 and float64: all that waits for
-   the step before. What does not is a few large products in gru_layer.py. */
+/* The recurrence of a GRU layer, forward and backward, in float32 and float64: all computations that depend on the
+   previous step. gru_layer.py computes the rest as a few large products. */
 
 #include <math.h>
 #include <stdint.h>
@@ -17,7 +17,7 @@ static inline float sigmoid_float32(float x) { return 1 / (1 + exponential(-x));
 
 static inline float hyperbolic_tangent_float32(float x) {
     const float size = fabsf(x), e = exponential(-2 * size), square = x * x;
-    const float far = copysignf((1 - e) / (1 + e), x); /* loses digits near 0, where the series has them */
+    const float far = copysignf((1 - e) / (1 + e), x); /* inaccurate near 0, where the series is used */
     const float series =
         1 + square * (-1.0f / 3 + square * (2.0f / 15 + square * (-17.0f / 315 + square * (62.0f / 2835))));
     return size < 0.3f ? x * series : far;

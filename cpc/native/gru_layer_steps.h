@@ -1,16 +1,16 @@
-/* The recurrence of gru_layer.c in one type of number: REAL.
+/* The recurrence of gru_layer.c for one type of numbers, REAL.
 
-   B sequences, T latents, C context dim; gates in the order reset r, update z, new n. A thread takes some sequences
-   through all steps, so that none waits for another. */
+   B sequences, T latents, C context dim; gates in the order reset r, update z, new n. Each thread computes all steps of
+   some sequences, so threads do not wait for each other. */
 
 #define LANES (VECTOR_BYTES / (int64_t)sizeof(REAL))
-#define ROWS 4 /* times COLUMNS vectors: as many sums as registers hold */
+#define ROWS 4 /* ROWS times COLUMNS vectors of sums fit in registers */
 #define COLUMNS 4
 
 typedef REAL NAMED(vector) __attribute__((vector_size(VECTOR_BYTES)));
 #define VECTOR NAMED(vector)
 
-/* out [rows, vectors] = start + a [rows, depth] b [depth, vectors]: `start` is a row for all, or a row of its own each. */
+/* out [rows, vectors] = start + a [rows, depth] b [depth, vectors]; `start` has one row, or one for each row. */
 static inline __attribute__((always_inline)) void NAMED(tile)(const int rows, const int vectors, int64_t depth,
                                                               const REAL *a, int64_t a_stride, const REAL *b,
                                                               int64_t b_stride, const REAL *start, int64_t start_stride,
@@ -35,7 +35,7 @@ static inline __attribute__((always_inline)) void NAMED(tile)(const int rows, co
         for (int v = 0; v < vectors; v++) memcpy(out + r * out_stride + v * LANES, &sums[r][v], sizeof(VECTOR));
 }
 
-/* out [num, width] = start + a [num, depth] b [depth, width]; columns outside, so that b comes from memory once. */
+/* out [num, width] = start + a [num, depth] b [depth, width]; the outer loop over columns reads b only once. */
 static void NAMED(product)(int64_t num, int64_t depth, int64_t width, const REAL *a, int64_t a_stride, const REAL *b,
                            const REAL *start, int64_t start_stride, REAL *out) {
     int64_t c = 0;
@@ -60,11 +60,12 @@ static void NAMED(product)(int64_t num, int64_t depth, int64_t width, const REAL
         }
 }
 
-/* gates [T, B, 3C]: what the inputs give them, replaced by their values; hiddens [T + 1, B, C], the first one given;
-   new_by_hidden [T, B, C]: what the hidden state adds to the new gate. recurrent [C, 3C]; products [B, 3C] is scratch. */
+/* gates [T, B, 3C] hold the input terms, and are replaced by the values of the gates; hiddens [T + 1, B, C], of which
+   the first state is an input; hidden_to_new [T, B, C] receives the hidden term of the new gate; recurrent [C, 3C];
+   products [B, 3C] is scratch. */
 void NAMED(gru_forward)(int64_t num_threads, int64_t num_latents, int64_t num_sequences, int64_t dim,
                         const REAL *recurrent, const REAL *bias, REAL *restrict products, REAL *restrict gates,
-                        REAL *restrict new_by_hidden, REAL *restrict hiddens) {
+                        REAL *restrict hidden_to_new, REAL *restrict hiddens) {
     if (num_threads > num_sequences) num_threads = num_sequences > 0 ? num_sequences : 1;
 #pragma omp parallel for num_threads(num_threads)
     for (int64_t part = 0; part < num_threads; part++) {
@@ -74,16 +75,16 @@ void NAMED(gru_forward)(int64_t num_threads, int64_t num_latents, int64_t num_se
             NAMED(product)(end - first, dim, 3 * dim, before + first * dim, dim, recurrent, bias, 0,
                            products + first * 3 * dim);
             for (int64_t b = first; b < end; b++) {
-                const REAL *hidden = before + b * dim, *by_hidden = products + b * 3 * dim;
+                const REAL *hidden = before + b * dim, *hidden_product = products + b * 3 * dim;
                 REAL *reset = gates + (t * num_sequences + b) * 3 * dim, *update = reset + dim, *new = update + dim;
-                REAL *from_hidden = new_by_hidden + (t * num_sequences + b) * dim;
+                REAL *hidden_term = hidden_to_new + (t * num_sequences + b) * dim;
                 REAL *after = hiddens + ((t + 1) * num_sequences + b) * dim;
 #pragma omp simd
-                for (int64_t c = 0; c < 2 * dim; c++) reset[c] = NAMED(sigmoid)(reset[c] + by_hidden[c]);
+                for (int64_t c = 0; c < 2 * dim; c++) reset[c] = NAMED(sigmoid)(reset[c] + hidden_product[c]);
 #pragma omp simd
                 for (int64_t c = 0; c < dim; c++) {
-                    from_hidden[c] = by_hidden[2 * dim + c];
-                    new[c] = NAMED(hyperbolic_tangent)(new[c] + reset[c] * from_hidden[c]);
+                    hidden_term[c] = hidden_product[2 * dim + c];
+                    new[c] = NAMED(hyperbolic_tangent)(new[c] + reset[c] * hidden_term[c]);
                     after[c] = new[c] + update[c] * (hidden[c] - new[c]);
                 }
             }
@@ -91,12 +92,12 @@ void NAMED(gru_forward)(int64_t num_threads, int64_t num_latents, int64_t num_se
     }
 }
 
-/* From the gradients of all hidden states, `by_hiddens` [T + 1, B, C], to those of what enters the gates, by the input
-   and by the product with the hidden state, [T, B, 3C] each, and that of the first hidden state, `carried` [B, C].
-   weight [3C, C]. */
+/* From the gradients of all hidden states, `hiddens_grad` [T + 1, B, C], computes the gradients of the input term and
+   of the hidden term of the gates, `input_grad` and `product_grad` [T, B, 3C], and of the first hidden state, `carried`
+   [B, C]. weight [3C, C]. */
 void NAMED(gru_backward)(int64_t num_threads, int64_t num_latents, int64_t num_sequences, int64_t dim,
-                         const REAL *by_hiddens, const REAL *weight, const REAL *hiddens, const REAL *gates,
-                         const REAL *new_by_hidden, REAL *restrict by_input, REAL *restrict by_product,
+                         const REAL *hiddens_grad, const REAL *weight, const REAL *hiddens, const REAL *gates,
+                         const REAL *hidden_to_new, REAL *restrict input_grad, REAL *restrict product_grad,
                          REAL *restrict carried) {
     if (num_threads > num_sequences) num_threads = num_sequences > 0 ? num_sequences : 1;
 #pragma omp parallel for num_threads(num_threads)
@@ -104,28 +105,28 @@ void NAMED(gru_backward)(int64_t num_threads, int64_t num_latents, int64_t num_s
         const int64_t first = num_sequences * part / num_threads, end = num_sequences * (part + 1) / num_threads;
         for (int64_t t = num_latents - 1; t >= 0; t--) {
             for (int64_t b = first; b < end; b++) {
-                const int64_t of_step = (t * num_sequences + b) * dim, after = of_step + num_sequences * dim;
-                const REAL *reset = gates + 3 * of_step, *update = reset + dim, *new = update + dim;
-                REAL *input = by_input + 3 * of_step, *product = by_product + 3 * of_step;
+                const int64_t offset = (t * num_sequences + b) * dim, after = offset + num_sequences * dim;
+                const REAL *reset = gates + 3 * offset, *update = reset + dim, *new = update + dim;
+                REAL *input = input_grad + 3 * offset, *product = product_grad + 3 * offset;
 #pragma omp simd
                 for (int64_t c = 0; c < dim; c++) {
                     const REAL r = reset[c], z = update[c], n = new[c];
-                    const REAL by_hidden = carried[b * dim + c] + by_hiddens[after + c];
-                    const REAL by_new = by_hidden * (1 - z) * (1 - n * n);
-                    const REAL by_update = by_hidden * (hiddens[of_step + c] - n) * z * (1 - z);
-                    const REAL by_reset = by_new * new_by_hidden[of_step + c] * r * (1 - r);
-                    input[c] = product[c] = by_reset;
-                    input[dim + c] = product[dim + c] = by_update;
-                    input[2 * dim + c] = by_new;
-                    product[2 * dim + c] = by_new * r; /* the input enters the new gate without the reset */
-                    carried[b * dim + c] = by_hidden * z;
+                    const REAL hidden_grad = carried[b * dim + c] + hiddens_grad[after + c];
+                    const REAL new_grad = hidden_grad * (1 - z) * (1 - n * n);
+                    const REAL update_grad = hidden_grad * (hiddens[offset + c] - n) * z * (1 - z);
+                    const REAL reset_grad = new_grad * hidden_to_new[offset + c] * r * (1 - r);
+                    input[c] = product[c] = reset_grad;
+                    input[dim + c] = product[dim + c] = update_grad;
+                    input[2 * dim + c] = new_grad;
+                    product[2 * dim + c] = new_grad * r; /* the reset gate scales only the hidden term */
+                    carried[b * dim + c] = hidden_grad * z;
                 }
             }
-            NAMED(product)(end - first, 3 * dim, dim, by_product + (t * num_sequences + first) * 3 * dim, 3 * dim, weight,
-                           carried + first * dim, dim, carried + first * dim);
+            NAMED(product)(end - first, 3 * dim, dim, product_grad + (t * num_sequences + first) * 3 * dim, 3 * dim,
+                           weight, carried + first * dim, dim, carried + first * dim);
         }
     }
-    for (int64_t i = 0; i < num_sequences * dim; i++) carried[i] += by_hiddens[i];
+    for (int64_t i = 0; i < num_sequences * dim; i++) carried[i] += hiddens_grad[i];
 }
 
 #undef VECTOR

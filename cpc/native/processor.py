@@ -1,7 +1,8 @@
-"""Settings of this process that decide how fast a CPU computes, none of which changes what it computes.
+"""Settings of this process that make a CPU faster.
 
-There are three beside the allocator's: denormal numbers become zeros, on AMD processors float32 matrix products go
-through oneDNN rather than MKL, which runs at half of the speed there, and threads wait in the way that suits the load.
+Besides the setting of the allocator there are three. Denormal numbers become zeros. On AMD processors float32 matrix
+products use oneDNN instead of MKL, which runs at half the speed there. Threads spin or sleep while they wait, depending
+on the load of the machine.
 """
 
 import functools
@@ -11,38 +12,38 @@ import torch
 
 from cpc.native.waiting import watch_cores
 
-_products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+_matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 
 
 def prepare_processor() -> None:
-    """Flush denormals, choose the library of float32 products, watch the cores; call it before the first product."""
+    """Make all settings; call this function before the first matrix product."""
     watch_cores()
     torch.set_flush_denormal(True)
     if has_slow_float32_products() and onednn_products_are_exact():
-        _products.fp32_precision = "bf16"
+        _matmul.fp32_precision = "bf16"
 
 
 def has_slow_float32_products() -> bool:
-    """Whether torch multiplies float32 matrices with MKL on an AMD processor."""
+    """Return whether torch multiplies float32 matrices with MKL on an AMD processor."""
     return torch.backends.mkl.is_available() and "AMD" in str(torch.cpu.get_capabilities().get("cpu_name", ""))
 
 
 @functools.cache
 def onednn_products_are_exact() -> bool:
-    """Whether float32 stays float32 on oneDNN's path here.
+    """Return whether oneDNN multiplies float32 matrices in float32 on this processor.
 
-    torch takes that path only where bfloat16 inside the product is allowed. A processor without matrix units for
-    bfloat16 (AMX) computes in float32 all the same, which this product of numbers that bfloat16 cannot hold shows.
+    torch uses oneDNN only if bfloat16 is allowed inside the product. A processor without matrix units for bfloat16
+    (AMX) still computes in float32. A product of numbers that bfloat16 cannot represent tests this.
     """
     if not torch.backends.mkldnn.is_available():
         return False
     generator = torch.Generator().manual_seed(0)
     a, b = torch.rand(512, 256, generator=generator), torch.rand(256, 512, generator=generator)
-    before = _products.fp32_precision
-    _products.fp32_precision = "bf16"
+    before = _matmul.fp32_precision
+    _matmul.fp32_precision = "bf16"
     try:
         product = a @ b
     finally:
-        _products.fp32_precision = before
+        _matmul.fp32_precision = before
     error = (product - a.double() @ b.double()).abs().max() / product.max()
-    return bool(error < 1e-6)  # operands rounded to bfloat16 err by 1e-4
+    return bool(error < 1e-6)  # rounding to bfloat16 gives an error of 1e-4

@@ -1,14 +1,14 @@
-/* The two products of `TwoLevel`'s draws: factors times statistics of blocks, and a query times classes of a block. Both
-   in vector registers, or on the processor's matrix tiles where it has some.
+/* The two products of sampling in `TwoLevel`: factors times statistics of blocks, and a query times classes of a block.
+   Both use vector registers, or the matrix tiles of the processor if it has them.
 
-   M queries, B blocks, S statistics of a block, D dims; classes are in block order ("places"). Statistics are in tiles of
-   16 blocks, in pairs, [B / 16, S / 2, 16, 2]; they and the classes are in bfloat16. */
+   M queries, B blocks, S statistics of a block, D dims; classes are in block order. Statistics are in tiles of 16
+   blocks, in pairs, [B / 16, S / 2, 16, 2]; statistics and classes are in bfloat16. */
 
 #include <stdint.h>
 #include <string.h>
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "bfloat16 is taken out of 32 bits whose lower half comes first"
+#error "pairs of bfloat16 are read from 32 bits in little-endian order"
 #endif
 
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__linux__)
@@ -20,13 +20,13 @@
 #define TILES 0
 #endif
 
-/* GCC's headers name only eight bytes of what tile instructions read: without this it may drop the other stores. */
+/* The headers of GCC declare that tile instructions read eight bytes: without this, GCC may drop the other stores. */
 #define IS_WRITTEN(address) __asm__ volatile("" : : "r"(address) : "memory")
 
 #define LANES 16
-#define QUERIES 10 /* that meet a tile at once, as many sums as registers hold */
+#define QUERIES 10 /* queries multiplied with a tile at once; their sums fit in registers */
 #define HALVES_PER_LINE 32
-#define AHEAD (64 * HALVES_PER_LINE) /* 4 KiB: processors fetch no further than a page by themselves */
+#define AHEAD (64 * HALVES_PER_LINE) /* 4 KiB: hardware prefetching stops at the end of a page */
 
 typedef float lanes __attribute__((vector_size(4 * LANES)));
 typedef uint32_t lane_bits __attribute__((vector_size(4 * LANES)));
@@ -38,7 +38,7 @@ static inline float from_bits(uint32_t bits) {
     return x;
 }
 
-/* The number at an even place of a row, and its neighbour, from the 32 bits that they share. */
+/* The number at an even index of a row, and the next number, from 32 bits that contain both. */
 static inline float first_of(uint32_t both) { return from_bits(both << 16); }
 static inline float second_of(uint32_t both) { return from_bits(both & 0xffff0000); }
 
@@ -48,14 +48,14 @@ static inline uint16_t to_bfloat16(float x) { /* rounded to the nearest */
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* x = high + low within 2^-17 of itself: what matrix tiles need, which multiply nothing but bfloat16. */
+/* x = high + low with relative error 2^-17, for matrix tiles, which multiply only bfloat16. */
 static inline void split(float x, uint16_t *high, uint16_t *low) {
     *high = to_bfloat16(x);
     *low = to_bfloat16(x - from_bits((uint32_t)*high << 16));
 }
 
-/* Factors [M, S] times statistics, a tile of which is [S / 2, 16 blocks, 2]: products [M, stride]. `packed` holds the
-   factors of ten queries side by side. */
+/* Factors [M, S] times statistics, a tile of which is [S / 2, 16 blocks, 2]: products [M, stride]. `packed` holds
+   the factors of ten queries next to each other. */
 static void multiply(int64_t num_queries, int64_t num_tiles, int64_t num_statistics, const float *factors,
                      const uint16_t *statistics, float *packed, float *products) {
     const int64_t stride = num_tiles * LANES, num_pairs = (num_statistics + 1) / 2;
@@ -85,38 +85,38 @@ static void multiply(int64_t num_queries, int64_t num_tiles, int64_t num_statist
     }
 }
 
-/* What scores are made of: the classes, and a query over the temperature. */
+/* The operands of scores: the classes, and a query divided by the temperature. */
 struct scoring {
     const uint16_t *embeddings;
     int64_t num_classes, dim;
     int is_tiled;
     float *query;     /* [D] */
-    uint16_t *halves; /* [D / 2, 2, 2]: a pair's high parts, then its low ones */
+    uint16_t *halves; /* [D / 2, 2, 2]: the high parts of a pair, then its low parts */
 };
 
-static void set_query(const struct scoring *of, const float *query, float temperature) {
-    for (int64_t k = 0; k < of->dim; k++) {
-        of->query[k] = query[k] / temperature;
-        uint16_t *const high = of->halves + 4 * (k / 2) + k % 2;
-        split(of->query[k], high, high + 2);
+static void set_query(const struct scoring *scoring, const float *query, float temperature) {
+    for (int64_t k = 0; k < scoring->dim; k++) {
+        scoring->query[k] = query[k] / temperature;
+        uint16_t *const high = scoring->halves + 4 * (k / 2) + k % 2;
+        split(scoring->query[k], high, high + 2);
     }
-    IS_WRITTEN(of->halves);
+    IS_WRITTEN(scoring->halves);
 }
 
-static inline void fetch(const struct scoring *of, int64_t start, int64_t num) {
-    for (int64_t i = 0; i < num * of->dim; i += HALVES_PER_LINE)
-        __builtin_prefetch(of->embeddings + start * of->dim + i);
+static inline void fetch(const struct scoring *scoring, int64_t start, int64_t num) {
+    for (int64_t i = 0; i < num * scoring->dim; i += HALVES_PER_LINE)
+        __builtin_prefetch(scoring->embeddings + start * scoring->dim + i);
 }
 
-/* Scores of the rows from `start` on. Meanwhile those from `next` on are fetched: blocks lie anywhere in memory, and
+/* Scores of the rows from `start` on. Rows from `next` on are prefetched, because blocks are scattered in memory and
    waiting for them would take most of the time. */
-static void score_in_lanes(const struct scoring *of, int64_t start, int64_t num, float *scores, int64_t next) {
-    const int64_t dim = of->dim;
-    const float *query = of->query;
+static void score_in_lanes(const struct scoring *scoring, int64_t start, int64_t num, float *scores, int64_t next) {
+    const int64_t dim = scoring->dim;
+    const float *query = scoring->query;
     for (int64_t i = 0; i < num; i++) {
-        const uint16_t *row = of->embeddings + (start + i) * dim;
+        const uint16_t *row = scoring->embeddings + (start + i) * dim;
         const two_halves *pairs = (const two_halves *)row;
-        fetch(of, next + i, 1);
+        fetch(scoring, next + i, 1);
         float sum = dim % 2 ? query[dim - 1] * first_of(row[dim - 1]) : 0;
 #pragma omp simd reduction(+ : sum)
         for (int64_t p = 0; p < dim / 2; p++)
@@ -126,12 +126,12 @@ static void score_in_lanes(const struct scoring *of, int64_t start, int64_t num,
 }
 
 #if TILES
-/* The same two products on the processor's matrix tiles: 16 rows of 32 numbers in bfloat16, summed in float32. */
+/* The same two products with matrix tiles: 16 rows of 32 numbers in bfloat16, summed in float32. */
 
 #define MOST_ROWS 16
 #define MOST_PAIRS 16
 
-/* Registers, by number as the compiler wants them; the rest: of pairs that fill no tile. */
+/* Numbers of registers, which the compiler needs as constants; *_REST hold the pairs that do not fill a tile. */
 #define SUMS 0
 #define LEFT 1
 #define RIGHT 2
@@ -145,15 +145,15 @@ struct tile_shapes {
     uint8_t num_rows[16];
 };
 
-/* Whether the system lets this process use them. */
+/* Whether the system allows this process to use matrix tiles. */
 static int has_tiles(void) {
-    const long request_permission = 0x1023, of_tile_data = 18;
+    const long request_permission = 0x1023, tile_data = 18;
     static _Atomic int is_allowed = -1;
-    if (is_allowed < 0) is_allowed = syscall(SYS_arch_prctl, request_permission, of_tile_data) == 0;
+    if (is_allowed < 0) is_allowed = syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
     return is_allowed;
 }
 
-/* For sums [rows, columns] of left [rows, pairs, 2] and right [pairs, columns, 2]. */
+/* Configures tiles for sums [rows, columns] of products of left [rows, pairs, 2] and right [pairs, columns, 2]. */
 static void shape_tiles(int64_t num_rows, int64_t num_columns, int64_t num_pairs) {
     struct tile_shapes shapes = {.palette = 1};
     const int64_t rest = num_pairs % MOST_PAIRS ? num_pairs % MOST_PAIRS : MOST_PAIRS;
@@ -205,24 +205,24 @@ static void multiply_tiled(int64_t num_queries, int64_t num_tiles, int64_t num_s
     }
 }
 
-/* D is even. Reads 16 rows at once, of which the last ones may be another block's. */
-static void score_tiled(const struct scoring *of, int64_t start, int64_t num, float *scores, int64_t next) {
-    const int64_t dim = of->dim, whole = dim / 2 / MOST_PAIRS * MOST_PAIRS;
-    const int64_t last = of->num_classes - MOST_ROWS;
+/* D must be even. Reads 16 rows at once, of which the last may belong to another block. */
+static void score_tiled(const struct scoring *scoring, int64_t start, int64_t num, float *scores, int64_t next) {
+    const int64_t dim = scoring->dim, whole = dim / 2 / MOST_PAIRS * MOST_PAIRS;
+    const int64_t last = scoring->num_classes - MOST_ROWS;
     for (int64_t i = 0; i < num; i += MOST_ROWS) {
         const int64_t from = start + i < last ? start + i : last;
-        const uint16_t *rows = of->embeddings + from * dim;
+        const uint16_t *rows = scoring->embeddings + from * dim;
         float sums[MOST_ROWS][2];
-        fetch(of, next + i, MOST_ROWS);
+        fetch(scoring, next + i, MOST_ROWS);
         _tile_zero(SUMS);
         for (int64_t p = 0; p < whole; p += MOST_PAIRS) {
             _tile_loadd(LEFT, rows + 2 * p, 2 * dim);
-            _tile_loadd(RIGHT, of->halves + 4 * p, 8);
+            _tile_loadd(RIGHT, scoring->halves + 4 * p, 8);
             _tile_dpbf16ps(SUMS, LEFT, RIGHT);
         }
         if (2 * whole < dim) {
             _tile_loadd(LEFT_REST, rows + 2 * whole, 2 * dim);
-            _tile_loadd(RIGHT_REST, of->halves + 4 * whole, 8);
+            _tile_loadd(RIGHT_REST, scoring->halves + 4 * whole, 8);
             _tile_dpbf16ps(SUMS, LEFT_REST, RIGHT_REST);
         }
         _tile_stored(SUMS, sums, 8);
@@ -240,9 +240,9 @@ static void release_tiles(void) { _tile_release(); }
 #define score_tiled(...) ((void)0)
 #endif
 
-static void score(const struct scoring *of, int64_t start, int64_t num, float *scores, int64_t next) {
-    if (of->is_tiled)
-        score_tiled(of, start, num, scores, next);
+static void score(const struct scoring *scoring, int64_t start, int64_t num, float *scores, int64_t next) {
+    if (scoring->is_tiled)
+        score_tiled(scoring, start, num, scores, next);
     else
-        score_in_lanes(of, start, num, scores, next);
+        score_in_lanes(scoring, start, num, scores, next);
 }

@@ -1,10 +1,10 @@
-"""How torch's threads wait for each other: spinning on a quiet machine, asleep beside other work.
+"""Waiting of torch's threads: they spin on a quiet machine and sleep if other processes need the cores.
 
-torch shares each operation among its threads. With GNU's OpenMP a thread that is done spins until the last one has
-arrived, for up to 300,000 turns: nothing is faster on a quiet machine. Beside another busy process it spins on the core
-that the last one waits for. GNU's OpenMP spins for 100 turns only while a process has more of its threads than cores
-(GOMP_SPINCOUNT in its manual). So while threads of this process wait for cores, idle threads are added, and end after
-that. Operations are shared among as many threads as before, so no number changes.
+torch divides each operation among its threads. With GNU's OpenMP a thread that has finished spins until the last thread
+arrives, for up to 300,000 turns, which is fastest on a quiet machine. If another process is busy, the thread may spin
+on the core that the last thread needs. GNU's OpenMP spins for only 100 turns while a process has more OpenMP threads
+than cores (GOMP_SPINCOUNT in its manual). So while threads of this process wait for cores, idle threads are added; they
+end afterwards. The number of threads per operation does not change, so results do not change.
 """
 
 import os
@@ -16,22 +16,22 @@ from pathlib import Path
 
 import torch
 
-# Seconds that all threads together wait for a core, in each second. Beside a process that is busy half of the time they
-# are 0.28, and spinning is still faster. Beside one that is always busy they are 0.65 for spinning threads and 0.43
-# for sleeping ones (docs/decisions/pretraining.md).
+# Seconds per second that all threads together wait for a core. With another process that is busy half of the time the
+# value is 0.28, and spinning is still faster. With a process that is always busy it is 0.65 for spinning threads and
+# 0.43 for sleeping threads (docs/decisions/pretraining.md).
 SHARE_OF_BUSY_CORES = 0.35
 SECONDS_BETWEEN_LOOKS = 0.5
 
-_started = threading.Lock()  # held for ever by the first watch of this process
+_started = threading.Lock()  # the first watching thread of this process never releases it
 _sleeping = threading.Event()
 
 
 def watch_cores() -> bool:
-    """Look twice a second whether threads of this process wait for cores, and let them spin or sleep accordingly.
+    """Start a thread that checks twice a second whether threads wait for cores, and lets them spin or sleep.
 
     Returns:
-        Whether a thread watches the cores. It does not if the environment has `OMP_WAIT_POLICY` or `GOMP_SPINCOUNT`,
-        if torch has one thread, or if the system does not count how long threads wait for a core (Linux does).
+        Whether the thread runs. It does not if the environment has `OMP_WAIT_POLICY` or `GOMP_SPINCOUNT`, torch has one
+        thread, or the system does not measure how long threads wait for a core (Linux does).
     """
     is_decided = any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"))
     if is_decided or torch.get_num_threads() == 1 or not seconds_without_core():
@@ -42,7 +42,7 @@ def watch_cores() -> bool:
 
 
 def threads_sleep() -> bool:
-    """Whether threads that wait are asleep at present, rather than spinning."""
+    """Return whether waiting threads currently sleep instead of spin."""
     return _sleeping.is_set()
 
 
@@ -56,7 +56,7 @@ def _watch() -> None:
 
 
 def _wait_while(busy: bool) -> None:
-    """Return as soon as cores are no longer as `busy` says."""
+    """Return as soon as the cores are no longer busy, or with `busy=False` no longer quiet."""
     before, start = seconds_without_core(), time.monotonic()
     while True:
         time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -68,24 +68,24 @@ def _wait_while(busy: bool) -> None:
 
 
 def seconds_without_core() -> dict[int, float]:
-    """How long each thread of this process could run and had no core, so far; empty where the system does not tell."""
-    found = {}
+    """Return the seconds that each thread of this process has waited for a core; empty if the system has no count."""
+    waited = {}
     with suppress(OSError):
         for thread in Path("/proc/self/task").iterdir():
-            with suppress(OSError, IndexError, ValueError):  # it has ended meanwhile
-                found[int(thread.name)] = int((thread / "schedstat").read_text().split()[1]) / 1e9
-    return found
+            with suppress(OSError, IndexError, ValueError):  # the thread may have ended
+                waited[int(thread.name)] = int((thread / "schedstat").read_text().split()[1]) / 1e9
+    return waited
 
 
 @contextmanager
 def idle_threads() -> Iterator[None]:
-    """Let OpenMP have more threads in this process than there are cores: teams of their own that do nothing."""
+    """Add idle OpenMP threads, so that this process has more OpenMP threads than cores."""
     num_threads, num_cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
-    num_teams = max(num_cores - num_threads, 0) // (num_threads - 1) + 1  # a team adds all of its threads but the first
+    num_teams = max(num_cores - num_threads, 0) // (num_threads - 1) + 1  # a team adds all its threads but the first
     formed, done = threading.Barrier(num_teams + 1), threading.Event()
 
     def team() -> None:
-        torch.zeros(2**17).neg_()  # large enough to be shared among threads, which form the team
+        torch.zeros(2**17).neg_()  # large enough for torch to use several threads, which form the team
         formed.wait()
         done.wait()
 

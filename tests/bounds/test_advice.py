@@ -66,8 +66,8 @@ def test_only_a_bound_is_inverted() -> None:
 
 
 def test_a_record_says_none_where_json_has_no_number() -> None:
-    at_the_ceiling = replace(a_bound(), mi_bound_nats=[4.103, math.log(129)], loss_nats=[0.7, math.nan])
-    record = json.loads(json.dumps(at_the_ceiling.record(5), allow_nan=False))
+    ceiling_bound = replace(a_bound(), mi_bound_nats=[4.103, math.log(129)], loss_nats=[0.7, math.nan])
+    record = json.loads(json.dumps(ceiling_bound.record(5), allow_nan=False))
     assert record["information_for_gaussians_nats"] == [pytest.approx(6.0, abs=0.05), None]
     assert record["loss_nats"] == [0.7, None]
     assert a_bound("mixed").record(5)["information_for_gaussians_nats"] == [None, None]

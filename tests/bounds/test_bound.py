@@ -44,8 +44,8 @@ def test_standard_error_is_that_of_independent_batches(generator: torch.Generato
     """Spread of the estimate over 400 repetitions against what each claims: the rows of a batch err together."""
     size = (400, 24, 1, 2)  # repetitions, batches, steps, sequences
     rows = torch.randint(1, 9, size, generator=generator).double()
-    of_batch = torch.randn(400, 24, 1, 1, generator=generator, dtype=torch.float64)
-    gap = rows * (0.7 + of_batch) + rows.sqrt() * torch.randn(size, generator=generator, dtype=torch.float64)
+    batch_effect = torch.randn(400, 24, 1, 1, generator=generator, dtype=torch.float64)
+    gap = rows * (0.7 + batch_effect) + rows.sqrt() * torch.randn(size, generator=generator, dtype=torch.float64)
     log_n = rows * math.log(12)
     estimates, claimed = [], []
     for sums in torch.stack([rows, log_n - gap, log_n, 12 * rows, rows, 0 * rows], 2):
@@ -61,18 +61,18 @@ def test_standard_error_is_that_of_independent_batches(generator: torch.Generato
 def test_only_batches_with_rows_are_units() -> None:
     """k = 2 has rows in two batches of four, then in one of three: two units, then none to tell an error from."""
     short = [a_contrast(4, seed, num_valid=2) for seed in (2, 3)]
-    tally, of_two = BoundTally(), BoundTally()
+    tally, two_batches = BoundTally(), BoundTally()
     for batch in (a_contrast(4, 0), a_contrast(4, 1)):
-        of_two.update(batch)
+        two_batches.update(batch)
         tally.update(batch)
     for batch in short:
         tally.update(batch)
-    expected = of_two.compute("mixed", "valid").standard_error_nats[1]
+    expected = two_batches.compute("mixed", "valid").standard_error_nats[1]
     assert tally.compute("mixed", "valid").standard_error_nats[1] == pytest.approx(expected, rel=1e-9)
-    alone = BoundTally()
+    single = BoundTally()
     for batch in (a_contrast(4, 0), *short):
-        alone.update(batch)
-    errors = alone.compute("mixed", "valid").standard_error_nats
+        single.update(batch)
+    errors = single.compute("mixed", "valid").standard_error_nats
     assert errors[0] > 0
     assert math.isnan(errors[1])
 

@@ -30,7 +30,7 @@ def mean(values: list[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def by_rows(term: Callable[[float, list[float], float], float]) -> Callable[[list[Row]], float]:
+def mean_over_rows(term: Callable[[float, list[float], float], float]) -> Callable[[list[Row]], float]:
     return lambda rows: mean([term(*row, a) for row, a in zip(rows, LOG_BASELINE, strict=False)])
 
 
@@ -52,15 +52,15 @@ def loop_partition(clip: float) -> Callable[[list[Row]], float]:
 
 
 LOOPS: dict[str, Callable[[list[Row]], float]] = {
-    "info_nce": by_rows(
+    "info_nce": mean_over_rows(
         lambda p, n, a: math.log(len(n) + 1) + p - math.log(math.exp(p) + math.fsum(math.exp(s) for s in n))
     ),
-    "nwj": by_rows(lambda p, n, a: p - mean([math.exp(s - 1) for s in n])),
-    "tuba": by_rows(lambda p, n, a: 1 + p - a - mean([math.exp(s - a) for s in n])),
-    "interpolated": by_rows(loop_interpolated),
+    "nwj": mean_over_rows(lambda p, n, a: p - mean([math.exp(s - 1) for s in n])),
+    "tuba": mean_over_rows(lambda p, n, a: 1 + p - a - mean([math.exp(s - a) for s in n])),
+    "interpolated": mean_over_rows(loop_interpolated),
     "dv": loop_partition(math.inf),
     "mine": loop_partition(math.inf),
-    "js": by_rows(lambda p, n, a: p + 1 - mean([math.exp(s) for s in n])),
+    "js": mean_over_rows(lambda p, n, a: p + 1 - mean([math.exp(s) for s in n])),
     "smile": loop_partition(CLIP),
 }
 OPTIONS = {"tuba": ("log_baseline",), "interpolated": ("log_baseline", "alpha"), "smile": ("clip",)}
@@ -83,8 +83,8 @@ def scores(generator: torch.Generator) -> Tensor:
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops(name: str, scores: Tensor, generator: torch.Generator) -> None:
-    on_diagonal = [(float(s[i]), [float(v) for j, v in enumerate(s) if j != i]) for i, s in enumerate(scores)]
-    assert read(name, scores).item() == pytest.approx(LOOPS[name](on_diagonal), rel=1e-12)
+    diagonal_rows = [(float(s[i]), [float(v) for j, v in enumerate(s) if j != i]) for i, s in enumerate(scores)]
+    assert read(name, scores).item() == pytest.approx(LOOPS[name](diagonal_rows), rel=1e-12)
     positives = torch.tensor([6, 0, 0, 3, 5])
     candidates = torch.rand(5, 7, generator=generator) < 0.6
     candidates[:, 1] = True  # every row has a negative
@@ -102,8 +102,8 @@ def test_the_upper_bound_runs_over_the_other_x_of_each_y(scores: Tensor) -> None
         float(square[j, j]) - math.log(mean([math.exp(square[i, j]) for i in range(5) if i != j])) for j in range(5)
     ]
     assert leave_one_out(square).nats.item() == pytest.approx(mean(terms), rel=1e-12)
-    of_y_alone = torch.randn(1, 5, dtype=torch.float64)
-    assert leave_one_out(square + of_y_alone).nats.item() == pytest.approx(mean(terms), rel=1e-12)
+    y_term = torch.randn(1, 5, dtype=torch.float64)
+    assert leave_one_out(square + y_term).nats.item() == pytest.approx(mean(terms), rel=1e-12)
 
 
 def test_the_jensen_shannon_objective(scores: Tensor) -> None:
@@ -123,19 +123,19 @@ def test_identities(scores: Tensor) -> None:
     zeros, log_baseline = torch.zeros(5, dtype=torch.float64), torch.tensor(LOG_BASELINE, dtype=torch.float64)
     assert nwj(scores).nats == pytest.approx(tuba(scores, log_baseline=zeros + 1).nats.item())
     assert jensen_shannon_nwj(scores).nats == pytest.approx(tuba(scores, log_baseline=zeros).nats.item())
-    of_tuba = tuba(scores, log_baseline=log_baseline).nats.item()
-    assert interpolated(scores, log_baseline=log_baseline, alpha=0).nats.item() == pytest.approx(of_tuba)
-    assert interpolated(scores, log_baseline=log_baseline, alpha=1e-14).nats.item() == pytest.approx(of_tuba)
-    of_means = interpolated(scores, log_baseline=log_baseline, alpha=1).nats.item()
-    assert interpolated(scores, log_baseline=-log_baseline, alpha=1).nats.item() == of_means
-    assert interpolated(scores, log_baseline=zeros, alpha=1 - 1e-14).nats.item() == pytest.approx(of_means)
+    tuba_nats = tuba(scores, log_baseline=log_baseline).nats.item()
+    assert interpolated(scores, log_baseline=log_baseline, alpha=0).nats.item() == pytest.approx(tuba_nats)
+    assert interpolated(scores, log_baseline=log_baseline, alpha=1e-14).nats.item() == pytest.approx(tuba_nats)
+    mean_nats = interpolated(scores, log_baseline=log_baseline, alpha=1).nats.item()
+    assert interpolated(scores, log_baseline=-log_baseline, alpha=1).nats.item() == mean_nats
+    assert interpolated(scores, log_baseline=zeros, alpha=1 - 1e-14).nats.item() == pytest.approx(mean_nats)
     assert smile(scores, clip=100).nats.item() == pytest.approx(donsker_varadhan(scores).nats.item())
 
 
 @pytest.mark.parametrize("name", ["info_nce", "dv"])
 def test_what_cancels(name: str, scores: Tensor) -> None:
-    of_row = torch.randn(5, 1, dtype=torch.float64) if name == "info_nce" else torch.tensor(3.0, dtype=torch.float64)
-    assert read(name, scores + of_row).item() == pytest.approx(read(name, scores).item())
+    constant = torch.randn(5, 1, dtype=torch.float64) if name == "info_nce" else torch.tensor(3.0, dtype=torch.float64)
+    assert read(name, scores + constant).item() == pytest.approx(read(name, scores).item())
 
 
 @pytest.mark.parametrize("name", [*LOOPS, "leave_one_out"])
@@ -162,7 +162,7 @@ def test_a_level_of_all_scores_costs_no_digits(name: str, generator: torch.Gener
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", [*LOOPS, "leave_one_out"])
 def test_large_scores(name: str, dtype: torch.dtype) -> None:
-    """Positives 1e4 above negatives: what follows from the largest term alone, without a NaN."""
+    """With positives 1e4 above negatives the largest term decides, and nothing is NaN."""
     scores = torch.full((5, 5), -1e4, dtype=dtype).fill_diagonal_(1e4).requires_grad_()
     expected = {
         "info_nce": math.log(5),

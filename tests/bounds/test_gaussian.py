@@ -22,9 +22,9 @@ def test_the_optimum_is_what_the_exact_critic_reads_in_many_dimensions(
         pairs = process.sample(256, 2, generator)
         scores = process.optimal_scores(pairs[:, 0], pairs[:, 1], step=1)
         groups = torch.arange(256).split(num_candidates)
-        of_groups = torch.cat([scores[group][:, group] for group in groups])
+        group_scores = torch.cat([scores[group][:, group] for group in groups])
         positives = torch.arange(num_candidates).repeat(len(groups))
-        result = info_nce(of_groups, torch.eye(num_candidates, dtype=torch.float64), positives)
+        result = info_nce(group_scores, torch.eye(num_candidates, dtype=torch.float64), positives)
         reading = torch.log(result.num_candidates.double()) - result.loss_nats
         readings.append(reading.reshape(-1, num_candidates).mean(1))
     readings = torch.cat(readings)

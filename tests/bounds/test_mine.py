@@ -8,8 +8,8 @@ from cpc.bounds.estimators import MovingAverageGradient, donsker_varadhan
 
 
 def gradient(objective: Tensor, scores: Tensor) -> Tensor:
-    (of_scores,) = torch.autograd.grad(objective, scores)
-    return of_scores
+    (scores_grad,) = torch.autograd.grad(objective, scores)
+    return scores_grad
 
 
 def test_the_value_is_donsker_varadhan_and_the_gradient_divides_by_the_average() -> None:

@@ -26,15 +26,15 @@ def batch(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 def test_info_nce_of_the_rows_is_the_losss(batch: tuple[Tensor, Tensor], strategy: str, skip_steps: int) -> None:
     options = {"strategy": strategy, "skip_steps": skip_steps}
     expected = contrast(*batch, **options, **SEQUENCES._asdict())
-    of_steps: dict[int, list] = {}
+    estimates: dict[int, list] = {}
     for place, rows in scored_rows(*batch, SEQUENCES, **options):
-        of_steps.setdefault(place, []).append(info_nce(*rows[:3]))
-    for place, readings in of_steps.items():
+        estimates.setdefault(place, []).append(info_nce(*rows[:3]))
+    for place, readings in estimates.items():
         reading = pooled(readings)
         assert len(reading.joint_nats) == expected.num_rows[place].sum()
         gap = (expected.log_num_candidates - expected.loss_nats)[place].sum() / expected.num_rows[place].sum()
         assert reading.nats.item() == pytest.approx(gap.item(), abs=1e-5)
-    assert set(of_steps) == {place for place in range(3) if expected.num_rows[place].sum() > 0}
+    assert set(estimates) == {place for place in range(3) if expected.num_rows[place].sum() > 0}
 
 
 def test_drawn_negatives_count_once_and_are_never_the_positive(batch: tuple[Tensor, Tensor]) -> None:
@@ -82,11 +82,11 @@ def test_the_exact_critic_reads_the_optimum_of_its_distinct_draws() -> None:
     """2 nats, 16 draws of 256 latents: what N candidates can show (to 0.06 nats in 20 dimensions)."""
     coefficient, generator = 0.4258, torch.Generator().manual_seed(0)
     process, readings, num_met, num_rows = VectorAR1(coefficient, 20), [], 0, 0
-    of_x, of_square = coefficient / (1 - coefficient**2), -(coefficient**2) / (2 - 2 * coefficient**2)
+    x_factor, square_factor = coefficient / (1 - coefficient**2), -(coefficient**2) / (2 - 2 * coefficient**2)
     for _ in range(10):
         x = process.sample(129, 2, generator)
         square = x.square().sum(-1, keepdim=True)
-        queries = torch.cat([of_x * x, torch.full_like(square, of_square)], -1)[None]
+        queries = torch.cat([x_factor * x, torch.full_like(square, square_factor)], -1)[None]
         options = {"strategy": "mixed_excluding", "num_negatives": 16, "generator": generator}
         rows = [rows for _, rows in scored_rows(queries, torch.cat([x, square], -1), Sequences.of((129, 2)), **options)]
         readings.append(pooled([info_nce(*each[:3]) for each in rows]).nats)

@@ -52,11 +52,11 @@ def test_many_draws_of_a_small_pool_stay_below_the_truth(read: object) -> None:
     """6 nats, 64 latents of other sequences, 2000 draws: parted after the draw, TUBA read a nat more than there is."""
     coefficient, generator, readings = 0.6717, torch.Generator().manual_seed(0), []
     process = VectorAR1(coefficient, 20)
-    of_x, of_square = coefficient / (1 - coefficient**2), -(coefficient**2) / (2 - 2 * coefficient**2)
+    x_factor, square_factor = coefficient / (1 - coefficient**2), -(coefficient**2) / (2 - 2 * coefficient**2)
     for _ in range(20):
         x = process.sample(33, 2, generator)
         square = x.square().sum(-1, keepdim=True)
-        queries = torch.cat([of_x * x, torch.full_like(square, of_square)], -1)[None]
+        queries = torch.cat([x_factor * x, torch.full_like(square, square_factor)], -1)[None]
         options = {"strategy": "mixed_excluding", "num_negatives": 2000, "with_baseline": True, "generator": generator}
         rows = [rows for _, rows in scored_rows(queries, torch.cat([x, square], -1), Sequences.of((33, 2)), **options)]
         row_queries = [read(*each[:3], log_baseline=mean_baseline(each.scores, each.baseline)).nats for each in rows]

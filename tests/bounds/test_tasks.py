@@ -27,7 +27,7 @@ NUM_PAIRS = 20_000
 
 
 def ratio_of_pairs(task: object, x: Tensor, y: Tensor) -> Tensor:
-    """The scores of the pairs alone, from blocks of the matrix."""
+    """Return the scores of only the pairs, from blocks of the matrix."""
     blocks = zip(x.split(100), y.split(100), strict=True)
     return torch.cat([task.log_density_ratio(*block).diagonal() for block in blocks])
 
@@ -53,8 +53,8 @@ def test_the_exact_critic_is_a_density_ratio(name: str) -> None:
     means = []
     for _ in range(200):
         x, y = task.sample(60, generator)
-        of_pair = torch.eye(60, dtype=torch.bool)
-        means.append(task.log_density_ratio(x, y).exp()[~of_pair].mean())
+        is_pair = torch.eye(60, dtype=torch.bool)
+        means.append(task.log_density_ratio(x, y).exp()[~is_pair].mean())
     means = torch.stack(means)
     standard_error = means.std().item() / 200**0.5
     assert standard_error < 0.05
@@ -67,8 +67,8 @@ def test_gaussians_by_integration() -> None:
 
     grid = np.linspace(-9, 9, 121)
     pairs = np.stack(np.meshgrid(grid, grid), axis=-1)
-    of_each = stats.norm.logpdf(pairs).sum(-1)
-    values = density.pdf(pairs) * (density.logpdf(pairs) - of_each)
+    marginal_logs = stats.norm.logpdf(pairs).sum(-1)
+    values = density.pdf(pairs) * (density.logpdf(pairs) - marginal_logs)
     integral = integrate.trapezoid(integrate.trapezoid(values, grid), grid)
     assert CorrelatedGaussians(rho, 1).mutual_information_nats == pytest.approx(integral, abs=1e-5)
     assert CorrelatedGaussians(rho, 1).mutual_information_nats == pytest.approx(0.4133, abs=1e-4)  # facts.md, section 1
@@ -93,11 +93,11 @@ def test_gaussian_scores_against_scipy(generator: torch.Generator) -> None:
 def test_student_by_scipys_entropies_and_densities(generator: torch.Generator) -> None:
     task = StudentT(0.6, 2, freedom=3.0)
     shape = np.kron([[1, 0.6], [0.6, 1]], np.eye(2))
-    pair, alone = (stats.multivariate_t(np.zeros(len(s)), s, df=3) for s in (shape, np.eye(2)))
-    assert task.mutual_information_nats == pytest.approx(2 * alone.entropy() - pair.entropy())
+    pair, marginal = (stats.multivariate_t(np.zeros(len(s)), s, df=3) for s in (shape, np.eye(2)))
+    assert task.mutual_information_nats == pytest.approx(2 * marginal.entropy() - pair.entropy())
     x, y = task.sample(3, generator)
     for i, j in itertools.product(range(3), range(3)):
-        expected = pair.logpdf(torch.cat([x[i], y[j]])) - alone.logpdf(x[i]) - alone.logpdf(y[j])
+        expected = pair.logpdf(torch.cat([x[i], y[j]])) - marginal.logpdf(x[i]) - marginal.logpdf(y[j])
         assert task.log_density_ratio(x, y)[i, j].item() == pytest.approx(expected)
 
 
@@ -122,8 +122,8 @@ def test_uniform_by_the_entropy_of_its_trapezium(noise: float, expected: float) 
 
 def test_uniform_scores_are_minus_infinity_out_of_reach() -> None:
     x, y = torch.tensor([[0.0], [0.5]], dtype=torch.float64), torch.tensor([[0.1], [0.6]], dtype=torch.float64)
-    of_y = [-math.log(0.3), -math.log(0.4)]  # the length of [0, 1] within 0.2 of y
-    expected = torch.tensor([[of_y[0], -math.inf], [-math.inf, of_y[1]]], dtype=torch.float64)
+    log_ratio = [-math.log(0.3), -math.log(0.4)]  # the length of [0, 1] within 0.2 of y
+    expected = torch.tensor([[log_ratio[0], -math.inf], [-math.inf, log_ratio[1]]], dtype=torch.float64)
     assert torch.allclose(AdditiveUniform(0.2, 1).log_density_ratio(x, y), expected)
 
 

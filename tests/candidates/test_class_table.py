@@ -1,4 +1,4 @@
-"""Class vectors by id or all at once, with gradients dense or of the classes met alone."""
+"""Tests of class vectors by id or all at once, with dense gradients or gradients of only the scored classes."""
 
 import pytest
 import torch

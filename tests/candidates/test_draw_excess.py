@@ -1,4 +1,4 @@
-"""What repeated draws may add to log N - L, and that they do."""
+"""Tests of the excess of log N - L from repeated negatives."""
 
 import itertools
 import math
@@ -43,11 +43,13 @@ def test_the_exact_critic_exceeds_the_truth_by_repeated_draws(num_negatives: int
     coefficient, dim = 0.6717, 20
     process, tally, generator = VectorAR1(coefficient, dim), BoundTally(), torch.Generator().manual_seed(0)
     truth = process.mutual_information_nats(1)
-    of_x, of_square = coefficient / (1 - coefficient**2), -(coefficient**2) / (2 - 2 * coefficient**2)
+    x_factor, square_factor = coefficient / (1 - coefficient**2), -(coefficient**2) / (2 - 2 * coefficient**2)
     for _ in range(12):
         x = process.sample(33, 2, generator).float()
         square = x.square().sum(-1, keepdim=True)
-        queries = torch.cat([of_x * x, torch.full_like(square, of_square)], -1)  # a term of the row's own cancels
+        queries = torch.cat(
+            [x_factor * x, torch.full_like(square, square_factor)], -1
+        )  # a term of the row's own cancels
         tally.update(
             contrast(
                 queries[None],

@@ -152,7 +152,7 @@ def test_a_place_that_cannot_be_written_to_shows_before_the_work(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Nothing else that is given here exists: the place is what is said."""
+    """Only the output path is reported, although no other argument exists either."""
     (tmp_path / "file").touch()
     said = refused(name, typed(action, str(tmp_path / "file" / "below"), needed, model), capsys)
     assert f"{named(action)}={tmp_path / 'file' / 'below'} cannot be written: Not a directory" in said

@@ -50,7 +50,7 @@ def test_merged_mappings_and_texts_are_legal() -> None:
 
 def test_a_file_that_is_no_utf_8_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_bytes("a: für".encode("utf-16"))
-    with pytest.raises(ValueError, match=r"config.yaml is no UTF-8"):
+    with pytest.raises(ValueError, match=r"config.yaml is not UTF-8"):
         read_yaml(tmp_path / "config.yaml")
 
 

@@ -74,8 +74,8 @@ def test_permuting_the_batch_permutes_the_contexts(context: Context) -> None:
     assert state is not None
     for each, permuted_each in zip(state, permuted_state, strict=True):
         torch.testing.assert_close(permuted_each, each[order])
-    alone, _ = context(z[1:2])
-    torch.testing.assert_close(alone, contexts[1:2])
+    single, _ = context(z[1:2])
+    torch.testing.assert_close(single, contexts[1:2])
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_permuting_the_batch_permutes_the_contexts(context: Context) -> None:
 def test_chunks_with_state_equal_the_whole(context: Context, sizes: list[int]) -> None:
     z = latents(2, 25)
     whole, state = context(z)
-    in_chunks, chunk_state = encode_in_chunks(context, z, sizes)
-    torch.testing.assert_close(in_chunks, whole, rtol=0, atol=1e-10)
+    chunk_contexts, chunk_state = encode_in_chunks(context, z, sizes)
+    torch.testing.assert_close(chunk_contexts, whole, rtol=0, atol=1e-10)
     assert state is not None
     assert chunk_state is not None
     assert [each.shape for each in state] == [each.shape for each in chunk_state]
@@ -167,9 +167,9 @@ def test_autocast_to_bfloat16_trains_and_streams(context: Context) -> None:
     z = latents(2, 10).float()
     whole, _ = context(z)
     with torch.autocast("cpu", torch.bfloat16):
-        in_chunks, _ = encode_in_chunks(context, z.bfloat16(), [4, 6])
-    torch.testing.assert_close(in_chunks.float(), whole, rtol=0, atol=0.1)
-    in_chunks.float().square().sum().backward()
+        chunk_contexts, _ = encode_in_chunks(context, z.bfloat16(), [4, 6])
+    torch.testing.assert_close(chunk_contexts.float(), whole, rtol=0, atol=0.1)
+    chunk_contexts.float().square().sum().backward()
     assert all(each.grad is not None and each.grad.isfinite().all() for each in context.parameters())
 
 

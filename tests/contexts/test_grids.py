@@ -81,8 +81,8 @@ def test_each_direction_has_its_own_part_and_weights() -> None:
     together = context(z)[0]
     assert together.shape == (B, H, W, context.dim)
     for i, direction in enumerate(ALL):
-        alone = restore(context.networks[i](orient(z, direction)), direction)
-        assert torch.equal(together[..., 8 * i : 8 * (i + 1)], alone)
+        separate = restore(context.networks[i](orient(z, direction)), direction)
+        assert torch.equal(together[..., 8 * i : 8 * (i + 1)], separate)
     first, second = (next(context.networks[i].parameters()) for i in (0, 1))
     assert not torch.equal(first, second)
 
@@ -100,8 +100,8 @@ def test_sequences_are_columns_with_their_images_side_by_side() -> None:
     down, right = columns(z, "down"), columns(z, "right")
     assert torch.equal(down.reshape(B, W, H, D)[1, 2], z[1, :, 2])
     assert torch.equal(right.reshape(B, H, W, D)[1, 2], z[1, 2])
-    of_right = context(z)[0][..., 8:]
-    torch.testing.assert_close(context.split_directions(context(z)[0])["right"], columns(of_right, "right"))
+    right_contexts = context(z)[0][..., 8:]
+    torch.testing.assert_close(context.split_directions(context(z)[0])["right"], columns(right_contexts, "right"))
     assert context.split_directions(context(z)[0])["right"].shape == (B * H, W, 8)
 
 
@@ -130,7 +130,7 @@ def sliding_encoder() -> PatchEncoder:
 def test_no_predicted_pixel_is_seen_where_overlapping_rows_are_skipped(
     make_encoder: Callable[[], PatchEncoder], num_skipped: int, direction: str
 ) -> None:
-    """facts T25, from the pixels on: all that reach z at t + k and beyond leave c up to t alone, and not c at t + 1."""
+    """facts T25, from the pixels on: pixels of z at t + k and beyond change no c up to t, but change c at t + 1."""
     torch.manual_seed(0)
     encoder = make_encoder()
     assert encoder.overlapping_rows == num_skipped
@@ -181,7 +181,7 @@ def test_the_loss_is_the_mean_over_directions_of_a_plain_loop(strategy: str) -> 
                         if strategy == "mixed_excluding":  # the positive is its own image's
                             scores = torch.cat([scores, positive[None]])
                         losses.setdefault((direction, k), []).append(scores.logsumexp(0) - positive)
-    expected = torch.stack([torch.stack(of_step).mean() for of_step in losses.values()])
+    expected = torch.stack([torch.stack(step_losses).mean() for step_losses in losses.values()])
     torch.testing.assert_close(result.loss, expected.mean())
     per_step = result.loss_nats.sum(1) / result.num_rows.sum(1)
     torch.testing.assert_close(per_step.double(), expected, atol=1e-5, rtol=1e-5)

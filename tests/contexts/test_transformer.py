@@ -74,10 +74,10 @@ def test_a_stream_stays_exact_however_long() -> None:
     context = CausalTransformer(8, num_layers=1, num_heads=2, feedforward_dim=16, window=4)
     context.connect(8)
     z = torch.randn(1, 9, 8)
-    at_start = context(z)[0][:, -1]
+    start_output = context(z)[0][:, -1]
     _, state = context(torch.randn(1, 50_000, 8))
     far_out, _ = context(z, state)
-    torch.testing.assert_close(far_out[:, -1], at_start, rtol=0, atol=1e-5)
+    torch.testing.assert_close(far_out[:, -1], start_output, rtol=0, atol=1e-5)
 
 
 def test_dropout_acts_in_training_alone() -> None:

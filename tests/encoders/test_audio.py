@@ -46,7 +46,7 @@ def test_any_geometry_gives_the_latents_of_plain_convolutions(
     kernels, strides, paddings = zip(*layers, strict=True)
     model = AudioEncoder(3, norm="none", kernels=kernels, strides=strides, paddings=paddings)
     x = torch.randn(1, num_samples)
-    expected = by_plain_convolutions(model, x)
+    expected = plain_convolutions(model, x)
     assert model.num_latents(num_samples) == expected.shape[1]
     assert model.num_latents(torch.tensor([num_samples])).tolist() == [expected.shape[1]]
     assert model.num_latents(model.shortest_samples) > 0 == model.num_latents(model.shortest_samples - 1)
@@ -57,7 +57,7 @@ def test_any_geometry_gives_the_latents_of_plain_convolutions(
             model(x)
 
 
-def by_plain_convolutions(model: AudioEncoder, x: Tensor) -> Tensor:
+def plain_convolutions(model: AudioEncoder, x: Tensor) -> Tensor:
     hidden = x[:, None]
     for layer, kernel, stride, padding in zip(model.layers, model.kernels, model.strides, model.paddings, strict=True):
         if hidden.shape[2] < max(kernel - 2 * padding, 1):

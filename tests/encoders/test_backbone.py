@@ -93,7 +93,7 @@ def test_a_module_is_taken_with_its_weights() -> None:
 
 
 class Branching(nn.Module):
-    """What comes out depends on what comes in, as torch.fx cannot see."""
+    """A network with data-dependent control flow, which torch.fx cannot trace."""
 
     def __init__(self) -> None:
         super().__init__()

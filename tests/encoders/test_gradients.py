@@ -58,7 +58,7 @@ def trunk(**options: int) -> GradientTrunk:
 
 
 def test_latents_are_two_layers_on_standardised_features() -> None:
-    """Of four cells, those of a patch are all neighbours: each is divided by the contrast of all."""
+    """With four cells all are neighbours, so each is divided by the contrast of all cells."""
     model, x = trunk(num_channels=2), torch.rand(5, 2, 10, 10)
     model.initialise_from(x)
     histograms, colours = cell_means(orientation_maps(x, 4), 2), cell_means(x[:, :, 1:-1, 1:-1], 2)

@@ -47,7 +47,7 @@ def test_trying_a_patch_draws_no_numbers_and_leaves_modes_alone() -> None:
 @pytest.mark.parametrize("kind", ["none", "v1", "v2"])
 @pytest.mark.parametrize("patch_size", [8, 16, 64])
 def test_whole_images_are_framed_as_augmentation_frames_them(kind: str, patch_size: int) -> None:
-    """Features of `model(images)` are those that `cpc embed` writes of the same images."""
+    """Features of `model(images)` equal the features that `cpc embed` writes for the same images."""
     encoder = PatchEncoder(TinyTrunk(8), patch_size, patch_size // 2)
     encoder.set_statistics(torch.tensor([0.5, 0.4, 0.6]), torch.tensor([0.2, 0.3, 0.25]))
     augmentation = PatchAugmentation(kind, encoder.grid, encoder.pixel_mean)

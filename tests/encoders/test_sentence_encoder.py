@@ -10,7 +10,7 @@ from cpc.encoders import SentenceEncoder
 X = torch.tensor([[[3, 0, 2, 6], [1, -1, -1, -1]], [[5, 5, -1, -1], [-1, -1, -1, -1]]])
 
 
-def by_loop(encoder: SentenceEncoder, sentence: list[int]) -> Tensor:
+def loop_encode(encoder: SentenceEncoder, sentence: list[int]) -> Tensor:
     side, kernel = encoder.kernel_size // 2, encoder.kernel_size
     weight = encoder.convolution.weight.double().view(encoder.dim, encoder.embedding_dim, kernel)
     total = torch.zeros(encoder.dim, dtype=torch.float64)
@@ -31,7 +31,7 @@ def test_a_sentence_is_the_mean_of_its_convolved_tokens(kernel_size: int) -> Non
     for row in range(2):
         for place in range(2):
             sentence = [token for token in X[row, place].tolist() if token >= 0]
-            torch.testing.assert_close(found[row, place].double(), by_loop(encoder, sentence), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(found[row, place].double(), loop_encode(encoder, sentence), atol=1e-5, rtol=1e-5)
             if sentence:
                 mean = encoder.embedding.weight[sentence].mean(0)
                 torch.testing.assert_close(encoder.mean_of_words(X)[row, place], mean)

@@ -124,7 +124,7 @@ def test_frames_line_up_with_the_audio_encoder() -> None:
 
 
 def test_receptive_field_and_centre_by_autograd(encoder: Encoder) -> None:
-    """What a frame sees is what the attributes say, to the sample at both ends: no more, the future included."""
+    """A frame depends on exactly the samples that the attributes describe, at both ends."""
     num_samples = 40 * encoder.hop_samples
     x = signal(num_samples).requires_grad_()
     latents = encoder(x)

@@ -57,7 +57,7 @@ def test_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    found = doctor.look("gpu", doctor.gpu, "everything runs on the CPU", is_necessary=False)
+    found = doctor.run_check("gpu", doctor.gpu, "everything runs on the CPU", is_necessary=False)
     assert found == ("gpu", "missing", "no CUDA device; everything runs on the CPU")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

@@ -1,1 +1,1 @@
-"""`cpc calibrate`: every estimator of information against truths in closed form."""
+"""`cpc calibrate`: measurement of estimators of information on tasks with known information."""

@@ -1,4 +1,4 @@
-"""`cpc calibrate`: measure every estimator on every task over the part of a grid that the task reaches."""
+"""`cpc calibrate`: measure every estimator on every task, over the reachable part of a grid of informations."""
 
 import math
 import time
@@ -53,28 +53,28 @@ def calibrate(
 
     Args:
         out: folder for JSON and HTML.
-        tasks: pairs (x, y) of known information.
-        estimators: what reads the scores.
-        critics: what scores the pairs: exact, the log density ratio, or the networks separable, concatenated and
+        tasks: tasks with known information.
+        estimators: estimators of information.
+        critics: critics that score the pairs: exact, the log density ratio, or the networks separable, concatenated and
             bilinear, which are trained while the information rises from level to level.
         mi: true informations in nats.
         dim: dimensions (letters of the channel).
         num_candidates: N, pairs of each matrix, and of a training batch.
-        steps: of training, at each information, for critics that are trained; 300 if not given.
-        num_matrices: for each bias and variance.
-        seed: of pairs and weights.
+        steps: training steps at each information, for critics that are trained; 300 if not given.
+        num_matrices: matrices for each bias and variance.
+        seed: seed of pairs and weights.
 
     Returns:
-        What the JSON holds: the options, `constants` that have none, `rows` (one per task, dim, N, critic, estimator
-        and information), `training` (estimates along the steps), and in words what was `left_out` of the grid, and
-        which training `diverged`.
+        The content of the JSON file: the options, `constants`, `rows` (one per task, dim, N, critic, estimator and
+        information), `training` (estimates over the steps), and descriptions of the points of the grid that were
+        `left_out` and the trainings that `diverged`.
 
     Raises:
-        ValueError: on unknown names, numbers out of range, a grid of which no task reaches anything, or if plotly is
+        ValueError: if a name is unknown, a number is out of range, no task reaches any point of the grid, or plotly is
             not installed.
     """
     start = time.monotonic()
-    grid: dict[str, list[Any]] = {  # as the record names it, each value once
+    grid: dict[str, list[Any]] = {  # keys of the record, with distinct values
         "tasks": list(dict.fromkeys(tasks)),
         "estimators": list(dict.fromkeys(estimators)),
         "critics": list(dict.fromkeys(critics)),
@@ -93,14 +93,14 @@ def calibrate(
     for name, num_dims in product(grid["tasks"], grid["dims"]):
         levels = _reachable(name, grid["mi"], num_dims, left_out)
         for size, critic in product(grid["nums_candidates"] if levels else (), grid["critics"]):
-            place = {"task": name, "dim": num_dims, "num_candidates": size, "critic": critic}
-            found = _measure(levels, critic, grid["estimators"], size, steps, num_matrices, seed, diverged)
-            of_place = [finite(place | row) for level in found for row in _rows(level, size)]
-            if of_place:
-                print(_table(place, of_place), flush=True)
-            rows += of_place
-            for level in found:
-                course = place | {"true_nats": level.true_nats, "steps": level.steps}
+            setting = {"task": name, "dim": num_dims, "num_candidates": size, "critic": critic}
+            measured = _measure(levels, critic, grid["estimators"], size, steps, num_matrices, seed, diverged)
+            setting_rows = [finite(setting | row) for level in measured for row in _rows(level, size)]
+            if setting_rows:
+                print(_table(setting, setting_rows), flush=True)
+            rows += setting_rows
+            for level in measured:
+                course = setting | {"true_nats": level.true_nats, "steps": level.steps}
                 for estimator, nats in level.estimates.items():
                     training.append(course | {"estimator": estimator, "estimates_nats": finite(nats)})
     if not rows:
@@ -158,7 +158,7 @@ def _measure(
     seed: int,
     diverged: list[str],
 ) -> list[Level]:
-    """What was found at each information, as far as training came."""
+    """Return the results at each information, up to a divergence of training."""
     if critic == EXACT:
         return [
             measure_exact(task, names, num_candidates, num_matrices, torch.Generator().manual_seed(seed))
@@ -168,7 +168,7 @@ def _measure(
     for group in trainable(names):
         try:
             for level in train(tasks, group, critic, num_candidates, num_steps, num_matrices, seed):
-                levels.append(level)  # those before a divergence stay
+                levels.append(level)  # levels before a divergence stay
         except FloatingPointError as error:
             print(f"diverged: {error}; its levels from there on are left out", flush=True)
             diverged.append(f"{critic} critic, N = {num_candidates}: {error}")
@@ -190,17 +190,17 @@ def _rows(level: Level, num_candidates: int) -> list[Row]:
     ]
 
 
-def _table(place: Row, rows: Sequence[Row]) -> str:
-    """Mean (standard deviation of an estimate), one line per estimator; a reading that is not finite has none."""
+def _table(setting: Row, rows: Sequence[Row]) -> str:
+    """Return a table of mean and standard deviation of an estimate, one line per estimator."""
     informations = list(dict.fromkeys(row["true_nats"] for row in rows))
     cells = {(row["estimator"], row["true_nats"]): _cell(row) for row in rows}
     lines = [
-        "{task}, D = {dim}, N = {num_candidates}, {critic} critic: mean (standard deviation) in nats".format(**place),
+        "{task}, D = {dim}, N = {num_candidates}, {critic} critic: mean (standard deviation) in nats".format(**setting),
         f"{'true':>14} " + " ".join(f"{information:>16.2f}" for information in informations),
     ]
     for name in dict.fromkeys(row["estimator"] for row in rows):
-        found = " ".join(f"{cells.get((name, information), '-'):>16}" for information in informations)
-        lines.append(f"{name:>14} {found}  {ESTIMATORS[name].side}")
+        values = " ".join(f"{cells.get((name, information), '-'):>16}" for information in informations)
+        lines.append(f"{name:>14} {values}  {ESTIMATORS[name].side}")
     return "\n".join(lines)
 
 

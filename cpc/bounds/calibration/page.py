@@ -1,6 +1,6 @@
-"""calibration.html: estimates against truths as one page that needs neither network nor server.
+"""The page calibration.html: estimates and true informations, readable without network or server.
 
-Figures are in Plotly's words, with their values. A place is a task, dimensions, N and a critic.
+Charts are dictionaries of Plotly with their values. A setting is a task, dimensions, N and a critic.
 """
 
 import math
@@ -28,17 +28,17 @@ MARKS = {
 }
 HEADING = """<h1>cpc calibrate: estimators of information against known truths</h1>
 <p>What each estimator reads from matrices of N x N scores, where the information is known in closed form: with the
-exact critic, whose shortcomings are the estimator's alone, and with critics that were trained.</p>
+exact critic, where errors come only from the estimator, and with trained critics.</p>
 """
-READING = """<p><b>Sides.</b> A <i>lower</i> bound lies below the truth in the mean, whatever the critic: not on every
-matrix. NWJ, TUBA and JS have no ceiling, and pay with a variance that grows as exp(I): of few negatives the mean of
-exp(s) is nearly always too small. InfoNCE pays with its ceiling log N, and below it with a bias that the dashed line
-shows. <i>Neither</i>: DV and MINE take the logarithm of a sample's mean and read too much; SMILE's clipping moves it
-either way. <i>leave_one_out</i> is an upper bound, and needs the conditional density.</p>
-<p><b>n/a.</b> A reading that is not finite: additive uniform noise has pairs that cannot be, whose exact score is minus
-infinity; and where no negative is possible, nothing bounds the estimate.</p>
-<p><b>Alike.</b> With the exact critic NWJ, TUBA and JS are one and the same, as are DV and MINE: they differ in how a
-critic is trained for them.</p>
+READING = """<p><b>Bounds.</b> The mean of a <i>lower</i> bound is below the truth for any critic; single matrices may
+exceed it. NWJ, TUBA and JS have no ceiling, but a variance that grows as exp(I): with few negatives the mean of exp(s)
+is nearly always too small. InfoNCE has the ceiling log N, and below it the bias that the dashed line shows.
+<i>Neither</i>: DV and MINE take the logarithm of a sample mean and overestimate; the clipping of SMILE can change the
+estimate in both directions. <i>leave_one_out</i> is an upper bound, and needs the conditional density.</p>
+<p><b>n/a.</b> The estimate is not finite. With additive uniform noise some pairs are impossible and have the exact
+score minus infinity; if a row has no possible negative, the estimate is unbounded.</p>
+<p><b>Equal estimators.</b> With the exact critic NWJ, TUBA and JS are identical, and so are DV and MINE: they differ
+only in the training of a critic.</p>
 """
 
 
@@ -47,7 +47,7 @@ def write_calibration_page(path: Path, report: dict[str, Any]) -> None:
 
     Args:
         path: the HTML file.
-        report: of `calibrate`.
+        report: the result of `calibrate`.
 
     Raises:
         ValueError: if plotly is not installed.
@@ -60,57 +60,59 @@ def write_calibration_page(path: Path, report: dict[str, Any]) -> None:
 
 
 def _charts(report: dict[str, Any]) -> Iterator[Chart]:
-    for place in dict.fromkeys(map(_place, report["rows"])):
-        rows, courses = ([row for row in report[kind] if _place(row) == place] for kind in ("rows", "training"))
-        exact = [row for row in report["rows"] if _place(row) == (*place[:3], "exact")] if place[3] != "exact" else []
+    for setting in dict.fromkeys(map(_setting, report["rows"])):
+        rows, courses = ([row for row in report[kind] if _setting(row) == setting] for kind in ("rows", "training"))
+        exact = (
+            [row for row in report["rows"] if _setting(row) == (*setting[:3], "exact")] if setting[3] != "exact" else []
+        )
         yield estimate_chart(rows, [row for row in exact if row["estimator"] == "info_nce"])
         if courses:
             yield course_chart(courses)
 
 
-def _place(row: Row) -> tuple[Any, ...]:
+def _setting(row: Row) -> tuple[Any, ...]:
     return row["task"], row["dim"], row["num_candidates"], row["critic"]
 
 
 def estimate_chart(rows: Sequence[Row], exact: Sequence[Row] = ()) -> Chart:
-    """Mean estimate, bias and variance by true information, one line per estimator.
+    """Return a chart of mean estimate, bias and variance by true information, one line per estimator.
 
     Args:
-        rows: of one place.
-        exact: rows of InfoNCE with the exact critic, same task, dimensions and N: what a trained one can read at most.
+        rows: rows of one setting.
+        exact: rows of InfoNCE with the exact critic in the same task, dimensions and N: the limit of a trained critic.
     """
-    place, informations = rows[0], sorted({row["true_nats"] for row in rows})
+    setting, informations = rows[0], sorted({row["true_nats"] for row in rows})
     traces: list[Row] = [curve(informations, informations, "truth", GREY, line_dash="dot")]
     for name in dict.fromkeys(row["estimator"] for row in rows):
-        own = sorted((row for row in rows if row["estimator"] == name), key=lambda row: row["true_nats"])
-        x, (colour, symbol) = [row["true_nats"] for row in own], MARKS[name]
+        name_rows = sorted((row for row in rows if row["estimator"] == name), key=lambda row: row["true_nats"])
+        x, (colour, symbol) = [row["true_nats"] for row in name_rows], MARKS[name]
         points = curve(x, [], name, colour, mode="lines+markers", line_width=1.5, legendgroup=name)
         points |= dict(marker_symbol=symbol, marker_size=7)
         points |= dict(hovertemplate=f"{name}, true %{{x:.2f}}: %{{y:.4~g}}<extra></extra>")
-        deviations = [row["standard_deviation_nats"] for row in own]
+        deviations = [row["standard_deviation_nats"] for row in name_rows]
         error = dict(array=deviations, color=colour, thickness=1, width=3)
         variances = [value * value if value else None for value in deviations]
         traces += [
-            dict(points, y=[row["mean_nats"] for row in own], error_y=error),
-            dict(points, y=[row["bias_nats"] for row in own], yaxis="y2", showlegend=False),
+            dict(points, y=[row["mean_nats"] for row in name_rows], error_y=error),
+            dict(points, y=[row["bias_nats"] for row in name_rows], yaxis="y2", showlegend=False),
             dict(points, y=variances, yaxis="y3", showlegend=False),
         ]
         if name == "info_nce":
-            optima = [row["gaussian_optimum_nats"] for row in own]
+            optima = [row["gaussian_optimum_nats"] for row in name_rows]
             traces.append(curve(x, optima, "InfoNCE, Gaussians of many dimensions", BLUE, line_dash="dash"))
             if exact:
                 best = sorted((row["true_nats"], row["mean_nats"]) for row in exact)
                 truths, readings = zip(*best, strict=True)
                 traces.append(curve(truths, readings, "InfoNCE, exact critic", BLUE, line_dash="dot"))
-    traces.append(_ceiling(place, informations[0], informations[-1]))
+    traces.append(_ceiling(setting, informations[0], informations[-1]))
     table, most = _table(rows), max(informations)
     return Chart(
-        title=f"{_words(place)}: estimate against truth",
+        title=f"{_title(setting)}: estimate against truth",
         caption="Above: means, whiskers one standard deviation of an estimate from one matrix; dotted, the truth; "
-        "dashed, the ceiling log N and what the exact critic reads by InfoNCE on Gaussians of many dimensions; for "
-        "trained critics, dotted, what the exact one reads by InfoNCE on this task, if it was measured. Middle: "
-        "bias. Below: variance. What leaves the picture is in the table.",
-        alt=f"Line charts of estimates, bias and variance by true information for {_words(place)}. "
+        "dashed, the ceiling log N and InfoNCE with the exact critic on Gaussians of many dimensions; for trained "
+        "critics, dotted, InfoNCE with the exact critic on this task, if it was measured. Middle: bias. Below: "
+        "variance. Values beyond the axes are in the table.",
+        alt=f"Line charts of estimates, bias and variance by true information for {_title(setting)}. "
         + "; ".join(f"{cells[0]}, true {cells[2]}: {cells[3]}" for cells in table.rows),
         traces=traces,
         layout=layout(
@@ -125,38 +127,40 @@ def estimate_chart(rows: Sequence[Row], exact: Sequence[Row] = ()) -> Chart:
 
 
 def course_chart(courses: Sequence[Row]) -> Chart:
-    """Estimates on the training batches while the truth rises in steps: figure 2 of Poole et al. 2019."""
-    place, by_level = courses[0], {course["true_nats"]: course["steps"] for course in courses}
+    """Return a chart of estimates on training batches while the information rises: figure 2 of Poole et al. 2019."""
+    setting, level_steps = courses[0], {course["true_nats"]: course["steps"] for course in courses}
     traces: list[Row] = []
-    for truth, steps in by_level.items():
-        traces.append(curve([steps[0], steps[-1]], [truth] * 2, "truth", GREY, showlegend=truth == min(by_level)))
+    for truth, steps in level_steps.items():
+        traces.append(curve([steps[0], steps[-1]], [truth] * 2, "truth", GREY, showlegend=truth == min(level_steps)))
     rows = []
     for name in dict.fromkeys(course["estimator"] for course in courses):
-        own = [course for course in courses if course["estimator"] == name]
-        x = [step for course in own for step in course["steps"]]
-        y = [value for course in own for value in course["estimates_nats"]]
+        name_courses = [course for course in courses if course["estimator"] == name]
+        x = [step for course in name_courses for step in course["steps"]]
+        y = [value for course in name_courses for value in course["estimates_nats"]]
         traces.append(curve(x, y, name, MARKS[name][0]))
-        rows += [[name, number(course["true_nats"], 2), number(course["estimates_nats"][-1])] for course in own]
-    last = max(steps[-1] for steps in by_level.values())
-    traces.append(_ceiling(place, 0, last))
+        rows += [
+            [name, number(course["true_nats"], 2), number(course["estimates_nats"][-1])] for course in name_courses
+        ]
+    last = max(steps[-1] for steps in level_steps.values())
+    traces.append(_ceiling(setting, 0, last))
     return Chart(
-        title=f"{_words(place)}: while the critic trains",
-        caption="Each estimator's own critic, on its training batches, means over blocks of steps; the true "
-        "information rises in steps. Table: the last block at each information.",
-        alt=f"Line chart of estimates over {last:.0f} training steps for {_words(place)}, the truth rising from "
-        f"{min(by_level):.1f} to {max(by_level):.1f} nats.",
+        title=f"{_title(setting)}: while the critic trains",
+        caption="Estimates on training batches, each with the critic trained for it, means over blocks of steps; the "
+        "true information rises in steps. Table: the last block at each information.",
+        alt=f"Line chart of estimates over {last:.0f} training steps for {_title(setting)}, the truth rising from "
+        f"{min(level_steps):.1f} to {max(level_steps):.1f} nats.",
         traces=traces,
         layout=layout(
             460,
             xaxis=axis("training step"),
-            yaxis=axis("estimate (nats)", range=[-0.5, 1.5 * max(by_level)]),
+            yaxis=axis("estimate (nats)", range=[-0.5, 1.5 * max(level_steps)]),
         ),
         table=Table(["estimator", "true (nats)", "last block (nats)"], rows),
     )
 
 
-def _ceiling(place: Row, first: int | float, last: int | float) -> Row:
-    return curve([first, last], [math.log(place["num_candidates"])] * 2, "ceiling log N", GREY, line_dash="dash")
+def _ceiling(setting: Row, first: int | float, last: int | float) -> Row:
+    return curve([first, last], [math.log(setting["num_candidates"])] * 2, "ceiling log N", GREY, line_dash="dash")
 
 
 def _table(rows: Sequence[Row]) -> Table:
@@ -170,5 +174,5 @@ def _table(rows: Sequence[Row]) -> Table:
     return Table(["estimator", "bound", "true (nats)", "mean (standard error)", "bias", "variance"], cells)
 
 
-def _words(place: Row) -> str:
-    return "{task}, D = {dim}, N = {num_candidates}, {critic} critic".format(**place)
+def _title(setting: Row) -> str:
+    return "{task}, D = {dim}, N = {num_candidates}, {critic} critic".format(**setting)

@@ -1,4 +1,4 @@
-"""What estimators read at each information: with the exact critic, or with one that is trained while the truth rises.
+"""Measurement of estimators with the exact critic, or with a critic that is trained while the information rises.
 
 N candidates, R matrices, L levels of information.
 """
@@ -15,7 +15,7 @@ from cpc.bounds.estimators import ESTIMATORS
 from cpc.bounds.tasks import Task
 
 LEARNING_RATE = 1e-3
-MOST_GRADIENT = 10.0  # one exp() of a score could end the run
+MOST_GRADIENT = 10.0  # clips the gradient: a single exp() of a large score could make training diverge
 NUM_STANDARDISED = 4096
 READ_EVERY = 4  # steps
 NUM_POINTS = 40  # of the trajectory, per level
@@ -23,13 +23,13 @@ NUM_POINTS = 40  # of the trajectory, per level
 
 @dataclass(frozen=True)
 class Measured:
-    """Estimates of one matrix each, against the truth.
+    """Statistics of estimates from one matrix each, compared to the true information.
 
     Attributes:
-        mean_nats: over matrices.
-        standard_error_nats: of the mean.
-        bias_nats: mean less truth.
-        standard_deviation_nats: of an estimate; its square is the variance.
+        mean_nats: mean over matrices.
+        standard_error_nats: standard error of the mean.
+        bias_nats: mean minus truth.
+        standard_deviation_nats: standard deviation of an estimate; its square is the variance.
     """
 
     mean_nats: float
@@ -39,7 +39,7 @@ class Measured:
 
     @classmethod
     def of(cls, estimates: Sequence[Tensor], true_nats: float) -> "Measured":
-        """What estimates of single matrices come to."""
+        """Return the statistics of these estimates."""
         nats = torch.stack(list(estimates)).double()
         mean, deviation = nats.mean().item(), nats.std().item()
         return cls(mean, deviation / math.sqrt(len(nats)), mean - true_nats, deviation)
@@ -47,13 +47,13 @@ class Measured:
 
 @dataclass(frozen=True)
 class Level:
-    """What was found at one information.
+    """The results at one information.
 
     Attributes:
         true_nats: I.
-        measured: by estimator, on fresh matrices; of a trained critic, after the level's last step.
-        steps: training steps at the middle of each block; none of an exact critic.
-        estimates: by estimator, the mean over each block of steps, on the training batches.
+        measured: statistics by estimator on new matrices; for a trained critic, after the last step of the level.
+        steps: training step at the middle of each block of steps; empty for the exact critic.
+        estimates: means by estimator over each block of steps, on the training batches.
     """
 
     true_nats: float
@@ -65,11 +65,11 @@ class Level:
 def measure_exact(
     task: Task, names: Iterable[str], num_candidates: int, num_matrices: int, generator: torch.Generator
 ) -> Level:
-    """With the critic that knows everything, each estimator at its own best offset; the exact baseline is 1.
+    """Measure estimators with the exact critic and baseline, each at its best offset; the exact baseline is 1.
 
     Args:
-        task: whose truth is known.
-        names: of estimators.
+        task: task with known information.
+        names: names of estimators.
         num_candidates: N, pairs of a matrix.
         num_matrices: R.
         generator: source of the pairs.
@@ -82,7 +82,7 @@ def measure_exact(
 
 
 def trainable(names: Sequence[str]) -> list[list[str]]:
-    """The estimators that a critic can be trained for, those with the same objective together."""
+    """Return the estimators for which a critic can be trained, grouped by their objective."""
     groups: dict[object, list[str]] = {}
     for name in names:
         estimator = ESTIMATORS[name]
@@ -100,18 +100,19 @@ def train(
     num_matrices: int,
     seed: int,
 ) -> Iterator[Level]:
-    """Climb one objective, and read it with every estimator that shares it: figure 2 of Poole et al. 2019.
+    """Train one critic, and measure every estimator that shares its objective, as in figure 2 of Poole et al. 2019.
 
-    Adam at 1e-3; the gradient's norm is kept below 10. One critic sees all levels, one after the other.
+    Adam has learning rate 1e-3, and the norm of the gradient is clipped to 10. The critic is trained on all levels, one
+    after the other.
 
     Args:
-        tasks: the same one at L informations.
+        tasks: the same task at L informations.
         names: estimators of one objective, a group of `trainable`.
         critic: a name in `CRITICS`.
         num_candidates: N, pairs of a batch and of a matrix.
-        num_steps: at each level.
-        num_matrices: R, fresh ones at the end of each level.
-        seed: of weights and pairs.
+        num_steps: training steps at each level.
+        num_matrices: R, new matrices at the end of each level.
+        seed: seed of weights and pairs.
 
     Raises:
         FloatingPointError: if the objective is not finite.
@@ -132,27 +133,27 @@ def train(
 
     first = 0
     for task in tasks:
-        along: dict[str, list[Tensor]] = {name: [] for name in names}
+        course: dict[str, list[Tensor]] = {name: [] for name in names}
         for step, (scores, baseline) in enumerate(scored(task, num_steps), start=first):
-            climbed = objective(scores, baseline)
-            if not bool(climbed.isfinite()):
-                raise FloatingPointError(f"the objective of {names[0]} is {climbed.item()} at step {step}")
+            value = objective(scores, baseline)
+            if not bool(value.isfinite()):
+                raise FloatingPointError(f"the objective of {names[0]} is {value.item()} at step {step}")
             optimiser.zero_grad()
-            (-climbed).backward()
+            (-value).backward()
             nn.utils.clip_grad_norm_(networks.parameters(), MOST_GRADIENT)
             optimiser.step()
             with torch.no_grad():
                 for name in names if (step - first) % READ_EVERY == 0 else ():
-                    along[name].append(_read(name, scores, baseline))
-        fresh = _measured(task, scored(task, num_matrices), dict.fromkeys(names, 0.0))
-        read_at = torch.arange(first, first + num_steps, READ_EVERY)
-        blocks = torch.arange(len(read_at)).tensor_split(min(NUM_POINTS, len(read_at)))
+                    course[name].append(_read(name, scores, baseline))
+        measured = _measured(task, scored(task, num_matrices), dict.fromkeys(names, 0.0))
+        read_steps = torch.arange(first, first + num_steps, READ_EVERY)
+        blocks = torch.arange(len(read_steps)).tensor_split(min(NUM_POINTS, len(read_steps)))
         yield Level(
             true_nats=task.mutual_information_nats,
-            measured=fresh,
-            steps=[read_at[block].double().mean().item() for block in blocks],
+            measured=measured,
+            steps=[read_steps[block].double().mean().item() for block in blocks],
             estimates={
-                name: [torch.stack(values)[block].mean().item() for block in blocks] for name, values in along.items()
+                name: [torch.stack(values)[block].mean().item() for block in blocks] for name, values in course.items()
             },
         )
         first += num_steps
@@ -162,7 +163,7 @@ def train(
 def _measured(
     task: Task, matrices: Iterable[tuple[Tensor, Tensor | None]], offsets: Mapping[str, float]
 ) -> dict[str, Measured]:
-    """Every estimator on every matrix of scores, with a row's baseline; each adds its own offset to the scores."""
+    """Measure every estimator, with its offset added to the scores, on every matrix of scores with its baseline."""
     estimates: dict[str, list[Tensor]] = {name: [] for name in offsets}
     for scores, log_baseline in matrices:
         for name, offset in offsets.items():
@@ -171,7 +172,7 @@ def _measured(
 
 
 def _read(name: str, scores: Tensor, log_baseline: Tensor | None) -> Tensor:
-    """The estimate of one matrix, with the baseline if the estimator takes one."""
+    """Return the estimate of one matrix, with the baseline if the estimator needs it."""
     estimator = ESTIMATORS[name]
     return estimator.read(scores, **({"log_baseline": log_baseline} if estimator.needs_baseline else {})).nats
 
@@ -180,5 +181,5 @@ def _objective(name: str) -> Callable[[Tensor, Tensor | None], Tensor]:
     make = ESTIMATORS[name].objective
     if make is None:
         return lambda scores, baseline: _read(name, scores, baseline)
-    climbed = make()
-    return lambda scores, baseline: climbed(scores)
+    objective = make()
+    return lambda scores, baseline: objective(scores)

@@ -16,8 +16,7 @@ def inverse_cdf(weights: Float[Tensor, "*M K"], uniform: Float[Tensor, "*M R"]) 
     """Return the indices at which uniform numbers fall in the cumulative weights; weight 0 is never sampled.
 
     Sums are in float64, and `uniform` should be too: in float32 a class of probability below 6e-8 would be sampled
-    never
-    or far too often.
+    never or far too often.
 
     Args:
         weights: weights that are not negative, with a positive sum.

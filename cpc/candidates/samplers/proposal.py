@@ -1,8 +1,7 @@
 """Samplers with a proposal distribution that does not depend on the query.
 
 M queries, D dims, n classes, m sampled candidates, T targets per query, R rows of candidates: 1 if candidates are
-shared,
-else M.
+shared, else M.
 """
 
 import math

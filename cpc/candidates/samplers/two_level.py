@@ -178,7 +178,7 @@ class TwoLevel(QuerySampler):
         excluded: Int[Tensor, "M E"],
         uniform: Float[Tensor, "two M m"],
     ) -> tuple[Int[Tensor, "M m"], Float[Tensor, "M m"], Float[Tensor, "M T"]]:
-        """Return positions, their log q and the log q of the targets, both given that no class is excluded."""
+        """Return positions, their log q and that of the targets, conditional on classes that are not excluded."""
         weights = self._weights(queries)
         positions = targets.clamp(min=0)
         blocks = self.block_of[positions]
@@ -230,8 +230,7 @@ class TwoLevel(QuerySampler):
         """Sample with two_level.c on the threads of torch; None if it is not compiled, or refuses its input.
 
         Checks and temporaries are in C too: after other work has evicted torch's code from the caches, one torch
-        operator
-        costs as much as all arithmetic here.
+        operator costs as much as all arithmetic here.
         """
         library = compiled(SOURCE)
         if library is None:

@@ -1,4 +1,4 @@
-"""The grid, what is written, and what training does to an estimator's reading."""
+"""Tests of the grid, the written files, and the training of critics."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What a chart shows is what was measured."""
+"""Tests that charts show the measured values."""
 
 import math
 
@@ -16,12 +16,12 @@ def a_row(estimator: str, true_nats: float, mean: float | None) -> dict:
 def test_estimates_bias_and_variance() -> None:
     rows = [a_row("info_nce", 4.0, 2.0), a_row("info_nce", 2.0, 1.5), a_row("dv", 2.0, None)]
     chart = estimate_chart(rows)
-    of_info_nce = {trace.get("yaxis", "y"): trace for trace in chart.traces if trace["name"] == "info_nce"}
-    assert of_info_nce["y"]["x"] == [2.0, 4.0]
-    assert of_info_nce["y"]["y"] == [1.5, 2.0]
-    assert of_info_nce["y"]["error_y"]["array"] == [0.5, 0.5]
-    assert of_info_nce["y2"]["y"] == [-0.5, -2.0]
-    assert of_info_nce["y3"]["y"] == [0.25, 0.25]
+    info_nce_traces = {trace.get("yaxis", "y"): trace for trace in chart.traces if trace["name"] == "info_nce"}
+    assert info_nce_traces["y"]["x"] == [2.0, 4.0]
+    assert info_nce_traces["y"]["y"] == [1.5, 2.0]
+    assert info_nce_traces["y"]["error_y"]["array"] == [0.5, 0.5]
+    assert info_nce_traces["y2"]["y"] == [-0.5, -2.0]
+    assert info_nce_traces["y3"]["y"] == [0.25, 0.25]
     (ceiling,) = [trace for trace in chart.traces if trace["name"] == "ceiling log N"]
     assert ceiling["y"] == [math.log(16)] * 2
     assert chart.table.rows[2] == ["dv", "lower", "2.00", "n/a (0.100)", "n/a", "0.250"]

@@ -7,14 +7,14 @@ from cpc.candidates.samplers.arrivals import MOST_TABLE_ENTRIES, exponentials, f
 
 
 @pytest.mark.parametrize("num_classes", [30, MOST_TABLE_ENTRIES])
-def test_first_places(num_classes: int, generator: torch.Generator) -> None:
+def test_first_occurrences(num_classes: int, generator: torch.Generator) -> None:
     ids = torch.randint(30, (3, 50), generator=generator)
     assert first_occurrences(ids, num_classes).tolist() == [[row.index(each) for each in row] for row in ids.tolist()]
 
 
 def test_members_of_the_same_row(generator: torch.Generator) -> None:
     ids, members = (torch.randint(-1, 9, (4, width), generator=generator) for width in (20, 3))
-    expected = [[each in row for each in of_row] for of_row, row in zip(ids.tolist(), members.tolist(), strict=True)]
+    expected = [[each in row for each in row_ids] for row_ids, row in zip(ids.tolist(), members.tolist(), strict=True)]
     assert isin_rows(ids, members).tolist() == expected
     assert not isin_rows(ids, members[:, :0]).any()
 

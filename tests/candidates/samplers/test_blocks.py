@@ -1,4 +1,4 @@
-"""How classes are parted, and the compiled draws' compiler."""
+"""Tests of the blocks of classes, and of the compiler of two_level.c."""
 
 import logging
 import shutil
@@ -49,8 +49,8 @@ def test_blocks_of_equal_size(generator: torch.Generator) -> None:
     for kind in ("ids", "random"):
         sizes = torch.bincount(assign_blocks(kind, embeddings, 7, seed=0), minlength=7)
         assert set(sizes.tolist()) <= {14, 15}
-    in_order = assign_blocks("ids", embeddings, 7, seed=0)
-    assert (in_order.diff() >= 0).all()
+    consecutive = assign_blocks("ids", embeddings, 7, seed=0)
+    assert (consecutive.diff() >= 0).all()
 
 
 def test_members_with_empty_blocks() -> None:

@@ -77,7 +77,7 @@ def inclusion(proposal: Tensor, num: int) -> Tensor:
 
 
 def assert_mean(values: Tensor, expected: Tensor | float) -> None:
-    """Within four standard errors of the mean over the first dimension, and those at most 2 % of what is expected."""
+    """Check that means lie within four standard errors, which are at most 2 % of the expected values."""
     error = values.std(0) / math.sqrt(len(values))
     expected = torch.as_tensor(expected, dtype=torch.float64)
     assert (error < 0.02 * expected.abs()).all(), "too few draws to tell"
@@ -188,8 +188,8 @@ def test_unique_draws_of_the_published_example(num_classes: int, generator: torc
         assert (draw.ids[:, 0] != draw.ids[:, 1]).all()
         is_in = (draw.ids[:, :, None] == torch.arange(5)).any(1)
         assert_mean(is_in.double(), exact)
-        of_drawn = draw.log_count_targets.gather(1, draw.ids)
-        torch.testing.assert_close(draw.log_count_sampled, of_drawn)
+        log_counts = draw.log_count_targets.gather(1, draw.ids)
+        torch.testing.assert_close(draw.log_count_sampled, log_counts)
         return draw.log_count_targets.exp(), is_in
 
     count, is_in = sample("gumbel")
@@ -246,7 +246,7 @@ def test_exclusion_leaves_the_renormalised_law(replacement: bool, num_classes: i
 
 
 def inclusion_of_second(proposal: Tensor) -> Tensor:
-    """Where the second of two distinct draws falls."""
+    """Return the distribution of the second of two distinct samples."""
     return sum(
         (
             proposal[i] * torch.where(torch.arange(len(proposal)) == i, 0.0, proposal) / (1 - proposal[i])
@@ -379,8 +379,8 @@ def test_tensors_on_a_gpu_meet_the_same_candidates(name: str, hits: str) -> None
         ours = sampler.sample(None, 20, targets, hits, torch.Generator().manual_seed(0))
         there = sampler.to("cuda").sample(None, 20, targets.cuda(), hits, torch.Generator().manual_seed(0))
         assert all(each.is_cuda for each in there)
-        for here, of_gpu in zip(ours, there, strict=True):
-            torch.testing.assert_close(of_gpu.cpu(), here)
+        for here, device_tensor in zip(ours, there, strict=True):
+            torch.testing.assert_close(device_tensor.cpu(), here)
 
 
 @pytest.mark.parametrize(

@@ -45,12 +45,12 @@ SAMPLERS: dict[str, Callable[[], QuerySampler]] = {
 }
 
 
-def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def disable_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (kernel_tree_module, two_level_module):
         monkeypatch.setattr(module, "compiled", lambda source: None)
 
 
-def without_matrix_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def disable_matrix_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile C as for a processor that has none."""
     monkeypatch.setattr(compiled_module, "FLAGS", (*compiled_module.FLAGS, "-U__AMX_BF16__"))
     monkeypatch.setattr(two_level_module, "compiled", compiled_module.compiled.__wrapped__)
@@ -60,9 +60,9 @@ def without_matrix_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Draws in C and in torch, where a sampler has both, and everybody's on a GPU."""
     if request.param == "without tiles":
-        without_matrix_tiles(monkeypatch)
+        disable_matrix_tiles(monkeypatch)
     if request.param == "torch":
-        without_compiler(monkeypatch)
+        disable_compiler(monkeypatch)
     elif request.param == "cuda":
         if not torch.cuda.is_available():
             pytest.skip("no GPU")
@@ -85,14 +85,14 @@ def ready(name: str, generator: torch.Generator) -> tuple[QuerySampler, Tensor, 
 def drawn(
     path: str, sampler: QuerySampler, queries: Tensor, num: int, targets: Tensor, hits: Hits, generator: torch.Generator
 ) -> Draw:
-    """What is drawn on the path's device, back on the CPU."""
+    """Sample on the device of the path, and return the result on the CPU."""
     device = "cuda" if path == "cuda" else "cpu"
     moved = copy.deepcopy(sampler).to(device)
     return Draw(*(each.cpu() for each in moved.sample(queries.to(device), num, targets.to(device), hits, generator)))
 
 
 def p_value(counts: Tensor, proposal: Tensor) -> float:
-    """Of Pearson's test, cells of fewer than five expected draws taken together."""
+    """Return the p-value of Pearson's test, with cells of fewer than five expected samples merged."""
     expected = proposal / proposal.sum() * counts.sum()  # a law in float32 sums to one but for rounding
     is_large = expected >= 5
     observed, expected = (
@@ -104,7 +104,7 @@ def p_value(counts: Tensor, proposal: Tensor) -> float:
 
 
 def conditioned(proposal: Tensor) -> tuple[Tensor, Tensor]:
-    """The law of each row without its targets, and what is left of it."""
+    """Return the proposal of each row without its targets, and its remaining probability."""
     proposal = proposal.clone()
     for row, targets in enumerate(TARGETS):
         proposal[row, targets[targets >= 0]] = 0
@@ -151,7 +151,7 @@ def test_compiled_draws_are_those_in_torch(
 ) -> None:
     """Several tiles of blocks and of queries, several chunks in a block, widths that fill no register."""
     if not has_tiles:
-        without_matrix_tiles(monkeypatch)
+        disable_matrix_tiles(monkeypatch)
     if two_level_module.compiled(two_level_module.SOURCE) is None:
         pytest.skip("no C compiler")
     classes, queries = (F.normalize(torch.randn(num, dim, generator=generator), dim=1) for num in (3001, 23))
@@ -168,7 +168,7 @@ def test_compiled_draws_are_those_in_torch(
 def test_compiled_walks_are_those_in_torch(
     kernel: KernelMap, hits: str, monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
 ) -> None:
-    """Of a tree with places that no class has, whole branches of them."""
+    """Test a tree with unused leaves and branches."""
     if kernel_tree_module.compiled(kernel_tree_module.SOURCE) is None:
         pytest.skip("no C compiler")
     classes, queries = (F.normalize(torch.randn(num, 24, generator=generator), dim=1) for num in (1100, 23))
@@ -186,7 +186,7 @@ def assert_draws_are_those_in_torch(
     draws = []
     for _ in range(2):
         draws.append(sampler.sample(queries, 40, targets, hits, torch.Generator().manual_seed(2)))
-        without_compiler(monkeypatch)
+        disable_compiler(monkeypatch)
     is_same = draws[0].ids == draws[1].ids  # but for sums that are rounded otherwise
     assert is_same.float().mean() > 0.995
     torch.testing.assert_close(
@@ -204,11 +204,11 @@ def test_queries_that_share_the_threads_draw_the_same(
 ) -> None:
     sampler, _, _ = ready(name, generator)
     queries, targets = unit_vectors(50, generator), torch.randint(NUM_CLASSES, (50, 2), generator=generator)
-    alone = sampler.sample(queries, 7, targets, "exclude", torch.Generator().manual_seed(0))
+    separate = sampler.sample(queries, 7, targets, "exclude", torch.Generator().manual_seed(0))
     monkeypatch.setattr(compiled_module, "DRAWS_PER_THREAD", 50)
     set_num_threads(3)
     shared = sampler.sample(queries, 7, targets, "exclude", torch.Generator().manual_seed(0))
-    for one, other in zip(alone, shared, strict=True):
+    for one, other in zip(separate, shared, strict=True):
         assert torch.equal(one, other)
 
 
@@ -245,8 +245,8 @@ def test_the_count_of_a_target_is_that_of_a_draw_of_it(
     draw = drawn(path, sampler, classes + 0.01, 20, targets, "keep", generator)
     is_hit = draw.ids == targets[:, None]
     assert is_hit.any(1).float().mean() > 0.5
-    of_target = draw.log_count_targets[:, None].expand_as(draw.ids)
-    torch.testing.assert_close(draw.log_count_sampled[is_hit], of_target[is_hit], atol=5e-6, rtol=0)
+    target_count = draw.log_count_targets[:, None].expand_as(draw.ids)
+    torch.testing.assert_close(draw.log_count_sampled[is_hit], target_count[is_hit], atol=5e-6, rtol=0)
 
 
 def test_targets_far_below_the_others_have_a_count(path: str) -> None:
@@ -375,9 +375,9 @@ def test_autocast_leaves_the_law_as_it_is(name: str, path: str, generator: torch
             log_prob = sampler.log_prob(queries.to(device))
             draw = sampler.sample(queries.to(device), 200, TARGETS.to(device), "exclude", generator.manual_seed(1))
         outcomes.append([*draw, log_prob])
-    for with_autocast, without in zip(*outcomes, strict=True):
-        assert torch.equal(with_autocast, without)
-        assert with_autocast.dtype in (torch.int64, torch.float32)
+    for autocast_result, result in zip(*outcomes, strict=True):
+        assert torch.equal(autocast_result, result)
+        assert autocast_result.dtype in (torch.int64, torch.float32)
 
 
 @pytest.mark.parametrize("cast", ["bfloat16", "half", "double"])
