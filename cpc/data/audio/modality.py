@@ -69,7 +69,7 @@ class Audio(Drawn):
             )
 
     def check(self, model: Any) -> None:
-        """Refuse, too, windows that are too short for the model's predictions."""
+        """Refuse also windows that are too short for the model's predictions."""
         super().check(model)
         num_latents, furthest = model.encoder.num_latents(self.window_samples), model.steps[-1].k
         if num_latents <= furthest:
@@ -107,7 +107,7 @@ class Audio(Drawn):
         return corpus.speakers
 
     def initialisation_batch(self, corpus: Any) -> Float[Tensor, "B S"]:
-        """Return windows without padding."""
+        """Return windows of the training split without padding."""
         audio = corpus.windows(self.train_split).audio
         return initialisation_windows(audio, self.window_samples, NUM_INITIALISATION_WINDOWS, self.seed)
 

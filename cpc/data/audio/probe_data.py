@@ -1,4 +1,4 @@
-"""What probes of audio read: features of whole files, labels (phones, speakers, columns), MFCC and log-mel spectra.
+"""Probe data of audio: features of whole files, labels (phones, speakers, columns), MFCC and log-mel spectra.
 
 B windows, T frames, C context dim, D feature dim.
 """

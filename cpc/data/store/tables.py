@@ -19,12 +19,12 @@ _LINE_BREAK = re.compile(r"[\r\n]")
 def read_table(path: str | Path, errors: str = "strict") -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
     r"""Read a delimited table line by line.
 
-    Commas take the quoting of RFC 4180 without line breaks inside cells. Tabs have none: a quote is an ordinary
-    character, unless every quoted cell of its line is well-formed. Rows without any content are skipped.
+    Tables with commas are quoted as in RFC 4180, but without line breaks inside cells. In tables with tabs a quote is
+    an ordinary character, unless every quoted cell of its line is well-formed. Rows without any content are skipped.
 
     Args:
         path: `.tsv` has tabs, every other suffix commas.
-        errors: as `open` takes it, for bytes that are not UTF-8.
+        errors: argument `errors` of `open`, for bytes that are not UTF-8.
 
     Returns:
         The column names; the line number and the cells of each row, as many as there are columns.
