@@ -64,8 +64,8 @@ class Audio(Drawn):
         super().__post_init__()
         if self.shuffle_hours is not None and self.sampler != "uniform":
             raise ValueError(
-                f"data.shuffle_hours={self.shuffle_hours} needs data.sampler=uniform: speakers of a batch of few are "
-                "looked for in the whole corpus; leave it out"
+                f"data.shuffle_hours={self.shuffle_hours} needs data.sampler=uniform, since same_speaker draws from "
+                "the whole corpus; leave it out"
             )
 
     def check(self, model: Any) -> None:

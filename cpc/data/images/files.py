@@ -57,11 +57,11 @@ class ImageFiles(RowSource):
         """
         if not len(rows):
             raise ValueError("no image is chosen, so there are no statistics")
-        num_drawn = min(NUM_STATISTICS_IMAGES, len(rows))
-        drawn = np.random.default_rng(_STATISTICS_SEED).choice(np.asarray(rows), num_drawn, replace=False)
+        num_sampled = min(NUM_STATISTICS_IMAGES, len(rows))
+        sample = np.random.default_rng(_STATISTICS_SEED).choice(np.asarray(rows), num_sampled, replace=False)
         with self.decoding():
-            sums = list(map_in_order(self._sums, np.sort(drawn).tolist(), os.cpu_count() or 1))
-        return statistics_of(np.stack(sums), num_drawn * self.image_size**2, 255)
+            sums = list(map_in_order(self._sums, np.sort(sample).tolist(), os.cpu_count() or 1))
+        return statistics_of(np.stack(sums), num_sampled * self.image_size**2, 255)
 
     def content(self, rows: Sequence[int] | np.ndarray) -> Int64[np.ndarray, "n columns"]:
         """Return sums of the pixels of 32 of these images, evenly spaced, to detect changes of the content."""

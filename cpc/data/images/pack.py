@@ -82,7 +82,7 @@ def pack_images(
         table: the images, as `read_image_source` returns them.
         image_size: side of the squares, pixels; smaller images are enlarged.
         num_channels: 3 for RGB, 1 for grey.
-        cache_dir: folder that holds packs, each in a folder of its own; `.cpc_cache` beside the images unless given.
+        cache_dir: parent folder of all packs; `.cpc_cache` beside the images unless given.
         skip_bad: leave out images that cannot be used, and warn how many, instead of raising.
         num_workers: threads that decode; all cores unless given.
         progress: show a progress bar.

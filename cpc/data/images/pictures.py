@@ -100,7 +100,7 @@ def picture_neighbours(
     z, bank = (rearrange(_batched(model.encoder, each), "n h w d -> n (h w) d") for each in (shown, others))
     z, bank = (F.normalize(vectors - bank.mean((0, 1)), dim=-1) for vectors in (z, bank))
     pixels, candidates = (
-        rearrange(grid.patches(each), "n h w c p q -> n (h w) c p q") for each in (images, others.pixels())
+        rearrange(grid.patches(squares), "n h w c p q -> n (h w) c p q") for squares in (images, others.pixels())
     )
     queries = _queries(pixels, shown.labels, num_queries, np.random.default_rng(seed))
     num_columns, row_height = num_neighbours + 2.2, 1.3

@@ -91,9 +91,9 @@ def _draw_valid(table: ImageTable, valid_share: float, valid_from: str | None, s
     rows = np.flatnonzero([split == drawn_from for split in table.splits])
     _, first, sequence = np.unique(table.sequences[rows], return_index=True, return_inverse=True)
     units = [table.names[row] for row in rows[first[sequence]]]  # the first image of the row's sequence
-    drawn = draw_splits(units, valid_share=valid_share, test_share=0.0, seed=seed) if units else []
+    new_splits = draw_splits(units, valid_share=valid_share, test_share=0.0, seed=seed) if units else []
     new = list(table.splits)
-    for row, split in zip(rows.tolist(), drawn, strict=True):
+    for row, split in zip(rows.tolist(), new_splits, strict=True):
         if split == "valid":
             new[row] = split
     return new

@@ -92,8 +92,8 @@ class ImageTable:
             )
         strange = sorted(set(self.splits) - set(SPLITS))
         if strange:
-            given = ", ".join(map(repr, strange[:5]))
-            raise ValueError(f"{self.origin.root}: there is no split {given}; legal are {', '.join(SPLITS)}")
+            names = ", ".join(map(repr, strange[:5]))
+            raise ValueError(f"{self.origin.root}: there is no split {names}; legal are {', '.join(SPLITS)}")
         wrong = np.flatnonzero((self.labels < -1) | (self.labels >= len(self.classes)))
         if len(wrong):
             lines = [f"{self.names[row]}: {self.labels[row]}" for row in wrong[:5].tolist()]
@@ -115,9 +115,9 @@ class ImageTable:
             return np.arange(len(self))
         rows = np.flatnonzero([own == split for own in self.splits])
         if not len(rows):
-            found = ", ".join(sorted(set(self.splits)))
+            splits = ", ".join(sorted(set(self.splits)))
             raise ValueError(
-                f"no image in {self.origin.root} is of split {split!r}, only of {found}: name one of these"
+                f"no image in {self.origin.root} is of split {split!r}, only of {splits}: name one of these"
             )
         return rows
 

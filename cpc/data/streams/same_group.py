@@ -71,7 +71,7 @@ class SameGroupBatches(BatchStream):
             )
         single = groups[self._num_items == 1].tolist() if require_distinct_items else []
         if single:
-            named = [str(each) if group_names is None else group_names[each] for each in single[:5]]
+            named = [str(i) if group_names is None else group_names[i] for i in single[:5]]
             more = f" and {len(single) - 5} more" if len(single) > 5 else ""
             raise ValueError(
                 f"{group}s with a single {item}: {', '.join(named)}{more}. Windows of one {item} are no negatives of "

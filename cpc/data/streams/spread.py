@@ -46,5 +46,5 @@ class SpreadBatches(UniformBatches):
         turn = np.empty(num_items, np.int64)
         turn[sorted_items] = np.arange(num_items) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         start = position[first_items] / num_items  # uniform; keeps `order` for sequences of one item
-        when = (turn + start[self._sequence]) / sizes[self._sequence]
-        return np.argsort(when, kind="stable")
+        sort_key = (turn + start[self._sequence]) / sizes[self._sequence]
+        return np.argsort(sort_key, kind="stable")

@@ -121,10 +121,10 @@ class BatchStream:
     def _draws(self, first: int, num: int) -> list[Draw]:
         last = first + num
         draws: list[Draw] = []
-        for number in range(first // self.draws_per_pass, (last - 1) // self.draws_per_pass + 1):
-            offset = number * self.draws_per_pass
+        for pass_index in range(first // self.draws_per_pass, (last - 1) // self.draws_per_pass + 1):
+            offset = pass_index * self.draws_per_pass
             part = slice(max(first - offset, 0), last - offset)
-            items, starts = self._pass(number)
+            items, starts = self._pass(pass_index)
             draws += zip(items[part].tolist(), starts[part].tolist(), strict=True)
         return draws
 
@@ -161,12 +161,12 @@ class BatchStream:
         """Draw the items of a pass in order, `[draws_per_pass]`."""
         raise NotImplementedError
 
-    def _pass(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        if number not in self._passes:
-            rng = np.random.default_rng((self.seed, number))
+    def _pass(self, pass_index: int) -> tuple[np.ndarray, np.ndarray]:
+        if pass_index not in self._passes:
+            rng = np.random.default_rng((self.seed, pass_index))
             items = self._draw_items(rng)
             starts = rng.integers(0, self._num_starts[items])
             # A batch may span two passes, so the previous pass is kept.
-            self._passes = {old: drawn for old, drawn in self._passes.items() if old == number - 1}
-            self._passes[number] = (items, starts)
-        return self._passes[number]
+            self._passes = {index: draws for index, draws in self._passes.items() if index == pass_index - 1}
+            self._passes[pass_index] = (items, starts)
+        return self._passes[pass_index]
