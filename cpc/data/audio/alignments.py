@@ -113,7 +113,7 @@ class Alignments:
         return list(map(Segment, track.starts.tolist(), track.ends.tolist(), track.labels))
 
     def end_seconds(self, path: str) -> float:
-        """Return when the last segment of a file ends, 0 if it has none; raises as `segments` does."""
+        """Return the end of the last segment of a file, 0 if it has none; raise as `segments` does."""
         ends = self._track_of(path).ends
         return float(ends[-1]) if len(ends) else 0.0
 

@@ -220,10 +220,10 @@ def _build(
             for row in rows:
                 if row not in problems:
                     stream.seek(element_bytes * int(offsets[row]))
-                    table[row, 1:] = decoded(row, stream)
+                    table[row, 1:] = write_row(row, stream)
         return len(rows)
 
-    def decoded(row: int, stream: BinaryIO) -> np.ndarray:
+    def write_row(row: int, stream: BinaryIO) -> np.ndarray:
         """Write one row; return its length and sums."""
         length_and_sums = np.zeros(1 + 2 * num_channels, np.int64)
         try:

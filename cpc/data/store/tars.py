@@ -27,7 +27,7 @@ class Sample(NamedTuple):
 
 
 def read_samples(tar: Path) -> Iterator[Sample]:
-    """Yield the samples of a tar, in order; nothing is written to disk, so names of members are harmless.
+    """Yield the samples of a tar, in order; nothing is written to disk, and no name is used as a path.
 
     Raises:
         ValueError: naming tar and member, if the file is no tar, is compressed, is truncated or holds several joined

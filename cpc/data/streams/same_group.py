@@ -105,7 +105,7 @@ class SameGroupBatches(BatchStream):
 
     def _draw_items(self, rng: np.random.Generator) -> np.ndarray:
         parts, group_of_part = self._draw_parts(rng)
-        return parts[self._seat_parts(rng, group_of_part)].reshape(-1)
+        return parts[self._assign_parts(rng, group_of_part)].reshape(-1)
 
     def _draw_parts(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return the items of each part, `[num_parts, draws per part]`, and its group, `[num_parts]`, ascending."""
@@ -137,41 +137,41 @@ class SameGroupBatches(BatchStream):
             parts[single, -1] = first_item[group] + offset
         return self._items[order[parts]], group_of_part
 
-    def _seat_parts(self, rng: np.random.Generator, group_of_part: np.ndarray) -> np.ndarray:
+    def _assign_parts(self, rng: np.random.Generator, group_of_part: np.ndarray) -> np.ndarray:
         """Return the parts of each batch, `[batches, groups_per_batch]`, of different groups; use all parts."""
         rank_of_group = rng.permutation(len(self._num_parts))
         order = rng.permutation(len(group_of_part))
         order = order[np.argsort(rank_of_group[group_of_part[order]], kind="stable")]
         # Fill column after column of all batches: the parts of a group are consecutive and no more than the batches,
         # so no batch gets two of them.
-        seats = np.full(self.groups_per_batch * self._batches_per_pass, -1)
-        seats[: len(order)] = order
-        seats = rng.permutation(seats.reshape(self.groups_per_batch, -1).T)
+        batch_parts = np.full(self.groups_per_batch * self._batches_per_pass, -1)
+        batch_parts[: len(order)] = order
+        batch_parts = rng.permutation(batch_parts.reshape(self.groups_per_batch, -1).T)
         first_part = _starts(self._num_parts)
-        for seat in range(self.groups_per_batch):
-            (empty,) = np.nonzero(seats[:, seat] < 0)
+        for column in range(self.groups_per_batch):
+            (empty,) = np.nonzero(batch_parts[:, column] < 0)
             while len(empty):
                 group = rng.integers(0, len(self._num_parts), len(empty))
-                is_there = (group_of_part[seats[empty, :seat]] == group[:, None]).any(axis=1)
+                is_there = (group_of_part[batch_parts[empty, :column]] == group[:, None]).any(axis=1)
                 part = first_part[group] + rng.integers(0, self._num_parts[group])
-                seats[empty[~is_there], seat] = part[~is_there]
+                batch_parts[empty[~is_there], column] = part[~is_there]
                 empty = empty[is_there]
-        self._mix(rng, seats, group_of_part)
-        return seats
+        self._mix(rng, batch_parts, group_of_part)
+        return batch_parts
 
-    def _mix(self, rng: np.random.Generator, seats: np.ndarray, group_of_part: np.ndarray) -> None:
+    def _mix(self, rng: np.random.Generator, batch_parts: np.ndarray, group_of_part: np.ndarray) -> None:
         """Swap parts between random batches, so that all pairs of groups occur; no batch gets a group twice."""
-        half = len(seats) // 2
+        half = len(batch_parts) // 2
         for _ in range(_NUM_SWAPS if self.groups_per_batch > 1 else 0):
-            one, other = rng.permutation(len(seats))[: 2 * half].reshape(2, half)
-            seat_of_one, seat_of_other = rng.integers(0, self.groups_per_batch, (2, half))
-            part_of_one, part_of_other = seats[one, seat_of_one], seats[other, seat_of_other]
+            one, other = rng.permutation(len(batch_parts))[: 2 * half].reshape(2, half)
+            column_of_one, column_of_other = rng.integers(0, self.groups_per_batch, (2, half))
+            part_of_one, part_of_other = batch_parts[one, column_of_one], batch_parts[other, column_of_other]
             swaps = ~(
-                (group_of_part[seats[one]] == group_of_part[part_of_other][:, None]).any(axis=1)
-                | (group_of_part[seats[other]] == group_of_part[part_of_one][:, None]).any(axis=1)
+                (group_of_part[batch_parts[one]] == group_of_part[part_of_other][:, None]).any(axis=1)
+                | (group_of_part[batch_parts[other]] == group_of_part[part_of_one][:, None]).any(axis=1)
             )
-            seats[one[swaps], seat_of_one[swaps]] = part_of_other[swaps]
-            seats[other[swaps], seat_of_other[swaps]] = part_of_one[swaps]
+            batch_parts[one[swaps], column_of_one[swaps]] = part_of_other[swaps]
+            batch_parts[other[swaps], column_of_other[swaps]] = part_of_one[swaps]
 
 
 def _starts(counts: np.ndarray) -> np.ndarray:
